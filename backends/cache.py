@@ -21,7 +21,7 @@ from ..ir import BackendError
 
 #: Kinds of entries: cubins, PoCL's own cache, sources that a compiler refused, fitted latency models, plan keys of
 #: graphs captured by PyTorch.
-KINDS = ("cubin", "pocl", "refused", "latency", "door")
+ENTRY_KINDS = ("cubin", "pocl", "refused", "latency", "door")
 _DIGEST = 64
 
 
@@ -40,10 +40,10 @@ def cache_root() -> Path | None:
     if os.environ.get("CUTS_NO_CACHE", "0") not in ("", "0"):
         return None
     root = Path(os.environ.get("CUTS_CACHE_DIR") or platformdirs.user_cache_dir("cuts"))
-    return private_folder(root)
+    return create_private_folder(root)
 
 
-def private_folder(folder: Path) -> Path:
+def create_private_folder(folder: Path) -> Path:
     """Create a folder that only its owner can write.
 
     Raises `BackendError` where the folder cannot be made, or belongs to someone else or can be written by others.
@@ -73,9 +73,9 @@ class KernelStore:
     @classmethod
     def open(cls, kind: str) -> KernelStore:
         """Open the store of one kind of entry."""
-        assert kind in KINDS
+        assert kind in ENTRY_KINDS
         root = cache_root()
-        return cls(None if root is None else private_folder(root / kind))
+        return cls(None if root is None else create_private_folder(root / kind))
 
     def get(self, key: str) -> bytes | None:
         """Return an entry; None where missing or damaged.
@@ -139,7 +139,7 @@ def _files(root: Path) -> list[Path]:
     """Return every file of the cache; other processes make and delete some meanwhile."""
     return [
         Path(place, name)
-        for kind in KINDS
+        for kind in ENTRY_KINDS
         for place, _, names in os.walk(root / kind)
         for name in names
         if not os.path.islink(os.path.join(place, name))

@@ -49,7 +49,7 @@ def launch_all(launches: Sequence[Launch]) -> None:
 MemoryPart: TypeAlias = tuple[Pointer, int]
 
 
-def trimmed_mean(samples: Sequence[float]) -> float:
+def middle_mean(samples: Sequence[float]) -> float:
     """Return the mean of the middle two thirds of some samples.
 
     Kernels are compared by it: a clock that counts in steps makes the median of any number of runs jump by one step.
@@ -78,7 +78,7 @@ class Timing:
     @property
     def typical(self) -> float:
         """Mean of the middle two thirds, by which timings are compared."""
-        return trimmed_mean(self.samples)
+        return middle_mean(self.samples)
 
     @property
     def spread(self) -> float:
@@ -197,7 +197,7 @@ class Device(ABC):
         """
         return self.capture(partial(launch_all, launches))
 
-    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+    def evict_first(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
         """Context manager: recorded launches read bytes that the cache evicts first.
 
         Others need not make room for them.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..ir import BackendError, Target
-from .chains import Chains
 from .device import Device
+from .launch_sequence import SequenceLauncher
 from .targets import DEFAULT_CUDA, described_target
 from .transfers import Transfers
 
@@ -54,16 +54,16 @@ def open_transfers(device: Device) -> Transfers:
     return OpenCLTransfers(device)
 
 
-def open_chains(target: Target, ordinal: int = 0) -> Chains | None:
+def open_sequence_launcher(target: Target, ordinal: int = 0) -> SequenceLauncher | None:
     """Return the launcher of sequences in another library's memory.
 
     `ordinal` is the number of the GPU. None where the device has a memory that no other library can access.
     """
     if target.dialect == "cuda":
-        from .cuda import CudaChains
+        from .cuda import CudaSequenceLauncher
 
-        return CudaChains(target, ordinal)
-    from .opencl import OpenCLChains, OpenCLDevice
+        return CudaSequenceLauncher(target, ordinal)
+    from .opencl import OpenCLDevice, OpenCLSequenceLauncher
 
     device = OpenCLDevice(target)
-    return OpenCLChains(device) if device.shares_host_memory else None
+    return OpenCLSequenceLauncher(device) if device.shares_host_memory else None

@@ -19,7 +19,7 @@ class Transfers(Protocol):
     Each call returns when its copy is done.
     """
 
-    def pinned(self, nbytes: int) -> Array:
+    def allocate_pinned(self, nbytes: int) -> Array:
         """Return page-aligned bytes of host memory for fast copies."""
 
     def upload(self, destination: Pointer, source: Array) -> None:

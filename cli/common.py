@@ -13,7 +13,7 @@ import numpy as np
 from ..backends import Array
 from ..compile import CompiledPlan, StagedPlan
 from ..ir import NumericsError, UsageError, quote
-from ..runtime import Comparison, first_wrong_step, has_onnxruntime, require_right, run_onnxruntime
+from ..runtime import Comparison, first_wrong_step, has_onnxruntime, require_correct, run_onnxruntime
 from . import console
 
 AnyPlan: TypeAlias = CompiledPlan | StagedPlan
@@ -111,7 +111,7 @@ def require_right_plan(
         return
     culprit = first_wrong(plan, inputs)
     try:
-        require_right(results, f"plan {quote(plan.name)} against {oracle}")
+        require_correct(results, f"plan {quote(plan.name)} against {oracle}")
     except NumericsError as error:
         raise NumericsError(
             error.message, hint=f"first at {culprit}" if culprit else "no single kernel is wrong alone"

@@ -18,7 +18,7 @@ from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .learning import learned_order
 from .models import compile_parts, load_graph
-from .options import refuse, settle
+from .options import refuse, set_defaults
 from .page import write_page
 from .progress import CompileProgress
 from .times import time_table
@@ -57,7 +57,7 @@ def run_tuned(arguments: Namespace) -> int:
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
-        further=getattr(arguments, "further", False),
+        further=getattr(arguments, "searches_ahead", False),
         devices=_devices(getattr(arguments, "devices", None)),
         scheduler=getattr(arguments, "scheduler", None) or "",
         quiet=arguments.quiet,
@@ -91,7 +91,7 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     loaded = time.perf_counter()
     folder = arguments.output or _default_output(arguments.model or arguments.op)
     progress, stopped = CompileProgress(), list[str]()
-    with progress.shown() if selector is None else nullcontext():  # a search shows its own
+    with progress.show() if selector is None else nullcontext():  # a search shows its own
         plan = _compile(arguments, graph, spec, target, selector, _options(arguments, progress, stopped, budget))
     if plan is None or arguments.stop_after:
         _show_stopped(arguments, stopped)
@@ -123,7 +123,7 @@ def _check(arguments: Namespace) -> None:
     """Fill in defaults; refuse options that cannot apply to this compilation."""
     if (arguments.model is None) == (arguments.op is None):
         raise UsageError("expected a MODEL, or an operation (--op NAME)", hint="see 'cuts compile --help'")
-    settle(arguments)
+    set_defaults(arguments)
     if arguments.op is None:
         refuse(arguments, ["attr"], "attributes are those of the operation that --op names")
     else:

@@ -6,12 +6,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from ..backends import find_target
-from ..search import Lesson, local_lesson
+from ..search import LearnedModel, train_locally
 from . import console
 from .options import refuse
 
 
-def learned_order(arguments: Namespace) -> Lesson | None:
+def learned_order(arguments: Namespace) -> LearnedModel | None:
     """Learn from measurements on request, and print the accuracy.
 
     They are those of the tuning database and recorded spaces.
@@ -20,7 +20,7 @@ def learned_order(arguments: Namespace) -> Lesson | None:
         if getattr(arguments, "recorded", None):
             refuse(arguments, ["recorded"], "recorded spaces are read to learn from (--learn)")
         return None
-    lesson = local_lesson(find_target(arguments.target), [Path(path) for path in arguments.recorded], console.note)
+    lesson = train_locally(find_target(arguments.target), [Path(path) for path in arguments.recorded], console.note)
     for line in lesson.lines():
         console.note(line)
     return lesson

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from ..ir import CutsError, InternalError, UsageError
 from . import console
-from .options import add_loudness
-from .reporting import fail, report, report_bug, speaking
+from .options import add_verbosity
+from .reporting import fail, logging_to_stderr, report, report_bug
 
 #: Commands: one line each, as `cuts --help` lists them.
 COMMANDS: dict[str, str] = {
@@ -72,7 +72,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command:
             _module(name).add_arguments(added)
-            add_loudness(added)
+            add_verbosity(added)
     return parser
 
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = make_parser(next((a for a in given if a in COMMANDS), None)).parse_args(given)
         arguments.given, arguments.entered = given, entered
-        with speaking(arguments):
+        with logging_to_stderr(arguments):
             code: int = _module(arguments.command).command(arguments)
         sys.stdout.flush()
         return code

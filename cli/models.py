@@ -14,7 +14,7 @@ from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load
 from ..ir import CompileOptions, Graph, Target, VocabularyError
 from .common import AnyPlan, note_uncompiled, read_inputs
 from .one_op import graph_of_op
-from .options import refuse, settle
+from .options import refuse, set_defaults
 
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
@@ -51,7 +51,7 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 def open_plan(arguments: Namespace) -> tuple[AnyPlan, Mapping[str, Array]]:
     """Return a loaded plan, or a compiled model, with its inputs."""
     if is_model(arguments.plan):
-        settle(arguments)
+        set_defaults(arguments)
         plan = _build(arguments)
     else:
         refuse(arguments, _MODEL_OPTIONS, f"{arguments.plan} is a plan, and is compiled")

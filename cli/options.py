@@ -73,14 +73,14 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", metavar="X.npz", help="arrays by input name; missing ones are random")
 
 
-def add_loudness(parser: argparse.ArgumentParser) -> None:
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """Add the options of messages besides results."""
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-v", "--verbose", action="store_true", help="say more on standard error")
     loudness.add_argument("-q", "--quiet", action="store_true", help="say nothing but results and errors")
 
 
-def settle(arguments: argparse.Namespace) -> None:
+def set_defaults(arguments: argparse.Namespace) -> None:
     """Fill in default options of compilation.
 
     Until then None means that an option was not given.

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from ..backends import Timing
 from ..ir import Budget
-from ..runtime import Comparison, Evidence, StepCurve, Tried, html_page, html_section, versions_of
-from ..search import MeasuredSelector, Trial, tried
+from ..runtime import CandidateOutcome, Comparison, Evidence, StepCurve, html_page, html_section, versions_of
+from ..search import MeasuredSelector, Measurement, measured_candidates
 from .common import AnyPlan, write_text
 from .times import shares
 
 #: Packages whose versions affect compiled code and its speed.
 PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "pycuda", "cuda-bindings", "nvidia-cuda-nvrtc")
 #: Number of a kernel's candidates on the page.
-SHOWN = 12
+MAX_CANDIDATES = 12
 
 
 def write_page(
@@ -58,15 +58,18 @@ def evidence(selector: MeasuredSelector, budget: Budget) -> Evidence:
         StepCurve(f"search {number + 1}", [(elapsed, 1e3 * taken) for elapsed, taken in search.points()])
         for number, search in enumerate(tuner.statistics.searches)
     ]
-    candidates = {key: [_candidate_row(trial) for trial in trials[:SHOWN]] for key, trials in tried(selector).items()}
+    candidates = {
+        key: [_candidate_row(trial) for trial in trials[:MAX_CANDIDATES]]
+        for key, trials in measured_candidates(selector).items()
+    }
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds, _ in shares(budget))
     search = {"time": f"{budget.elapsed:.1f} s: {spent}", **tuner.statistics.record()}
     search |= {"not compared": "; ".join(selector.uncompared)} if selector.uncompared else {}
     return Evidence(curve=curves, trials=candidates, search=search)
 
 
-def _candidate_row(trial: Trial) -> Tried:
-    return Tried(trial.schedule, trial.message or trial.outcome, trial.seconds if trial.ok else None)
+def _candidate_row(trial: Measurement) -> CandidateOutcome:
+    return CandidateOutcome(trial.schedule, trial.message or trial.outcome, trial.seconds if trial.ok else None)
 
 
 def _environment(plan: AnyPlan, command: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from ..cluster import (
     FORMS,
     Answer,
     ClusterPlan,
-    Ranked,
+    RankedWay,
     Ranking,
     heat_map,
     known_machines,
@@ -119,13 +119,13 @@ def _rank_command(arguments: Namespace) -> int:
 
 
 def _simulate(found: Ranking) -> dict[str, float]:
-    from ..cluster import simulate
+    from ..cluster import simulation as simulate
 
     result = simulate(found.model, found.machine, found.ranked[0].way, training=found.training)
     return {"seconds": result.seconds, "idle": result.idle, "tasks": result.tasks}
 
 
-def _simulation_line(best: Ranked, simulated: dict[str, float]) -> str:
+def _simulation_line(best: RankedWay, simulated: dict[str, float]) -> str:
     off = best.seconds / simulated["seconds"] - 1
     waits = f"compute waits {simulated['idle']:.1%} of the passes"
     return f"simulated: {console.seconds(simulated['seconds'])} (closed form {off:+.1%}), {waits}"
@@ -158,7 +158,7 @@ def _show(found: Ranking) -> None:
         print(f"rejected, {kind}: {count} ways; the nearest: {example}")
 
 
-def _row(each: Ranked) -> list[object]:
+def _row(each: RankedWay) -> list[object]:
     way, terms = each.way, each.terms
     gpu = terms["wp"] + terms["dp"] + terms["pipeline"]
     times = [

@@ -12,13 +12,13 @@ from ..cluster import (
     Report,
     Runner,
     RunPrediction,
-    StorageAtWork,
+    StorageUtilisation,
     connect,
     load_cluster_plan,
     machine_text,
     predict,
     probe_machine,
-    storage_at_work,
+    storage_utilisation,
 )
 from ..ir import UsageError
 from . import console
@@ -63,7 +63,7 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
             runner.train(arguments.steps)
         else:
             outputs = [runner.infer(number) for number in range(arguments.steps)]
-        values = _values(plan, runner, predicted, storage_at_work(runner, predicted))
+        values = _values(plan, runner, predicted, storage_utilisation(runner, predicted))
         if outputs is not None:
             values["outputs"] = sum(len(each) for each in outputs)
     finally:
@@ -74,7 +74,7 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
 
 
 def _values(
-    plan: ClusterPlan, runner: Runner, predicted: RunPrediction, at_work: StorageAtWork | None
+    plan: ClusterPlan, runner: Runner, predicted: RunPrediction, at_work: StorageUtilisation | None
 ) -> dict[str, object]:
     report, machine = runner.report, predicted.machine
     return {
@@ -122,7 +122,8 @@ def _show(values: dict[str, object], report: Report) -> None:
     if at_work := values["storage_at_work"]:
         part, later = at_work["part"], console.seconds(at_work["seconds"])  # type: ignore[index]
         print(f"while the plan ran it gave {part:.2f} of that, with which {later} are predicted")
-    memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))
     print(f"device memory {memory:.1f} MB of at most {cap:.1f} MB; the model's weights are {size:.1f} MB")
 
 

@@ -27,7 +27,7 @@ class CompileProgress:
         self.finished = name
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def show(self) -> Iterator[None]:
         """Context manager that shows progress.
 
         It is a line that changes on a terminal, else a plain line now and then.

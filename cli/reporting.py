@@ -28,7 +28,7 @@ class _Stderr(logging.Handler):
 
 
 @contextmanager
-def speaking(arguments: Namespace) -> Iterator[None]:
+def logging_to_stderr(arguments: Namespace) -> Iterator[None]:
     """Context manager that shows notes and warnings during a command.
 
     Only errors with `--quiet`, all of the log with `--verbose`.

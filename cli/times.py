@@ -11,13 +11,13 @@ from ..search import MeasuredSelector
 from . import console
 
 #: Share of the total time below which a stage shares a row with others.
-SMALL = 0.005
+MIN_ROW_SHARE = 0.005
 
 
 def time_table(budget: Budget, selector: MeasuredSelector | None = None) -> Table:
     """Return the seconds of each stage, and of searches within them."""
     rows = [[name, f"{seconds:.2f}", f"{share:.1%}"] for name, seconds, share in shares(budget)]
-    limit = f" of {budget.seconds:g} s" if budget.limited and not budget.stopped else ""
+    limit = f" of {budget.seconds:g} s" if budget.is_limited and not budget.stopped else ""
     if selector is not None:
         phases = selector.tuner.statistics.phases
         whole = max(budget.elapsed, 1e-9)
@@ -31,7 +31,7 @@ def shares(budget: Budget) -> Iterator[tuple[str, float, float]]:
     They come in order; short ones and time outside of stages come last.
     """
     whole = max(budget.elapsed, 1e-9)
-    shown = {name: seconds for name, seconds in budget.spent.items() if seconds >= SMALL * whole}
+    shown = {name: seconds for name, seconds in budget.spent.items() if seconds >= MIN_ROW_SHARE * whole}
     for name, seconds in shown.items():
         yield name, seconds, seconds / whole
     rest = max(0.0, whole - sum(shown.values()))

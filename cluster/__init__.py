@@ -1,27 +1,27 @@
 """Models larger than GPU memory on clusters: strategies, predicted times, execution."""
 
 from .connect import connect
-from .feasible import size
+from .feasibility import size
 from .files import known_machines, known_models, load_machine, load_transformer, machine_text
 from .heat_map import heat_map
-from .measure import RunPrediction, StorageAtWork, predict, storage_at_work
+from .measure import RunPrediction, StorageUtilisation, predict, storage_utilisation
 from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
-from .planner import FORMS, Ranked, Ranking, rank
+from .planner import FORMS, RankedWay, Ranking, rank
 from .probe import probe_machine
 from .running import Report, Runner
-from .simulate import simulate
+from .simulation import simulate
 from .what_if import Answer, what_if
 
 __all__ = [
     "FORMS",
     "Answer",
     "ClusterPlan",
-    "Ranked",
+    "RankedWay",
     "Ranking",
     "Report",
     "RunPrediction",
     "Runner",
-    "StorageAtWork",
+    "StorageUtilisation",
     "connect",
     "heat_map",
     "known_machines",
@@ -36,6 +36,6 @@ __all__ = [
     "save_cluster_plan",
     "simulate",
     "size",
-    "storage_at_work",
+    "storage_utilisation",
     "what_if",
 ]

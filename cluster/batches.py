@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..backends import Array
-from .describe import Transformer
+from .descriptions import Transformer
 
 #: Returns the input of a micro-batch and, in training, its target: (step, group, micro) -> arrays of [micro, sequence,
 #: hidden].

@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ..backends import Array, Buffer, Device, Pointer, Transfers
 from ..ir import BackendError
-from ..runtime import aligned
+from ..runtime import align_bytes
 from .layer_files import PAGE
 
 
@@ -17,7 +17,7 @@ from .layer_files import PAGE
 class Arena:
     """Memory of one device, limited to `cap` bytes.
 
-    `used` counts the bytes taken, `uses` those of each purpose.
+    `is_used` counts the bytes taken, `uses` those of each purpose.
     """
 
     device: Device
@@ -30,7 +30,7 @@ class Arena:
 
         Raises `BackendError` where the cap would be exceeded, with the uses of the rest.
         """
-        size = aligned(max(nbytes, 1))
+        size = align_bytes(max(nbytes, 1))
         if self.used + size > self.cap:
             most = sorted(self.uses.items(), key=lambda item: -item[1])[:4]
             taken = ", ".join(f"{name} {held / 1e6:.1f} MB" for name, held in most)
@@ -80,7 +80,7 @@ class HostPool:
         """Return a free buffer of at least so many bytes."""
         size = -(-nbytes // PAGE) * PAGE
         kept = self.free.setdefault(size, [])
-        return kept.pop() if kept else self.transfers.pinned(size)
+        return kept.pop() if kept else self.transfers.allocate_pinned(size)
 
     def give(self, buffer: Array) -> None:
         """Take a buffer back."""
@@ -88,7 +88,7 @@ class HostPool:
 
 
 @define(eq=False)
-class HeldBuffer:
+class CountedBuffer:
     """Device buffer with a count of its users."""
 
     slots: Slots

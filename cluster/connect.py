@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..backends import Device
 from ..ir import UsageError
-from .engine import Alone, Engine
+from .engine import Engine, SingleProcess
 from .ways import Way
 
 
@@ -17,7 +17,7 @@ def connect(way: Way) -> Callable[[Device], Engine]:
     Raises `UsageError` where other processes are missing.
     """
     if way.gpus == 1:
-        return lambda device: Alone()
+        return lambda device: SingleProcess()
     if "RANK" not in os.environ:
         hint = f"torchrun --nproc-per-node {way.gpus} -m cuts plan run PLAN.json"
         raise UsageError(f"the plan takes {way.gpus} processes, one runs", hint=hint)

@@ -19,7 +19,7 @@ from ..ir import PlanError
 from .layer_files import PAGE, storage_error
 
 #: Bytes of one request, and the number of concurrent requests.
-PIECE, LANES = 8 << 20, 6
+PIECE_BYTES, MAX_REQUESTS = 8 << 20, 6
 
 Moved = Callable[[int, int], None]
 
@@ -34,7 +34,7 @@ class Disk:
         self,
         *,
         direct: bool = True,
-        lanes: int = LANES,
+        lanes: int = MAX_REQUESTS,
         prepare: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -146,12 +146,12 @@ class Disk:
                     if not self._outstanding:
                         self.busy += self._clock() - self._since
 
-        begins = range(0, nbytes, PIECE)
+        begins = range(0, nbytes, PIECE_BYTES)
         with self._lock:
             if not self._outstanding:
                 self._since = self._clock()
             self._outstanding += len(begins)
-        return [self._pool.submit(move_piece, begin, min(begin + PIECE, nbytes)) for begin in begins]
+        return [self._pool.submit(move_piece, begin, min(begin + PIECE_BYTES, nbytes)) for begin in begins]
 
     def _falls_back(self, error: OSError) -> bool:
         """Fall back to the page cache where direct access was refused; return whether to try again."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from attrs import NOTHING, fields
 
 from ..ir import CutsError, UsageError, raise_all
-from .describe import Machine, Measured, Transformer
+from .descriptions import BlockTimes, Machine, Transformer
 
 T = TypeVar("T")
 _LIMIT = 1 << 20
@@ -53,7 +53,11 @@ def machine_text(machine: Machine, comment: str) -> str:
         if value is not None and each.name != "measured":
             lines.append(f"{each.name} = {_literal(value)}")
     for measured in machine.measured:
-        lines += ["", "[[measured]]", *(f"{f.name} = {_literal(getattr(measured, f.name))}" for f in fields(Measured))]
+        lines += [
+            "",
+            "[[measured]]",
+            *(f"{f.name} = {_literal(getattr(measured, f.name))}" for f in fields(BlockTimes)),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -84,10 +88,10 @@ def structure(table: Mapping[str, Any], kind: type[T], where: str) -> T:
 
 def _value(value: Any, hint: Any, where: str) -> Any:
     kinds = get_args(hint) or (hint,)
-    if Measured in kinds:
+    if BlockTimes in kinds:
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise UsageError(f"{where}: expected tables, found {value!r}")
-        return tuple(structure(item, Measured, f"{where}[{number}]") for number, item in enumerate(value))
+        return tuple(structure(item, BlockTimes, f"{where}[{number}]") for number, item in enumerate(value))
     if float in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if type(value) in kinds:

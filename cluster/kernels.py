@@ -15,7 +15,7 @@ from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
 from .graphs import adam_graph, block_passes, loss_graph, parameter_shapes
 from .layer_files import layout
-from .memory import CHUNK
+from .memory import CHUNK_PARAMETERS
 from .plan_file import ClusterPlan
 
 
@@ -80,7 +80,7 @@ def compile_kernels(plan: ClusterPlan, target: str) -> Kernels:
         return Kernels(forward, (), tuple(() for _ in passes), None, None, None)
     whole = layout(parameter_shapes(model, way.wp), model.dtype)
     elements = whole.nbytes // model.dtype.size
-    chunk, rest = min(CHUNK, elements), elements % CHUNK
+    chunk, rest = min(CHUNK_PARAMETERS, elements), elements % CHUNK_PARAMETERS
     return Kernels(
         forward,
         tuple(compile_graph(each.backward, each.spec) for each in passes),

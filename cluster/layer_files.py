@@ -20,12 +20,12 @@ from attrs import frozen
 from ..ir import DType, PlanError
 
 #: Bytes of a page, and the alignment of tensors in bytes, so that vectors may be loaded.
-PAGE, ALIGNED = 4096, 256
+PAGE, ALIGNMENT = 4096, 256
 #: The name of the padding between tensors: a safetensors file has no holes.
 FILLING = "filling"
 
 
-def paged(nbytes: int) -> int:
+def round_to_pages(nbytes: int) -> int:
     """Return a number of bytes rounded up to whole pages."""
     return -(-nbytes // PAGE) * PAGE
 
@@ -78,7 +78,7 @@ def layout(
     An element has the same number in files of all types of a model if they are given its `narrowest` type.
     """
     offsets, cursor = {}, 0
-    room = ALIGNED // (narrowest or dtype).size  # elements
+    room = ALIGNMENT // (narrowest or dtype).size  # elements
     for name, shape in shapes.items():
         offsets[name] = cursor * dtype.size
         cursor += -(-math.prod(shape) // room) * room

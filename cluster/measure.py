@@ -13,16 +13,16 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..backends import Pointer
-from .corrected import corrected_terms
-from .describe import Machine, Measured
+from .closed_form import corrected_terms
+from .descriptions import BlockTimes, Machine
 from .running import Runner
 from .storage_rate import StorageRate, storage_rate
 from .ways import columns
 
 #: Bytes and passes over all layers after which a measurement of storage may end.
-LEAST, PASSES = 64 << 20, 4
+MIN_TIMED_BYTES, MIN_PASSES = 64 << 20, 4
 #: Bytes of layers that are read in one go, so that storage is not idle between them, as in a run.
-BURST = 256 << 20
+BURST_BYTES = 256 << 20
 
 
 @frozen
@@ -53,7 +53,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     forward, backward = time_block(runner)
     reads, writes = time_storage(runner)
     values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
-    measured = Measured(model.name, way.micro, values[0], values[1], values[1], way.wp)
+    measured = BlockTimes(model.name, way.micro, values[0], values[1], values[1], way.wp)
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
     found = evolve(
@@ -81,7 +81,7 @@ def _terms(runner: Runner, machine: Machine) -> dict[str, float]:
 
 
 @frozen
-class StorageAtWork:
+class StorageUtilisation:
     """Storage bandwidth during a run.
 
     `part` is relative to the measurement before, `seconds` the mini-batch that it predicts.
@@ -91,7 +91,7 @@ class StorageAtWork:
     seconds: float
 
 
-def storage_at_work(runner: Runner, predicted: RunPrediction) -> StorageAtWork | None:
+def storage_utilisation(runner: Runner, predicted: RunPrediction) -> StorageUtilisation | None:
     """Return the storage bandwidth during a run, or None.
 
     It is the mean of all processes, which all call this; None where nothing moved. Only the seconds with outstanding
@@ -104,7 +104,7 @@ def storage_at_work(runner: Runner, predicted: RunPrediction) -> StorageAtWork |
         return None
     part = expected / busy
     found = evolve(machine, storage_read=part * machine.storage_read, storage_write=part * machine.storage_write)
-    return StorageAtWork(part, _terms(runner, found)["total"])
+    return StorageUtilisation(part, _terms(runner, found)["total"])
 
 
 def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
@@ -169,8 +169,8 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
     overwrites.
     """
     made, slot = runner.store.weights, Pointer(runner.weight_slots.take())
-    enough = max(LEAST, PASSES * made.nbytes * len(runner.names))
-    layers, burst = cycle(runner.names), max(1, min(4, BURST // made.nbytes))
+    enough = max(MIN_TIMED_BYTES, MIN_PASSES * made.nbytes * len(runner.names))
+    layers, burst = cycle(runner.names), max(1, min(4, BURST_BYTES // made.nbytes))
 
     def read() -> int:
         """Fetch some layers, each requested before the previous one arrives."""
@@ -184,7 +184,7 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
 
     def write() -> int:
         runner.mover.store(runner.store.path("gradients", next(layers)), made.start, made.nbytes, slot, "probe")
-        runner.mover.gone("probe")
+        runner.mover.wait_stored("probe")
         if not runner.disk.direct:
             runner.disk.sync()  # else it is the page cache that is measured
         return made.nbytes

@@ -15,11 +15,11 @@ from .stages import PipelineStage
 from .ways import Column
 
 #: Parameters that the optimiser takes at a time.
-CHUNK = 1 << 20
+CHUNK_PARAMETERS = 1 << 20
 #: Bytes of partial sums that kernels add up across blocks: enough blocks for a GPU, each with a tile.
-PARTIAL = 64e6
+PARTIAL_SUM_BYTES = 64e6
 #: Bytes that a layer's file may have between its tensors, and bytes of scalars, tables and small constants.
-FILLING, SMALL = 16 * 256, 1 << 15
+PADDING_BYTES, SCALAR_BYTES = 16 * 256, 1 << 15
 
 
 def memory_parts(stage: PipelineStage) -> Mapping[str, Column]:
@@ -32,11 +32,11 @@ def memory_parts(stage: PipelineStage) -> Mapping[str, Column]:
         "activations between layers": _between(stage) * stage.boundary,
         "values inside layers": _saved_values(stage) * stage.block.inner if training else nothing,
         "optimiser": _optimiser(stage) if training else nothing,
-        "inside kernels": inside_kernels(stage) + SMALL,
+        "inside kernels": kernel_scratch_bytes(stage) + SCALAR_BYTES,
     }
 
 
-def sent_ahead(micros: Column | int, stages: Column | int, resident: Column | bool) -> Column:
+def in_flight_results(micros: Column | int, stages: Column | int, resident: Column | bool) -> Column:
     """Return the maximum of results in flight from a stage to others.
 
     They are all of a layer where the other stage takes them only later (PR); with AR no more than are in flight between
@@ -46,13 +46,13 @@ def sent_ahead(micros: Column | int, stages: Column | int, resident: Column | bo
     return found
 
 
-def under_way(stage: PipelineStage) -> Column:
+def in_flight_micro_batches(stage: PipelineStage) -> Column:
     """Return the micro-batches between their forward and their backward pass."""
     found: Column = np.where(stage.ways.pr, stage.n, np.minimum(stage.n, stage.ways.p - stage.number))
     return found
 
 
-def largest(stage: PipelineStage, name: str) -> Column:
+def largest_layer(stage: PipelineStage, name: str) -> Column:
     """Return a size of the stage's largest layer."""
     first, last = (
         np.where(has, getattr(end, name), 0.0)
@@ -64,13 +64,13 @@ def largest(stage: PipelineStage, name: str) -> Column:
 
 def _layer(stage: PipelineStage) -> Column:
     """Return the bytes of a buffer for a layer's weights, replicated parameters in full."""
-    found: Column = largest(stage, "weights") + stage.whole * (1 - 1 / stage.ways.wp) + FILLING
+    found: Column = largest_layer(stage, "weights") + stage.whole * (1 - 1 / stage.ways.wp) + PADDING_BYTES
     return found
 
 
 def _all_layers(stage: PipelineStage) -> Column:
     """Return the bytes of buffers for all layers of the stage."""
-    rest = stage.whole * (1 - 1 / stage.ways.wp) + FILLING
+    rest = stage.whole * (1 - 1 / stage.ways.wp) + PADDING_BYTES
     found: Column = stage.total("weights") + stage.layers * rest
     return found
 
@@ -103,12 +103,12 @@ def _between(stage: PipelineStage) -> Column:
     ways, training = stage.ways, stage.training
     work = 4 + (ways.wp > 1) * (1 + training)
     moving = ways.offload * np.where(ways.pr, 3, 2)
-    sent = sent_ahead(stage.n, ways.p, ways.pr)
+    sent = in_flight_results(stage.n, ways.p, ways.pr)
     if not training:
         held = np.where(ways.pr & ~ways.offload, stage.n, 0)
         found: Column = work + moving + np.maximum(held, sent)
         return found
-    held = under_way(stage) * stage.layers + np.where(ways.pr, stage.n, 0)
+    held = in_flight_micro_batches(stage) * stage.layers + np.where(ways.pr, stage.n, 0)
     found = work + moving + sent + np.where(ways.offload, 0, held)
     return found
 
@@ -116,7 +116,7 @@ def _between(stage: PipelineStage) -> Column:
 def _saved_values(stage: PipelineStage) -> Column:
     """Return the number of saved values inside of layers; offloaded, one is used, one arrives and one or two leave."""
     ways = stage.ways
-    kept = np.where(ways.offload, 4, under_way(stage) * stage.layers)
+    kept = np.where(ways.offload, 4, in_flight_micro_batches(stage) * stage.layers)
     found: Column = np.where(ways.recompute, 0, kept)
     return found
 
@@ -133,15 +133,15 @@ def _optimiser(stage: PipelineStage) -> Column:
     read = state + (ways.level == 0) * value + ((ways.level < 2) & stage.loads_state) * value
     written = state + value
     elements = _layer(stage) / value
-    pieces = stage.layers * np.ceil(elements / CHUNK)
+    pieces = stage.layers * np.ceil(elements / CHUNK_PARAMETERS)
     reused = np.where(ways.level >= (2 if stage.loads_state else 1), value, 0)
     last = np.where(pieces > 2, written, np.where(pieces > 1, reused, 0))
-    moved = np.minimum(elements, CHUNK) * (np.minimum(2, pieces) * read + written + last)
+    moved = np.minimum(elements, CHUNK_PARAMETERS) * (np.minimum(2, pieces) * read + written + last)
     found: Column = moved + np.where(ways.level >= 3, stage.total("state"), 0.0)
     return found
 
 
-def inside_kernels(stage: PipelineStage) -> Column:
+def kernel_scratch_bytes(stage: PipelineStage) -> Column:
     """Return an upper bound of the kernels' scratch memory in a layer.
 
     It is that of the larger half: attention, whose scores are whole in memory, once or twice forward and four times
@@ -155,5 +155,5 @@ def inside_kernels(stage: PipelineStage) -> Column:
         mlp = mlp + np.where(recompute & (wp == 1), stage.scores, 0.0)
     else:
         attention, mlp = stage.weighed * stage.scores, stage.wides * stage.wide
-    found: Column = between + np.maximum(attention, mlp) + np.minimum(PARTIAL, 4 * stage.block.inner)
+    found: Column = between + np.maximum(attention, mlp) + np.minimum(PARTIAL_SUM_BYTES, 4 * stage.block.inner)
     return found

@@ -63,7 +63,7 @@ class Mover:
         self.leaving[key if key is not None else id(move)] = move
         return move
 
-    def gone(self, key: object) -> None:
+    def wait_stored(self, key: object) -> None:
         """Wait for the outgoing move under a key."""
         move = self.leaving.pop(key, None)
         if move is not None:
@@ -72,4 +72,4 @@ class Mover:
     def drain(self) -> None:
         """Wait for all outgoing moves."""
         for key in list(self.leaving):
-            self.gone(key)
+            self.wait_stored(key)

@@ -10,8 +10,8 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from ..ir import PlanError, UsageError, whole_file
-from .describe import Machine, Transformer
+from ..ir import PlanError, UsageError, atomic_write
+from .descriptions import Machine, Transformer
 from .files import structure
 from .ways import Way
 
@@ -35,7 +35,7 @@ def save_cluster_plan(plan: ClusterPlan, path: str | os.PathLike[str]) -> None:
     Raises `UsageError` where it cannot be written.
     """
     document = {"format": FORMAT, "version": VERSION, **asdict(plan)}
-    with whole_file(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 

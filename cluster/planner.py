@@ -12,9 +12,9 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ..ir import UsageError
-from .corrected import corrected_terms
-from .describe import MOST_GPUS, Machine, Transformer
-from .feasible import Feasibility, fit, reasons
+from .closed_form import corrected_terms
+from .descriptions import MAX_GPUS, Machine, Transformer
+from .feasibility import Feasibility, fit, infeasibility_reasons
 from .sizes import time_source
 from .terms import Terms
 from .thesis import AS_PRINTED, TABLE_5_6, thesis_terms
@@ -22,11 +22,11 @@ from .ways import ACTIVATIONS, POLICIES, RESIDENT, Column, Way, Ways, all_ways
 
 FORMS = ("corrected", "as-printed", "table-5.6")
 #: Nodes up to which a sufficient cluster is searched for.
-MOST_NODES = 4096
+MAX_NODES = 4096
 
 
 @frozen
-class Ranked:
+class RankedWay:
     """Feasible way with its predicted time.
 
     It has the parts of the time in seconds, memory and storage of a GPU in bytes, and the binding resource.
@@ -57,7 +57,7 @@ class Ranking:
     machine: Machine
     form: str
     training: bool
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[RankedWay, ...]
     considered: int
     feasible: int
     rejected: tuple[tuple[str, int, str], ...]
@@ -132,11 +132,13 @@ def _rank(
     )
 
 
-def _ranked_way(row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transformer, machine: Machine) -> Ranked:
+def _ranked_way(
+    row: int, ways: Ways, terms: Terms, fits: Feasibility, model: Transformer, machine: Machine
+) -> RankedWay:
     way = ways.way(row)
     source = time_source(model, machine, way.micro, way.wp)
     values = terms.row(row)
-    return Ranked(
+    return RankedWay(
         way, values["total"], values, terms.binding(row), float(fits.memory[row]), float(fits.storage[row]), source
     )
 
@@ -198,7 +200,7 @@ def _count_reasons(
         counts[kind] = int(mask.sum())
         if counts[kind]:
             nearest = int(np.argmin(np.where(mask, fits.storage if "storage" in kind else fits.memory, np.inf)))
-            example = "; ".join(reasons(ways, fits, nearest, model, machine))
+            example = "; ".join(infeasibility_reasons(ways, fits, nearest, model, machine))
             found.append((kind, counts[kind], f"{ways.way(nearest).text}: {example}"))
     return tuple(sorted(found, key=lambda each: -each[1]))
 
@@ -209,19 +211,19 @@ def _suggest_cluster(found: Ranking, only: Mapping[str, int | str]) -> str:
     """
     nodes = 1
     rest = {name: value for name, value in only.items() if name not in ("dp", "wp", "p")}
-    if rest != only and fits_somehow(found.model, found.machine, found.training, rest):
+    if rest != only and has_feasible_way(found.model, found.machine, found.training, rest):
         fixed = ", ".join(f"{name} {value}" for name, value in only.items() if name not in rest)
         return f"this cluster would do without {fixed}"
-    while nodes <= MOST_NODES and nodes * found.machine.gpus <= MOST_GPUS:
+    while nodes <= MAX_NODES and nodes * found.machine.gpus <= MAX_GPUS:
         machine = evolve(found.machine, nodes=nodes)
-        if nodes != found.machine.nodes and fits_somehow(found.model, machine, found.training, rest):
+        if nodes != found.machine.nodes and has_feasible_way(found.model, machine, found.training, rest):
             gpus = f"{machine.count} GPUs" if machine.count > 1 else "1 GPU"
             return f"the smallest cluster of such nodes that would do has {nodes} nodes ({gpus})"
         nodes *= 2
     return f"no cluster of up to {nodes // 2} such nodes would do: use GPUs with more memory, or more storage"
 
 
-def fits_somehow(model: Transformer, machine: Machine, training: bool, only: Mapping[str, int | str]) -> bool:
+def has_feasible_way(model: Transformer, machine: Machine, training: bool, only: Mapping[str, int | str]) -> bool:
     """Return whether any way fits."""
     try:
         ways = _select(all_ways(machine.count, model.batch, training=training), machine, model, only)

@@ -18,18 +18,18 @@ from attrs import define, frozen
 from ..backends import Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ..compile import build_graph, load_spec
 from ..ir import CompileOptions, Graph, Node, UsageError
-from .bound import BoundPlan
+from .bound_plan import BoundPlan
 from .buffers import Arena, HostPool
-from .describe import Machine
+from .descriptions import Machine
 from .disk import Disk
-from .engine import Alone
+from .engine import SingleProcess
 from .graphs import f32
-from .layer_files import paged, reserve, storage_error
+from .layer_files import reserve, round_to_pages, storage_error
 from .mover import Move, Mover
-from .storage_rate import SHARED, storage_rate
+from .storage_rate import SHARED_PART, storage_rate
 
 #: Bytes of the file for each GPU's storage measurement, and rows and columns of the matrices that are multiplied.
-BYTES, SIDE, SIDE_CPU = 1 << 30, 4096, 512
+BYTES, MATRIX_SIDE, CPU_MATRIX_SIDE = 1 << 30, 4096, 512
 #: Pieces of a file that move one after another, and passes over the file at most.
 _PARTS, _PASSES = 8, 8
 
@@ -54,7 +54,7 @@ def probe_machine(
     nbytes, count = nbytes or BYTES, _count(machine.dialect)
     host_link = _host_link(device, transfers, min(nbytes, 256 << 20))
     found = _Storage.measure(device, transfers, Path(folder), nbytes, count)
-    side = SIDE_CPU if machine.dialect == "opencl" else SIDE
+    side = CPU_MATRIX_SIDE if machine.dialect == "opencl" else MATRIX_SIDE
     flops = _flops(device, target, side)
     memory = float(str(device.describe().get("memory_bytes", 0)))
     link, together = _links(count)
@@ -94,7 +94,7 @@ def _rate(nbytes: int, run: Callable[[], None], repeats: int = 3) -> float:
 
 
 def _host_link(device: Device, transfers: Transfers, nbytes: int) -> float:
-    host, place = transfers.pinned(nbytes), Pointer(device.allocate(nbytes))
+    host, place = transfers.allocate_pinned(nbytes), Pointer(device.allocate(nbytes))
     device.synchronize()
     return min(
         _rate(nbytes, lambda: transfers.upload(place, host)), _rate(nbytes, lambda: transfers.download(host, place))
@@ -117,7 +117,7 @@ class _Storage:
         found = f"storage of {folder} {'past' if self.direct else 'through'} the page cache"
         if count == 1:
             return found
-        shared = "shared: one" if self.read < SHARED * count * self.alone else "not shared: one"
+        shared = "shared: one" if self.read < SHARED_PART * count * self.alone else "not shared: one"
         return f"{found}, by {count} GPUs at once ({shared} alone reads {self.alone / 1e9:.3g} GB/s)"
 
     @classmethod
@@ -128,7 +128,7 @@ class _Storage:
         """
         paths = [folder / f".cuts-probe-{os.getpid()}-{number}.bin" for number in range(count)]
         disks = [Disk(prepare=transfers.prepare) for _ in paths]
-        part = paged(-(-nbytes // _PARTS))
+        part = round_to_pages(-(-nbytes // _PARTS))
         streams = [
             _Stream(p, d, Mover(d, transfers, HostPool(transfers)), part) for p, d in zip(paths, disks, strict=True)
         ]
@@ -147,7 +147,7 @@ class _Storage:
                         stream.wait()
                     return len(chosen) * part
 
-                return storage_rate(Alone(), move, _PASSES * _PARTS * part * len(chosen)).each
+                return storage_rate(SingleProcess(), move, _PASSES * _PARTS * part * len(chosen)).each
 
             for _ in range(_PARTS):  # each file is written completely
                 for stream in streams:

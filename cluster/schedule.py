@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from .describe import Transformer
+from .descriptions import Transformer
 from .ways import Way
 
 
@@ -26,7 +26,7 @@ class LayerPass:
 
 
 @frozen
-class Arriving:
+class Arrival:
     """Layer whose weights arrive while a step computes.
 
     After it, `part` of so many parts are in flight.
@@ -38,32 +38,32 @@ class Arriving:
 
 
 @frozen
-class Placed:
+class PlacedLayer:
     """Layer and its kind, on the stage that has it."""
 
     layer: int
     kind: str
 
 
-def placement(model: Transformer, way: Way) -> list[list[Placed]]:
+def placement(model: Transformer, way: Way) -> list[list[PlacedLayer]]:
     """Return the layers of every stage.
 
     They are neighbours for AR, every `p`-th block for PR, so that micro-batches go round.
     """
     shift = 1 if model.vocabulary else 0
-    blocks = [Placed(shift + number, "block") for number in range(model.layers)]
+    blocks = [PlacedLayer(shift + number, "block") for number in range(model.layers)]
     share = model.layers // way.p
     if way.policy == "PR":
         stages = [blocks[stage :: way.p] for stage in range(way.p)]
     else:
         stages = [blocks[stage * share : (stage + 1) * share] for stage in range(way.p)]
     if model.vocabulary:
-        stages[0].insert(0, Placed(0, "embedding"))
-        stages[-1].append(Placed(model.layers + 1, "head"))
+        stages[0].insert(0, PlacedLayer(0, "embedding"))
+        stages[-1].append(PlacedLayer(model.layers + 1, "head"))
     return stages
 
 
-def order(layers: list[Placed], way: Way, stage: int, micros: int, *, training: bool) -> Iterator[LayerPass]:
+def order(layers: list[PlacedLayer], way: Way, stage: int, micros: int, *, training: bool) -> Iterator[LayerPass]:
     """Yield a stage's steps in order.
 
     PR goes by layers, AR by micro-batches, and with several stages "one forward, one backward".
@@ -92,18 +92,18 @@ def adds_to_same(step: LayerPass, following: LayerPass | None) -> bool:
     return following is not None and step.backward and following.backward and step.layer == following.layer
 
 
-def upcoming(steps: Sequence[LayerPass], spread: int) -> list[Arriving | None]:
+def arrivals(steps: Sequence[LayerPass], spread: int) -> list[Arrival | None]:
     """Return the weights that arrive during each step.
 
-    A part of the next layer's weights arrives with each of the last `spread` steps before it. PR spreads them over a
-    layer's micro-batches, so that storage is always busy; AR passes a layer in one step.
+    A part of the next layer's weights arrives with each of the last `local_variables` steps before it. PR spreads them
+    over a layer's micro-batches, so that storage is always busy; AR passes a layer in one step.
     """
-    found: list[Arriving | None] = []
+    found: list[Arrival | None] = []
     following: int | None = None
     left = 0
     for position in range(len(steps) - 1, -1, -1):
         if position + 1 < len(steps) and steps[position + 1].layer != steps[position].layer:
             following, left = steps[position + 1].layer, spread
-        found.append(Arriving(following, left, spread) if following is not None and left > 0 else None)
+        found.append(Arrival(following, left, spread) if following is not None and left > 0 else None)
         left -= 1
     return found[::-1]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from .describe import Machine, Transformer
+from .descriptions import Machine, Transformer
 from .ways import Column, Ways
 
 

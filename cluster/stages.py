@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from .describe import Machine, Transformer
+from .descriptions import Machine, Transformer
 from .sizes import Sizes, layer_kinds, links, sizes
 from .ways import Column, Ways
 
@@ -68,7 +68,7 @@ class _Part:
 
 
 #: Tokens of a sequence from which on no attention weights are left in memory.
-LONG_ROW = 64
+MIN_FUSED_TOKENS = 64
 
 
 class PipelineStage:
@@ -95,12 +95,12 @@ class PipelineStage:
         self.scores = tokens * model.heads * model.sequence / ways.wp
         #: Copies of scores in memory at once, forward: kernels of f32 leave no weights beside them, but for short rows,
         #: which are small.
-        self.weighed = 1 if model.precision == "single" and model.sequence >= LONG_ROW else 2
+        self.weighed = 1 if model.precision == "single" and model.sequence >= MIN_FUSED_TOKENS else 2
         #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
         self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
         self.wide, self.wides = tokens * model.width / ways.wp, 3 if model.gated else 2
         #: Bytes of a block's parameters that every GPU of a layer holds whole.
-        self.whole = model.value_bytes * model.held_whole
+        self.whole = model.value_bytes * model.replicated_parameters
         self.boundary = tokens * model.hidden
 
     def total(self, name: str) -> Column:

@@ -16,9 +16,9 @@ from attrs import evolve, frozen
 from .engine import Engine
 
 #: Seconds of a window, their maximum number, and the relative change from one to the next that counts as none.
-WINDOW, MOST, STEADY = 0.75, 6, 0.05
+WINDOW_SECONDS, MAX_WINDOWS, STEADY_CHANGE = 0.75, 6, 0.05
 #: Processes share storage where each gets less than this part of the bandwidth of one alone.
-SHARED = 0.8
+SHARED_PART = 0.8
 
 
 @frozen
@@ -37,7 +37,7 @@ class StorageRate:
     @property
     def shared(self) -> bool:
         """Return whether processes share the bandwidth."""
-        return self.processes > 1 and self.each < SHARED * self.alone
+        return self.processes > 1 and self.each < SHARED_PART * self.alone
 
     def text(self, verb: str) -> str:
         """Return a sentence about the rate."""
@@ -63,7 +63,7 @@ def storage_rate(
     alone = engine.total(alone)
     means: list[float] = []
     least = 0.0
-    while len(means) < MOST and not _agree(means):
+    while len(means) < MAX_WINDOWS and not _agree(means):
         rate = _window(move, enough, clock)
         means.append(engine.total(rate) / engine.size)
         least = float(engine.least(round(rate)))
@@ -73,12 +73,12 @@ def storage_rate(
 
 
 def _agree(means: list[float]) -> bool:
-    return len(means) > 1 and abs(means[-1] / means[-2] - 1) <= STEADY
+    return len(means) > 1 and abs(means[-1] / means[-2] - 1) <= STEADY_CHANGE
 
 
 def _window(move: Callable[[], int], enough: int, clock: Callable[[], float]) -> float:
     """Move for a window, and return bytes a second."""
     begin, moved = clock(), 0
-    while clock() - begin < WINDOW and moved < enough:
+    while clock() - begin < WINDOW_SECONDS and moved < enough:
         moved += move()
     return moved / max(clock() - begin, 1e-9)

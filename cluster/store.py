@@ -21,8 +21,8 @@ from attrs import asdict, frozen
 
 from ..backends import Array
 from ..ir import DType, PlanError
-from .describe import Transformer
-from .graphs import initial_weights, parameter_shapes, part_of
+from .descriptions import Transformer
+from .graphs import initial_weights, parameter_shapes, partition_parameter
 from .layer_files import FileLayout, check, create, layout, storage_error
 
 
@@ -127,7 +127,7 @@ def _open_layer(store: LayerStore, layer: int, training: bool, seed: int) -> Non
         if (store.folder / "model.json").exists() and (store.folder / "progress-0.json").exists():
             raise PlanError(f"{first}: is missing", hint="restore it, or begin again in another folder")
         arrays = {
-            name: part_of(name, array, store.part, store.parts)
+            name: partition_parameter(name, array, store.part, store.parts)
             for name, array in initial_weights(store.model, layer, seed).items()
         }
         # Weights come last: a layer whose weights are there has all that it began with.

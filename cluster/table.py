@@ -14,7 +14,7 @@ from importlib.resources import files
 import numpy as np
 from attrs import evolve, frozen
 
-from .describe import Machine, Transformer
+from .descriptions import Machine, Transformer
 from .files import load_machine, load_transformer
 from .terms import Terms
 from .thesis import TABLE_5_6, Reading, thesis_terms

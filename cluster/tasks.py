@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from attrs import define, field, frozen
 
-from .describe import Machine, Transformer
-from .schedule import LayerPass, Placed, order, placement
+from .descriptions import Machine, Transformer
+from .schedule import LayerPass, PlacedLayer, order, placement
 from .sizes import Links, Sizes, layer_kinds, links, sizes
 from .ways import RESIDENT, Way, Ways, columns
 
@@ -127,7 +127,7 @@ def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = Tr
 class _Walk:
     """Walk of one stage: compute tasks with their sums and sends, then moves to and from memory and storage."""
 
-    def __init__(self, builder: _Builder, stage: int, layers: list[Placed], count: int) -> None:
+    def __init__(self, builder: _Builder, stage: int, layers: list[PlacedLayer], count: int) -> None:
         self.b, self.stage, self.layers, self.count = builder, stage, layers, count
         self.way, self.costs, self.training = builder.costs.way, builder.costs, builder.training
         self.kinds = {each.layer: each.kind for each in layers}

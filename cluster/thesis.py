@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from .describe import MOMENTS, Machine, Transformer
+from .descriptions import MOMENTS, Machine, Transformer
 from .terms import Terms, zeros
 from .ways import Column, Ways
 

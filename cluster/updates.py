@@ -8,16 +8,16 @@ from typing import Protocol
 import numpy as np
 
 from ..backends import Buffer, Device, Pointer
-from .bound import BoundPlan
+from .bound_plan import BoundPlan
 from .buffers import Arena, Slots
-from .describe import Transformer
+from .descriptions import Transformer
 from .kernels import Kernels
-from .memory import CHUNK
+from .memory import CHUNK_PARAMETERS
 from .mover import Move, Mover
 from .store import LayerStore, state_kinds
 
 
-class Trained(Protocol):
+class TrainedRunner(Protocol):
     """Runner as the optimiser uses it.
 
     It has a stage's weights and summed gradients, and the means to move and launch.
@@ -49,12 +49,12 @@ class Updates:
     While a chunk is updated, the next is fetched and the last one stored.
     """
 
-    def __init__(self, runner: Trained, kernels: Kernels, scratch: Buffer | None) -> None:
+    def __init__(self, runner: TrainedRunner, kernels: Kernels, scratch: Buffer | None) -> None:
         assert kernels.adam is not None
         self.runner = runner
         self.adam = BoundPlan(kernels.adam, runner.device, runner.arena, scratch)
         self.rest = BoundPlan(kernels.rest, runner.device, runner.arena, scratch) if kernels.rest else None
-        most = min(CHUNK, runner.store.elements)
+        most = min(CHUNK_PARAMETERS, runner.store.elements)
         self.slots = {
             made.dtype: Slots(runner.arena, made.dtype.size * most, "optimiser")
             for made in (runner.store.weights, runner.store.state)
@@ -71,7 +71,9 @@ class Updates:
         self.runner.device.upload(Pointer(self.runner.scalars["rate"]), np.asarray([rate], np.float32))
         self.runner.device.upload(Pointer(self.runner.scalars["step"]), np.asarray([number + 1], np.float32))
         chunks = [
-            (layer, start) for layer in self.runner.names for start in range(0, self.runner.store.elements, CHUNK)
+            (layer, start)
+            for layer in self.runner.names
+            for start in range(0, self.runner.store.elements, CHUNK_PARAMETERS)
         ]
         coming = self._fetch_chunk(*chunks[0], number)
         leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
@@ -82,8 +84,8 @@ class Updates:
                 coming = self._fetch_chunk(*chunks[position + 1], number)
             self.runner.wait(moves)
             made = {name: self._slots(kind).take() for name, kind in self.results.items()}
-            count = min(CHUNK, self.runner.store.elements - start)
-            bound = self.adam if self.rest is None or count == CHUNK else self.rest
+            count = min(CHUNK_PARAMETERS, self.runner.store.elements - start)
+            bound = self.adam if self.rest is None or count == CHUNK_PARAMETERS else self.rest
             places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
             width = self.runner.store.weights.dtype.size
             if self.runner.level >= 1:
@@ -109,7 +111,7 @@ class Updates:
         self.runner.sums.clear()
 
     def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
-        count = min(CHUNK, self.runner.store.elements - start)
+        count = min(CHUNK_PARAMETERS, self.runner.store.elements - start)
         kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
         kinds |= {"w": self.master} if self.runner.level < 2 or self.master != "weights" else {}
         held, moves = {}, []

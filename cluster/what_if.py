@@ -15,8 +15,8 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..ir import UsageError
-from .describe import MOST_GPUS, Machine, Transformer
-from .planner import MOST_NODES, rank
+from .descriptions import MAX_GPUS, Machine, Transformer
+from .planner import MAX_NODES, rank
 from .stages import PipelineStage
 from .ways import Way, columns
 
@@ -63,7 +63,7 @@ class Answer:
                 f"{self.batch} sequences" if self.batch else "none would do: activations alone take longer than compute"
             )
             found.append(f"least mini-batch: {least} (the micro-batch does not matter to this policy)")
-        found.append(f"least GPUs: {self.gpus or f'none up to {MOST_NODES} nodes'}")
+        found.append(f"least GPUs: {self.gpus or f'none up to {MAX_NODES} nodes'}")
         return found
 
 
@@ -99,7 +99,7 @@ def _parts(model: Transformer, machine: Machine, way: Way, *, training: bool) ->
 
 def _least_gpus(model: Transformer, machine: Machine, *, training: bool) -> int | None:
     nodes = 1
-    while nodes <= MOST_NODES and nodes * machine.gpus <= MOST_GPUS:
+    while nodes <= MAX_NODES and nodes * machine.gpus <= MAX_GPUS:
         larger = evolve(machine, nodes=nodes)
         try:
             best = rank(model, larger, training=training, limit=1).ranked[0].way

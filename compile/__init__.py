@@ -4,13 +4,13 @@
 """
 
 from .build import build, build_staged, load
+from .cached_build import build_tuned
 from .driver import build_graph, compile_model
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
 from .plan_cache import clear_plans, plans_info
-from .staged import Compile, StagedPlan, staged_plan
+from .staged_model import Compile, StagedPlan, staged_plan
 from .torch_operator import torch_op
-from .tuned import build_tuned
 
 __all__ = [
     "Compile",

@@ -11,11 +11,11 @@ from attrs import evolve
 from ..backends import find_target
 from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError
 from ..runtime import is_staged, load_plan
+from .cached_build import build_tuned
 from .driver import build_graph
 from .loading import ModelLike, Shapes, load_model, load_spec, with_torch_operators
 from .plan import CompiledPlan
-from .staged import StagedPlan, open_staged, staged_plan
-from .tuned import build_tuned
+from .staged_model import StagedPlan, open_staged, staged_plan
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function

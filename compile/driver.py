@@ -6,7 +6,7 @@ from attrs import evolve
 
 from ..ir import (
     MATH_MODES,
-    MATRIX_ATOMS,
+    MMA_INSTRUCTIONS,
     PRECISIONS,
     CompiledGraph,
     CompileOptions,
@@ -18,24 +18,24 @@ from ..ir import (
     UsageError,
 )
 from ..passes import Selector
-from ..passes.graph import remembered_passes
+from ..passes.graph import memoised_passes
 from ..search import (
     ROUTINES,
     MeasuredSelector,
-    PlanningAside,
+    PlanningWorkers,
     Settings,
-    seldom_collected,
+    reduced_garbage_collection,
     tuning_session,
     with_libraries,
 )
-from .agreement import Agreement
-from .branches import chained_or_branched
-from .contest import Plans, by_sums, calling_or_not
+from .cached_decisions import compile_measured, has_cached_decisions
+from .concurrent_launches import select_launch_form
 from .empty_results import warn_of_empty_results
-from .known import compile_measured, is_known
 from .loading import Spec
-from .plan import CompiledPlan, plan_of, within
+from .plan import CompiledPlan, check_memory, plan_of
 from .plan_cache import PlanCache
+from .plan_selection import CandidatePlans, select_library_calls, time_nothing
+from .plan_validation import PlanValidator
 
 
 def check_precision(name: str, target: Target) -> None:
@@ -63,7 +63,7 @@ def _can_follow(policy: Precision, target: Target) -> bool:
     """Return whether a target has the features of a policy: kernels, and matrix instructions for its math mode."""
     if target.dialect == "reference":
         return policy.name == "fp32"
-    return not policy.math or _format(policy.name) in {MATRIX_ATOMS[name].format for name, _ in target.atoms}
+    return not policy.math or _format(policy.name) in {MMA_INSTRUCTIONS[name].format for name, _ in target.atoms}
 
 
 def _format(policy: str) -> str:
@@ -94,13 +94,13 @@ def compile_model(
     if graph.interface.state or graph.interface.fixed:  # passes see a pure function
         graph = evolve(graph, interface=Interface())
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
-    with PlanningAside(len(graph.nodes) if selector is None else 0) as planning:
+    with PlanningWorkers(len(graph.nodes) if selector is None else 0) as planning:
         compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector, planning)
     return evolve(compiled, checks=checked.checks)
 
 
-@seldom_collected()
-@remembered_passes()
+@reduced_garbage_collection()
+@memoised_passes()
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
 ) -> CompiledPlan:
@@ -119,9 +119,9 @@ def build_graph(
         return found
 
     def spare() -> bool:
-        return not selector.budget.limited or selector.budget.has(selector.again(len(graph.nodes)))
+        return not selector.budget.is_limited or selector.budget.has(selector.rebuild_seconds(len(graph.nodes)))
 
-    agreement = Agreement(graph, spec, lambda: plain_plan(graph, spec, target, options), spare)
+    agreement = PlanValidator(graph, spec, lambda: unfused_plan(graph, spec, target, options), spare)
 
     calling: dict[int, CompiledGraph] = {}
 
@@ -133,21 +133,21 @@ def build_graph(
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
         with selector.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
-            best = made[0] if len(made) == 1 else calling_or_not(made, selector, agreement)
-            return within(best, options.memory)
+            best = made[0] if len(made) == 1 else select_library_calls(made, selector, agreement)
+            return check_memory(best, options.memory)
 
     def plan(compiled: CompiledGraph) -> CompiledPlan:
         calling[id(compiled)] = call_libraries(compiled)
         return select_plan(compiled, calling[id(compiled)])
 
-    plans = Plans(selector, plan, agreement)
+    plans = CandidatePlans(selector, plan, agreement)
     compiled = compile_measured(
         graph,
         spec,
         options,
         selector,
         lambda asked: compile_model(graph, spec, target, asked, selector),
-        by_sums if target.on_host else plans.wholes,
+        time_nothing if target.on_host else plans.time_plans,
         plans.is_right,
     )
     whole = plans.of(compiled)
@@ -156,9 +156,9 @@ def build_graph(
         whole = select_plan(compiled, replaced)
     if note := agreement.note(whole):
         selector.uncompared.append(note + _of_kernels(selector))
-    made = chained_or_branched(whole, selector, agreement, options.memory)
-    if cache and made.complete and not selector.borrowed:
-        cache.keep(made)
+    made = select_launch_form(whole, selector, agreement, options.memory)
+    if cache and made.complete and not selector.has_unmeasured:
+        cache.save(made)
     return made
 
 
@@ -173,16 +173,16 @@ def _without_measurements(
 ) -> CompiledPlan:
     """Return the plan by a cached decision record of such a machine, else by the cost model or a `selector`."""
     options = evolve(options, begun=options.begin())
-    if selector is None and is_known(graph, spec, target, options):
+    if selector is None and has_cached_decisions(graph, spec, target, options):
         found = _from_known(graph, spec, target, options)
         if found is not None:
             return found
     compiled = compile_model(graph, spec, target, options, selector)
     with options.begin().stage("kernels"):
-        return within(plan_of(compiled, graph, spec, target, options.precision), options.memory)
+        return check_memory(plan_of(compiled, graph, spec, target, options.precision), options.memory)
 
 
-def plain_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
+def unfused_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
     """Return the unfused plan: one operation per kernel.
 
     Nothing in it is measured, divided or launched concurrently.

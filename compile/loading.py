@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
 from ..ops import Registry
 from ..ops.language import Instances
-from ..search import seldom_collected
+from ..search import reduced_garbage_collection
 
 
 @runtime_checkable
@@ -111,7 +111,7 @@ def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
     return spec if texts == spec.texts else spec_of_texts(texts)
 
 
-@seldom_collected()  # the graph stays alive, so collections would only traverse it again
+@reduced_garbage_collection()  # the graph stays alive, so collections would only traverse it again
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
     """Return the graph of a model in any supported format.
 

@@ -16,7 +16,7 @@ from ..ir import PRECISIONS, DType
 from ..ops import evaluate_graph
 from ..passes import graph_passes
 from ..passes.graph import run_passes
-from ..runtime import PlannedModel, outgrown
+from ..runtime import PlannedModel, overflow_message
 from .loading import spec_of_texts
 
 
@@ -42,6 +42,6 @@ def first_overflow(model: PlannedModel, inputs: Mapping[str, Array]) -> str:
         right = values[meant.get(name, name)]
         with np.errstate(over="ignore"):
             infinite = np.isinf(right.astype(stored.numpy).astype(np.float64))
-        if text := outgrown(name, infinite, right, stored):
+        if text := overflow_message(name, infinite, right, stored):
             return text
     return ""

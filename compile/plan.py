@@ -63,10 +63,10 @@ class CompiledPlan:
     """
 
     def __init__(
-        self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, kept: Path | None = None
+        self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, cache_folder: Path | None = None
     ) -> None:
         self.plan = plan
-        self.kept = kept
+        self.cache_folder = cache_folder
         self.cubins = cubins
         self.complete = complete
         self._session: Session | None = None
@@ -311,7 +311,7 @@ class CompiledPlan:
 
         It is a copy of the cached folder, where there is one.
         """
-        if self.kept is None or not copy_plan(self.kept, folder):
+        if self.cache_folder is None or not copy_plan(self.cache_folder, folder):
             save_plan(self.plan, folder)
 
     def _model(self) -> PlannedModel:
@@ -345,7 +345,7 @@ def plan_of(
     return CompiledPlan(plan, cubins, compiled.complete)
 
 
-def within(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
+def check_memory(plan: CompiledPlan, memory: int | None) -> CompiledPlan:
     """Return a plan that fits into a device memory limit in bytes.
 
     Raises `PlanError` where it takes more.

@@ -20,16 +20,16 @@ from stat import S_ISDIR
 import numpy as np
 from attrs import frozen
 
-from ..backends import cache_key, cache_root, compiler_digest, file_size, private_folder
+from ..backends import cache_key, cache_root, compiler_digest, create_private_folder, file_size
 from ..backends.library import installed_libraries
-from ..ir import Array, CompileOptions, CutsError, Graph, Target, cores, print_graph
+from ..ir import Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
 from ..runtime import load_plan, save_plan
 from ..search import MeasuredSelector, machine_of
 from .loading import Spec
 from .plan import CompiledPlan, compile_binaries
 
 #: Bytes of all cached plans together.
-LIMIT = 4 << 30
+MAX_CACHED_BYTES = 4 << 30
 
 
 @frozen
@@ -55,7 +55,7 @@ class PlanCache:
         return cls(folder, plan_key(graph, spec, target, options, selector), target)
 
     @classmethod
-    def of_wishes(
+    def of_options(
         cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, *wishes: object
     ) -> PlanCache | None:
         """Return the location of the plan for given options, budget included.
@@ -77,15 +77,15 @@ class PlanCache:
         try:
             plan = load_plan(place)
             place.touch()
-            return CompiledPlan(plan, compile_binaries(plan, self.target), kept=place)
+            return CompiledPlan(plan, compile_binaries(plan, self.target), cache_folder=place)
         except CutsError:
             shutil.rmtree(place, ignore_errors=True)
             return None
 
-    def keep(self, made: CompiledPlan) -> None:
+    def save(self, made: CompiledPlan) -> None:
         """Save a plan, and delete the oldest ones beyond the limit."""
         save_plan(made.plan, self.folder / self.key)
-        made.kept = self.folder / self.key
+        made.cache_folder = self.folder / self.key
         _trim(self.folder)
 
 
@@ -117,7 +117,7 @@ def find_plan(name: str, target: Target) -> CompiledPlan | None:
     return None if folder is None else PlanCache(folder, name, target).find()
 
 
-def keep_wrong(made: CompiledPlan) -> Path | None:
+def save_wrong_plan(made: CompiledPlan) -> Path | None:
     """Save a plan with wrong results in a separate folder, for diagnosis.
 
     Returns that folder; None where it cannot be saved.
@@ -138,7 +138,7 @@ def _weights(graph: Graph) -> Iterator[str | bytes]:
     """Yield the facts that identify weights; all cores compute digests of hundreds of megabytes."""
     state = {f"state {name}": tensor.initial for name, tensor in graph.interface.state.items()}
     named = sorted({**graph.constants, **state}.items())
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(processor_count()) as pool:
         for (name, array), digest in zip(named, pool.map(_digest, (array for _, array in named)), strict=True):
             yield f"{name} {array.dtype.str} {array.shape}"
             yield digest
@@ -150,7 +150,7 @@ def _digest(array: Array) -> bytes:
 
 def _folder() -> Path | None:
     root = cache_root()
-    return None if root is None else private_folder(root / "plans")
+    return None if root is None else create_private_folder(root / "plans")
 
 
 def _plans(folder: Path) -> list[Path]:
@@ -174,7 +174,7 @@ def _trim(folder: Path) -> None:
     total = 0
     for number, plan in enumerate(_plans(folder)):
         total += _size(plan)
-        if total > LIMIT and number:
+        if total > MAX_CACHED_BYTES and number:
             shutil.rmtree(plan, ignore_errors=True)
 
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, fields, frozen
 
 from ..ir import PRECISIONS, Budget, CompileOptions, CutsWarning, PrecisionName, Target, UsageError, quote
+from .cached_build import build_cached
 from .driver import precisions_of
-from .in_place import program_of, spec_of, target_of
-from .known_ends import find_ends, keep_ends
+from .external_buffers import program_of, spec_of, target_of
+from .graph_signatures import find_signature, save_signature
 from .plan_cache import find_plan, target_facts
-from .tuned import build_again
 
 if TYPE_CHECKING:
-    from ..frontends.torch import ArrayFunction, Captured, Found, TensorProgram
+    from ..frontends.torch import ArrayFunction, CachedGraph, CapturedGraph, TensorProgram
     from .plan import CompiledPlan
 
 
@@ -133,14 +133,14 @@ class _Precisions:
     """Plans of a captured graph, one for each precision."""
 
     wishes: _Options
-    captured: Callable[[], Captured]
+    captured: Callable[[], CapturedGraph]
     target: Target
     ordinal: int
     made: dict[PrecisionName, TensorProgram | ArrayFunction] = field(factory=dict)
     kept: dict[PrecisionName, str] = field(factory=dict)
     compiling: Any = field(factory=Lock)
 
-    def choose(self, captured: Captured | None = None) -> TensorProgram | ArrayFunction:
+    def choose(self, captured: CapturedGraph | None = None) -> TensorProgram | ArrayFunction:
         """Return the plan in the current precision.
 
         A graph that was just read need not be read again.
@@ -154,14 +154,14 @@ class _Precisions:
     def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
         """Add a plan for a precision."""
         self.made[precision] = program_of(plan, self.ordinal)
-        if plan.kept is not None:
-            self.kept[precision] = plan.kept.name
+        if plan.cache_folder is not None:
+            self.kept[precision] = plan.cache_folder.name
         return self
 
-    def _compile(self, precision: PrecisionName, captured: Captured) -> None:
-        begun = None if self.made else Budget.since(captured.begun, self.wishes.budget)  # reading it counts
+    def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
+        begun = None if self.made else Budget.since(captured.start_time, self.wishes.budget)  # reading it counts
         options = CompileOptions(precision=precision, budget=self.wishes.budget, begun=begun)
-        plan = build_again(
+        plan = build_cached(
             captured.graph,
             spec_of(captured),
             self.target,
@@ -181,10 +181,10 @@ def _precision(wishes: _Options, target: Target) -> PrecisionName:
     return followed if followed in precisions_of(target) else "fp32"
 
 
-def _compile(wishes: _Options, captured: Captured, device: Any) -> _Precisions:
+def _compile(wishes: _Options, captured: CapturedGraph, device: Any) -> _Precisions:
     """Compile a graph in the current precision, and again when it runs in another one."""
     target, ordinal = target_of(device)
-    plans = _Precisions(wishes, captured.again or (lambda: captured), target, ordinal)
+    plans = _Precisions(wishes, captured.reimport or (lambda: captured), target, ordinal)
     plans.choose(captured)  # errors are raised where the graph is captured
     return plans
 
@@ -196,24 +196,24 @@ class _CachedPlans:
     wishes: _Options
 
     def find(
-        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
-    ) -> Found | None:
+        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], CapturedGraph]
+    ) -> CachedGraph | None:
         """Return an earlier process's plan of a graph in the current precision."""
         target, ordinal = target_of(device)
         precision = _precision(self.wishes, target)
-        known = find_ends(self._facts(words, target, precision))
+        known = find_signature(self._facts(words, target, precision))
         plan = known and find_plan(known.plan, target)
         if not known or not plan:
             return None
         plans = _Precisions(self.wishes, lambda: captured(known.frozen), target, ordinal)
-        return known.found(plans.hold(precision, plan))
+        return known.with_program(plans.hold(precision, plan))
 
-    def keep(self, words: Sequence[str | bytes], found: Found) -> None:
+    def keep(self, words: Sequence[str | bytes], found: CachedGraph) -> None:
         """Save the names of a graph's plans."""
         plans = found.compiled
         assert isinstance(plans, _Precisions), "what this backend made"
         for precision, plan in plans.kept.items():
-            keep_ends(self._facts(words, plans.target, precision), found, plan)
+            save_signature(self._facts(words, plans.target, precision), found, plan)
 
     def _facts(self, words: Sequence[str | bytes], target: Target, precision: PrecisionName) -> Iterator[str | bytes]:
         yield from (repr(self.wishes), precision, *target_facts(target))

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, quote
-from .in_place import OneProgram, program_of, spec_of, target_of
+from .cached_build import build_tuned
+from .external_buffers import SingleProgram, program_of, spec_of, target_of
 from .loading import Spec, load_spec
-from .tuned import build_tuned
 
 if TYPE_CHECKING:
-    from ..frontends.torch import Captured
+    from ..frontends.torch import CapturedGraph
 
 
 def torch_op(
@@ -48,10 +48,10 @@ def torch_op(
     decl = vocabulary.registry[name or _only(vocabulary)]
     options = CompileOptions(precision=precision, budget=budget)
 
-    def compile_graph(captured: Captured, device: Any) -> OneProgram:
+    def compile_graph(captured: CapturedGraph, device: Any) -> SingleProgram:
         target, ordinal = target_of(device)
         plan = build_tuned(captured.graph, spec_of(captured), target, options, tune=tune, libraries=False)
-        return OneProgram(program_of(plan, ordinal))
+        return SingleProgram(program_of(plan, ordinal))
 
     return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)
 

@@ -11,13 +11,13 @@ from typing import Any
 from attrs import define, field
 from cuts.bench.__main__ import COMMANDS
 from cuts.bench.networks import tables
-from cuts.bench.networks.ledger import measured
-from cuts.bench.networks.systems import CURVED, OURS, SYSTEMS
+from cuts.bench.networks.ledger import measured_rows
+from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
 from cuts.bench.operators import breadth
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
 from cuts.cluster.table import reproduce
 from cuts.docs import make_table_5_6
-from cuts.latency.networks import KNOWN
+from cuts.latency.networks import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
 WIDTH = 120
@@ -31,8 +31,8 @@ HEAD = """# Results
 
 ## Measure
 
-`python -m cuts.bench NAME --help` explains each measurement. A call adds the missing rows to its file until `--limit`
-seconds are over, `--table` prints the file, and `--again` measures known rows again.
+`python -m cuts.bench PROCESS_NAME --help` explains each measurement. A call adds the missing rows to its file until
+`--limit` seconds are over, `--table` prints the file, and `--again` measures known rows again.
 
 {commands}
 
@@ -98,8 +98,8 @@ def fresh(rows: Sequence[Row]) -> tuple[list[Row], str]:
 def networks(known: Circumstances, name: str) -> Iterator[str]:
     """Yield the evaluation of DeepCuts, section 7, on one device."""
     rows, older = fresh(read_rows(RESULTS / name))
-    found = measured(rows)
-    systems = [s for s in SYSTEMS if s not in CURVED and any(s in each for each in found.values())]
+    found = measured_rows(rows)
+    systems = [s for s in SYSTEMS if s not in CURVE_SYSTEMS and any(s in each for each in found.values())]
     lines = []
     for (model, task, batch), each in found.items():
         peers = [row["ms"] for s, row in each.items() if s not in OURS]
@@ -112,7 +112,7 @@ def networks(known: Circumstances, name: str) -> Iterator[str]:
         lines.append([label, batch, *times, number(speed), *facts])
     yield table(["model", "batch", *systems, "speed", "launches", "error", "budget, s", "no."], lines)
     for task in tables.TASKS:
-        means = {s: each for s, each in tables.speedups(rows, task).items() if s not in CURVED}
+        means = {s: each for s, each in tables.speedups(rows, task).items() if s not in CURVE_SYSTEMS}
         if means:
             text = ", ".join(f"{s} {mean:.2f} ({count})" for s, (mean, count) in means.items())
             yield wrap_text(f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}.")
@@ -286,10 +286,13 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
     kinds = [(precision, batch) for precision in ("fp32", "tf32") for batch in (16, 1)]
     columns = [values[precision][f"networks, batch {batch}"] for precision, batch in kinds]
     lines = [
-        [f"{label} (training set)" if label in KNOWN else label, *(prediction(column[label]) for column in columns)]
+        [
+            f"{label} (training set)" if label in GAP_NETWORKS else label,
+            *(prediction(column[label]) for column in columns),
+        ]
         for label in columns[0]
     ]
-    held = [{label: row for label, row in column.items() if label not in KNOWN} for column in columns]
+    held = [{label: row for label, row in column.items() if label not in GAP_NETWORKS} for column in columns]
     lines.append(["within 10 %", *(close(column) for column in held)])
     heads = [f"{precision}, batch {batch}" for precision, batch in kinds]
     yield f"Networks: measured and predicted milliseconds, error:\n\n{table(['network', *heads], lines)}"

@@ -29,14 +29,14 @@ from ..ir import (
     Span,
     TensorType,
     UsageError,
+    atomic_write,
+    convert_error,
     find_cycle,
-    parts_of,
     quote,
     raise_all,
-    retold,
+    single_errors,
     type_problem,
     verify_graph,
-    whole_file,
 )
 from ..ops.language import Registry
 from .files import read_text
@@ -58,7 +58,7 @@ from .weights import WeightFile, open_weights, write_weights
 
 MAX_BYTES = 1 << 28
 #: Elements up to which `save_graph` writes a constant into the JSON document.
-INLINE = 64
+MAX_INLINE_ELEMENTS = 64
 #: Text length up to which nodes keep their source for messages.
 _MAX_LOCATED_LENGTH = 1 << 24
 
@@ -94,12 +94,12 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
     """
     _check_pure(graph)
     file = Path(path)
-    large = {name: array for name, array in graph.constants.items() if array.size > INLINE}
+    large = {name: array for name, array in graph.constants.items() if array.size > MAX_INLINE_ELEMENTS}
     weights = f"{file.stem}.safetensors" if large else None
     if weights:
         write_weights(file.with_name(weights), large)
-    with whole_file(file, "graph") as part:
-        part.write_text(_to_text(graph, weights, INLINE), encoding="utf-8")
+    with atomic_write(file, "graph") as part:
+        part.write_text(_to_text(graph, weights, MAX_INLINE_ELEMENTS), encoding="utf-8")
 
 
 def graph_to_json(graph: Graph) -> str:
@@ -186,7 +186,10 @@ def _build(document: GraphDocument, folder: Path | None, source: Source, infer: 
         return verify_graph(evolve(graph, types=infer_types(graph, derive)), derive)
     except CutsError as error:
         raise_all(
-            [retold(part, GraphError, "" if _is_placed(part, source) else f"{where}: ") for part in parts_of(error)]
+            [
+                convert_error(part, GraphError, "" if _is_placed(part, source) else f"{where}: ")
+                for part in single_errors(error)
+            ]
         )
         raise
 

@@ -17,10 +17,10 @@ from attrs import frozen
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ..ir import Array, DType, GraphError, TensorType, quote, whole_file
+from ..ir import Array, DType, GraphError, TensorType, atomic_write, quote
 from .files import map_inside
 
-MAX_HEADER = 100_000_000
+MAX_HEADER_BYTES = 100_000_000
 _DTYPES = {d.value.upper(): d for d in DType}
 
 
@@ -55,7 +55,7 @@ def open_weights(folder: Path, reference: str) -> WeightFile:
     """
     data = map_inside(folder, reference)
     size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > min(MAX_HEADER, len(data) - 8):
+    if len(data) < 8 or size > min(MAX_HEADER_BYTES, len(data) - 8):
         raise GraphError(
             f"{reference} is no safetensors file: expected a header of {size} bytes, the file has {len(data)}"
         )
@@ -76,7 +76,8 @@ def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[Te
     """Return the type and the absolute offset of one tensor, checked against the file's size."""
     where = f"{file}: tensor {quote(name)}"
     try:
-        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
+        # type: ignore[index]
+        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         whole = all(type(n) is int and n >= 0 for n in (*shape, first, last))
     except (TypeError, KeyError, ValueError):
         whole = False
@@ -100,5 +101,5 @@ def write_weights(path: Path, arrays: Mapping[str, Array]) -> None:
     Raises `UsageError` where it cannot be written.
     """
     dense = {name: array if array.flags.c_contiguous else array.copy() for name, array in arrays.items()}
-    with whole_file(path, "weights", (SafetensorError,)) as part:
+    with atomic_write(path, "weights", (SafetensorError,)) as part:
         save_file(dense, str(part))

@@ -14,14 +14,14 @@ from attrs import define, field
 #: Share of a budget that is used up when a decision by measured times must be made, in the order of work: algorithms,
 #: groups (by the cost model first), schedules, partition refinement, and horizontal fusion.
 ALGORITHMS_SHARE, MODEL_SHARE, PARTITION_SHARE = 0.33, 0.48, 0.66
-SCHEDULES_SHARE, SECOND_SHARE, WHOLE = 0.85, 0.92, 1.0
+SCHEDULES_SHARE, REFINEMENT_SHARE, FULL_SHARE = 0.85, 0.92, 1.0
 #: Share that is used up when kernels that no search reached must be checked.
-LOOK_SHARE = 0.96
+UNSEARCHED_SHARE = 0.96
 #: Seconds, and the largest part of a budget, that are reserved for the work after the last measurement.
-RESERVE, RESERVE_SHARE = 2.0, 0.1
+RESERVE_SECONDS, RESERVE_SHARE = 2.0, 0.1
 #: Seconds by which a budget may be exceeded, counted from the moment when only the needed seconds are left: a plan
-#: without a search may take longer than the budget. `STOPPED` is the same limit after a request to stop.
-GRACE, STOPPED = 3.0, 1.0
+#: without a search may take longer than the budget. `STOP_GRACE_SECONDS` is the same limit after a request to stop.
+GRACE_SECONDS, STOP_GRACE_SECONDS = 3.0, 1.0
 #: File of Linux with a container's processor quota: microseconds of processor time, in a period of microseconds.
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
@@ -32,8 +32,8 @@ class Budget:
 
     `clock` returns the time in seconds. `stopped` is set by `stop`. `spent` has the seconds of each stage that `stage`
     timed, `stages` the begin and end of each, `needed` the seconds that the work after the last measurement is known to
-    take, `final_seconds` those of measurements after the search. Shares are counted from the moment when `counted`
-    seconds were used up.
+    take, `final_seconds` those of measurements after the search. Shares are counted from the moment when
+    `features_and_conflicts` seconds were used up.
     """
 
     seconds: float = inf
@@ -42,7 +42,7 @@ class Budget:
     spent: dict[str, float] = field(factory=dict)
     stages: list[tuple[str, float, float]] = field(factory=list)
     needed: float = 0.0
-    later: float = 0.0
+    final_seconds: float = 0.0
     counted: float = field(default=0.0, init=False)
     begun: float = field(init=False)
 
@@ -65,11 +65,11 @@ class Budget:
     @staticmethod
     def of_measuring(seconds: float | None, clock: Callable[[], float] = monotonic) -> Budget:
         """Return a budget that leaves so many seconds for measurements."""
-        more = None if seconds is None else min(seconds + RESERVE, seconds / (1 - RESERVE_SHARE))
+        more = None if seconds is None else min(seconds + RESERVE_SECONDS, seconds / (1 - RESERVE_SHARE))
         return Budget.of(more, clock)
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         """Return whether the budget has an end."""
         return self.seconds < inf
 
@@ -78,22 +78,22 @@ class Budget:
         """Seconds since it began."""
         return self.clock() - self.begun
 
-    def left(self, share: float = WHOLE) -> float:
+    def remaining(self, share: float = FULL_SHARE) -> float:
         """Return the seconds until a share of the budget is used up.
 
         Reserved seconds are not counted; 0 where the share is over.
         """
-        return max(0.0, self.counted + share * (self.seconds - self.kept_back - self.counted) - self.elapsed)
+        return max(0.0, self.counted + share * (self.seconds - self.reserved - self.counted) - self.elapsed)
 
     @property
-    def kept_back(self) -> float:
+    def reserved(self) -> float:
         """Seconds at the end in which no search runs."""
-        if not self.limited:
+        if not self.is_limited:
             return 0.0
-        return max(min(RESERVE, RESERVE_SHARE * self.seconds), self.promised) + self.later
+        return max(min(RESERVE_SECONDS, RESERVE_SHARE * self.seconds), self.committed) + self.final_seconds
 
     @property
-    def promised(self) -> float:
+    def committed(self) -> float:
         """Seconds that are known to be needed after the last measurement.
 
         At most the whole budget: a plan is made in any case.
@@ -104,9 +104,9 @@ class Budget:
         """Return whether so many seconds are left, reserved ones included."""
         return self.elapsed + seconds <= self.seconds
 
-    def over(self, share: float = WHOLE) -> bool:
+    def over(self, share: float = FULL_SHARE) -> bool:
         """Return whether a share of it is used up."""
-        return self.left(share) == 0.0
+        return self.remaining(share) == 0.0
 
     def overdue(self) -> bool:
         """Return whether optional work must stop.
@@ -118,10 +118,10 @@ class Budget:
     @property
     def latest(self) -> float:
         """Seconds since the beginning after which the budget is overdue."""
-        return self.seconds - self.promised + (STOPPED if self.stopped else GRACE)
+        return self.seconds - self.committed + (STOP_GRACE_SECONDS if self.stopped else GRACE_SECONDS)
 
     @contextmanager
-    def anew(self) -> Iterator[None]:
+    def restart_shares(self) -> Iterator[None]:
         """Count shares in a block as parts of the remaining seconds."""
         before, self.counted = self.counted, self.elapsed
         try:
@@ -130,16 +130,16 @@ class Budget:
             self.counted = before
 
     @contextmanager
-    def behind_search(self) -> Iterator[float]:
+    def final_measurements(self) -> Iterator[float]:
         """Release the seconds reserved for measurements after the search, and yield them.
 
         Seconds that the block does not use are reserved again.
         """
-        kept, start, self.later = self.later, self.elapsed, 0.0
+        kept, start, self.final_seconds = self.final_seconds, self.elapsed, 0.0
         try:
             yield kept
         finally:
-            self.later = max(0.0, kept - (self.elapsed - start))
+            self.final_seconds = max(0.0, kept - (self.elapsed - start))
 
     def stop(self) -> None:
         """End the budget now; its users take the best result so far."""
@@ -157,7 +157,7 @@ class Budget:
             self.stages.append((name, start, end))
 
 
-def cores(quota: Path = QUOTA) -> int:
+def processor_count(quota: Path = QUOTA) -> int:
     """Return the number of processors that this process may run on.
 
     Its affinity and the quota of its container limit it.

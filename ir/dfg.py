@@ -78,7 +78,7 @@ class Convert:
 
 
 @frozen(cache_hash=True)
-class Held:
+class RegisterRead:
     """Register read: a reduction's value for one instance.
 
     `at` counts instances within a thread once extracted.
@@ -122,7 +122,7 @@ class Pack:
         return DType.U32
 
 
-Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, Held, Window, Pack]
+Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, RegisterRead, Window, Pack]
 
 
 @frozen(cache_hash=True)
@@ -170,7 +170,7 @@ class Accumulate:
 
 
 @frozen(cache_hash=True)
-class AtomAccumulate:
+class MmaAccumulate:
     """`held[at] += a * b`, summed over `over` by a matrix instruction.
 
     The instruction is one of `ir.matrix_instructions`; the rows of its C lie along the dim of `at` at position `rows`,
@@ -198,7 +198,7 @@ class AtomAccumulate:
 
 
 @frozen(cache_hash=True)
-class Keep:
+class RegisterWrite:
     """Register write: `held[at] = value`.
 
     It keeps an operand of matrix instructions, or a fetched value on its way to shared memory, in registers until the
@@ -236,10 +236,10 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `lanes` threads that share an instance.
 
-    All of them hold the result afterwards. With `along` (`ir.segment.ALONG`), threads hold the elements of a row, as
-    many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes the
-    combination of the elements before or after it; or, in an order (`ir.segment.ORDERS`), the place of the element of
-    `keys` that comes there. The `extent` keys are held in the same way.
+    All of them hold the result afterwards. With `along` (`ir.lower_segment.SCAN_MODES`), threads hold the elements of a
+    row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
+    the combination of the elements before or after it; or, in an order (`ir.lower_segment.SORT_ORDERS`), the place of
+    the element of `keys` that comes there. The `extent` keys are held in the same way.
     """
 
     name: str
@@ -253,7 +253,7 @@ class LaneReduce:
     extent: int = 0
 
 
-Root: TypeAlias = Union[Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce]
+Root: TypeAlias = Union[Store, WideStore, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce]
 DfgNode: TypeAlias = Union[Value, Root]
 
 
@@ -263,9 +263,9 @@ def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
         return node.args
     if isinstance(node, (Convert, Pack)):
         return (node.arg,)
-    if isinstance(node, AtomAccumulate):
+    if isinstance(node, MmaAccumulate):
         return node.a, node.b
-    if isinstance(node, (Store, Accumulate, Keep)):
+    if isinstance(node, (Store, Accumulate, RegisterWrite)):
         return (node.value,)
     if isinstance(node, WideStore):
         return node.values
@@ -281,7 +281,7 @@ def own_indices(node: DfgNode) -> Iterator[Index]:
         yield node.index
     elif isinstance(node, Test):
         yield from (g.index for g in node.guards)
-    elif isinstance(node, (Held, Accumulate, AtomAccumulate, Keep, Window)):
+    elif isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite, Window)):
         yield from node.at
 
 
@@ -342,7 +342,7 @@ def with_indices(node: Value, move: MoveIndex, check: MoveGuards | None = None) 
         return evolve(node, index=move(node.index))
     if isinstance(node, Test):
         return Test(moved, node.dtype) if moved or not guards else Literal(True, DType.BOOL)
-    if isinstance(node, (Held, Window)):
+    if isinstance(node, (RegisterRead, Window)):
         return evolve(node, at=tuple(move(i) for i in node.at))
     return node
 

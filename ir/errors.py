@@ -32,7 +32,7 @@ REPORT = "this is a fault of cuts, not of the graph: please report it with the g
 class CutsError(Exception):
     """Base of every error that `cuts` raises on purpose.
 
-    `span` is the text at fault; `used` is the place of a use in another text, as of a graph's node that uses a
+    `span` is the text at fault; `is_used` is the place of a use in another text, as of a graph's node that uses a
     declaration.
     """
 
@@ -134,16 +134,16 @@ class CutsWarning(UserWarning):
     """Warning of a request or an assumption that may not be intended."""
 
 
-def parts_of(error: CutsError) -> tuple[CutsError, ...]:
+def single_errors(error: CutsError) -> tuple[CutsError, ...]:
     """Return the single errors of an error."""
     return error.errors if isinstance(error, ErrorList) else (error,)
 
 
-def retold(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Span | None = None) -> E:
+def convert_error(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Span | None = None) -> E:
     """Convert an error to another kind, with a prefix of its message.
 
-    Its places and its hint stay. `used` is a place from which the error was reached: the second one, or the only one of
-    an error without any.
+    Its places and its hint stay. `is_used` is a place from which the error was reached: the second one, or the only one
+    of an error without any.
     """
     if error.span is None:
         return kind(f"{prefix}{error.message}", used, error.hint)
@@ -156,7 +156,7 @@ def naming_faults(place: str) -> Iterator[None]:
     try:
         yield
     except InternalError as error:
-        raise retold(error, InternalError, f"{place}: ") from error.__cause__
+        raise convert_error(error, InternalError, f"{place}: ") from error.__cause__
     except CutsError:
         raise
     except FAULTS as error:
@@ -184,7 +184,7 @@ def quote(name: str) -> str:
 
 
 @contextmanager
-def whole_file(
+def atomic_write(
     path: str | os.PathLike[str], what: str = "", errors: tuple[type[Exception], ...] = ()
 ) -> Iterator[Path]:
     """Yield a temporary path that replaces a file atomically.

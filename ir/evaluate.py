@@ -61,13 +61,13 @@ def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[
     return np.dtype(floats) if dtype.is_float else dtype.numpy
 
 
-def as_held(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
+def as_dtype(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
     """Convert numbers to a NumPy type; overflow follows NumPy's conversion."""
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(dtype)
 
 
-def saturated(value: Values, dtype: DType) -> Values:
+def saturate(value: Values, dtype: DType) -> Values:
     """Convert floats to integers of a type.
 
     They are cut towards zero, clamped to the range of the type, and NaN becomes 0.
@@ -79,12 +79,12 @@ def saturated(value: Values, dtype: DType) -> Values:
     return np.where((whole >= above) | (whole < low), limit, known)
 
 
-def rounded(value: Values, dtype: DType) -> Values:
+def round_to(value: Values, dtype: DType) -> Values:
     """Round real numbers as a conversion to an element type does.
 
     Half types round even where numbers are held in a wider one.
     """
-    return as_held(value, dtype.numpy) if dtype.is_float and dtype.arithmetic is not dtype else value
+    return as_dtype(value, dtype.numpy) if dtype.is_float and dtype.arithmetic is not dtype else value
 
 
 class Evaluation(ABC):
@@ -148,7 +148,7 @@ class Evaluation(ABC):
     def value(self, expr: Expr) -> Values:
         """Return the values of a scalar expression."""
         if isinstance(expr, Const):
-            return as_held(expr.value, self.dtype(expr.dtype))
+            return as_dtype(expr.value, self.dtype(expr.dtype))
         if isinstance(expr, Read):
             return self.read(expr)
         if isinstance(expr, IndexValue):
@@ -167,7 +167,7 @@ class Evaluation(ABC):
         inside = self.inside(read.guards)
         with self.only(inside):
             values = self.element(read.tensor, read.indices, inside)
-        return np.where(inside, values, as_held(read.fill, values.dtype))
+        return np.where(inside, values, as_dtype(read.fill, values.dtype))
 
     def _call(self, expr: Call) -> Values:
         first = self.value(expr.args[0])
@@ -188,5 +188,5 @@ class Evaluation(ABC):
         if dtype is DType.BOOL:
             return np.asarray(value != 0)
         if dtype.is_int and value.dtype.kind == "f":
-            return saturated(value, dtype)
-        return as_held(value if held else rounded(value, dtype), self.dtype(dtype))
+            return saturate(value, dtype)
+        return as_dtype(value if held else round_to(value, dtype), self.dtype(dtype))

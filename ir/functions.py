@@ -164,8 +164,8 @@ _TABLE = [
     Function("sub", 2, np.subtract, "({0} - {1})", wraps=True),
     Function("mul", 2, np.multiply, "({0} * {1})", commutative=True, wraps=True),
     Function("div", 2, _divide, "({0} / {1})", issue=8, c_int="cuts_div_{t}({0}, {1})"),
-    # The same, as a thread computes it that divides several floats by one (`passes.lowering.threads.quotients`): as
-    # exact, or as exact as a half type requires.
+    # The same, as a thread computes it that divides several floats by one
+    # (`passes.lowering.threads.reciprocal_division`): as exact, or as exact as a half type requires.
     Function("quotient", 2, _divide, "cuts_quotient_{t}({0}, {1})", issue=6, c_int="cuts_div_{t}({0}, {1})"),
     Function("near_quotient", 2, _divide, "cuts_near_quotient_{t}({0}, {1})", issue=2, c_int="cuts_div_{t}({0}, {1})"),
     Function(

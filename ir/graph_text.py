@@ -15,9 +15,9 @@ A graph with state or fixed results has lines for them after its outputs:
       result output_1 at 1 = 3
 
 Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed
-text. Constants of up to `INLINE` elements stand in the text, constants with one value throughout as `splat`; the arrays
-of the others are `opaque` and are given to `parse_graph` beside the text. A node that brings the declaration of its
-operation along ends in `declared` and that text.
+text. Constants of up to `MAX_INLINE_ELEMENTS` elements stand in the text, constants with one value throughout as
+`splat`; the arrays of the others are `opaque` and are given to `parse_graph` beside the text. A node that brings the
+declaration of its operation along ends in `declared` and that text.
 """
 
 from __future__ import annotations

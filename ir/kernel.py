@@ -11,7 +11,7 @@ from typing import TypeAlias, Union
 
 from attrs import field, frozen
 
-from .dfg import AtomAccumulate, LaneReduce, Root
+from .dfg import LaneReduce, MmaAccumulate, Root
 from .expr import Guard
 from .index import Index, Var
 from .types import DType
@@ -139,7 +139,7 @@ class Kernel:
 
 
 @frozen
-class Bundle:
+class HorizontalKernel:
     """Kernels that share a launch by horizontal fusion.
 
     Block `b` of the launch is block `b - first` of the member whose range holds `b`, where `first` counts the blocks of
@@ -167,7 +167,7 @@ class Bundle:
     @property
     def legal(self) -> bool:
         """Return whether idle threads of narrow members miss no barrier."""
-        return all(kernel.threads == self.threads or not meets(kernel.items) for kernel in self.kernels)
+        return all(kernel.threads == self.threads or not has_synchronisation(kernel.items) for kernel in self.kernels)
 
 
 def member_name(number: int, tensor: str) -> str:
@@ -175,13 +175,11 @@ def member_name(number: int, tensor: str) -> str:
     return f"{number}.{tensor}"
 
 
-def meets(items: Sequence[Item]) -> bool:
+def has_synchronisation(items: Sequence[Item]) -> bool:
     """Return whether threads synchronise in some items."""
     for item in items:
-        combines = isinstance(item, Phase) and any(
-            isinstance(root, (LaneReduce, AtomAccumulate)) for root in item.roots
-        )
-        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and meets(item.body)):
+        combines = isinstance(item, Phase) and any(isinstance(root, (LaneReduce, MmaAccumulate)) for root in item.roots)
+        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and has_synchronisation(item.body)):
             return True
     return False
 

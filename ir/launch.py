@@ -1,6 +1,6 @@
 """Kernel functions in source form, and the storage of tensors.
 
-Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.tensor`, never in source.
+Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.add_tensor`, never in source.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from .types import DType
 
 #: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
 #: a kernel before that (programmatic launch).
-WAITING = "_waits"
+WAITING_SUFFIX = "_waits"
 #: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
-INSTEAD = "instead"
+FALLBACK_KEY = "instead"
 
 
 @frozen

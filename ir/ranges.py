@@ -14,7 +14,7 @@ from .index import FloorDiv, Index, IndexLike, Indirect, Var, is_affine
 from .walk import distinct, indirects, substitute
 
 #: Points at which a property that the algebra does not decide is tested.
-TRIED = 1 << 14
+MAX_TESTED_POINTS = 1 << 14
 
 
 def ranges(guards: Iterable[Guard]) -> dict[Var, tuple[int, int]] | None:
@@ -51,7 +51,7 @@ def _narrow(found: dict[Var, tuple[int, int]], guard: Guard) -> None:
     found[var] = max(first, -(-low // factor)), min(last, high // factor)
 
 
-def confined(index: Index, limits: Mapping[Var, tuple[int, int]]) -> Index:
+def confine(index: Index, limits: Mapping[Var, tuple[int, int]]) -> Index:
     """Replace variables of an index by ones within the limits."""
     inside: dict[Var, IndexLike] = {v: Var(f"{v.name}.", high - low + 1) + low for v, (low, high) in limits.items()}
     return substitute(index, inside)
@@ -101,11 +101,15 @@ def points(leaves: Iterable[Var | Indirect]) -> dict[Var | Indirect, Values]:
     leaves = tuple(leaves)
     extents = [max(1, leaf.extent) for leaf in leaves]
     count = prod(extents)
-    flat = np.arange(count) if count <= TRIED else np.unique(np.random.default_rng(0).integers(0, count, TRIED))
+    flat = (
+        np.arange(count)
+        if count <= MAX_TESTED_POINTS
+        else np.unique(np.random.default_rng(0).integers(0, count, MAX_TESTED_POINTS))
+    )
     return dict(zip(leaves, np.unravel_index(flat, extents), strict=True)) if leaves else {}
 
 
-def injective(place: Index, axes: Sequence[Var]) -> bool:
+def is_injective(place: Index, axes: Sequence[Var]) -> bool:
     """Return whether different values of the axes give different flat places.
 
     Each value then has a place of its own, as digits of a number. Cases that the algebra does not decide are tested, as
@@ -139,7 +143,7 @@ def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int
             if left == 0 and len(rest.terms) < len(index.terms):
                 ends = sorted((times * guard.low, times * (guard.high - 1)))
                 index, low, high = rest, low + ends[0], high + ends[1]
-    first, last = confined(index, limits).bounds()
+    first, last = confine(index, limits).bounds()
     return low + first, high + last
 
 

@@ -56,7 +56,7 @@ class Slice:
             for start, extent in zip(self.starts, self.extents, strict=True)
         )
 
-    def meets(self, other: Slice) -> bool:
+    def overlaps(self, other: Slice) -> bool:
         """Return whether two parts of one tensor may overlap at a step."""
         return not any(map(_is_disjoint, self.starts, other.starts, self.extents, other.extents))
 
@@ -66,7 +66,7 @@ def _is_disjoint(start: Index, other: Index, extent: int | None, other_extent: i
     return distance.is_const and not -(other_extent or 1) < distance.const < (extent or 1)
 
 
-def pace(index: Index, step: Var) -> tuple[int, Index]:
+def split_step(index: Index, step: Var) -> tuple[int, Index]:
     """Split an index into a multiple of the step and the rest.
 
     Raises `Unsliceable` where it moves in another way.
@@ -85,7 +85,7 @@ def slice_of(tensor: str, type_: TensorType, indices: tuple[Index, ...], step: V
     """
     starts, extents = [], []
     for index, extent in zip(indices, type_.shape, strict=True):
-        factor, rest = pace(index, step)
+        factor, rest = split_step(index, step)
         low, high = rest.bounds()
         start = as_index(step) * factor + low
         begin, end = start.bounds()
@@ -168,7 +168,7 @@ def _text(part: Slice) -> str:
     return ", ".join(s.text if n is None else f"{s.text}: {n}" for s, n in moving)
 
 
-def unsliced(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
+def unslice(statement: Statement, slices: Mapping[str, Slice]) -> Statement:
     """Convert a statement over slices to one over whole tensors."""
 
     def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
@@ -222,7 +222,7 @@ def with_rows(statement: Statement, rows: Mapping[tuple[str, int], str]) -> Stat
     return evolve(statement, target=target, write=statement.write[1:], body=body)
 
 
-def rows_touched(statement: Statement) -> Iterator[tuple[str, int | None, bool]]:
+def touched_rows(statement: Statement) -> Iterator[tuple[str, int | None, bool]]:
     """Yield (tensor, row, whether it is written) of a statement's accesses.
 
     The row is None for several rows, or for a tensor without axes.
@@ -232,7 +232,7 @@ def rows_touched(statement: Statement) -> Iterator[tuple[str, int | None, bool]]
         yield tensor, places[0].const if places and places[0].is_const else None, tensor == statement.target
 
 
-def at_turn(statement: Statement, turn: int) -> Statement:
+def at_step(statement: Statement, turn: int) -> Statement:
     """Return a statement at one value of its step, without the step."""
     assert statement.step is not None, "only statements of a recurrence have turns"
     values = {statement.step: turn}

@@ -18,11 +18,11 @@ from .types import TensorType
 from .walk import expr_indirects, expr_variables, indirects, reads, variables
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
-ALONG = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
+SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
 
 
 #: Sort orders of rows, and whether they rise.
-ORDERS = {"rising": True, "falling": False}
+SORT_ORDERS = {"rising": True, "falling": False}
 
 
 @frozen(cache_hash=True)
@@ -33,10 +33,10 @@ class Reduction:
     `combine` is sum, prod, max or min. `math` names the math mode of a sum of products
     (`ir.matrix_instructions.MATH_MODES`); empty: in the types of its operands.
 
-    With `along`, one of `ALONG`, there is a value for each element of the row (a scan), which threads hold as they hold
-    the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before it,
-    from it on, or after it. With one of `ORDERS`, element c of the row is the place of the c-th of all values of the
-    body in that order (a sort): NaN is greatest, and equal values keep their order.
+    With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
+    hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before
+    it, from it on, or after it. With one of `SORT_ORDERS`, element c of the row is the place of the c-th of all values
+    of the body in that order (a sort): NaN is greatest, and equal values keep their order.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Reduction:
 
 @frozen(cache_hash=True)
 class Output:
-    """Store `tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
+    """Store `add_tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no
@@ -141,7 +141,7 @@ def factors(expr: Expr) -> tuple[Expr, ...]:
     return (expr,)
 
 
-def narrow(factor: Expr) -> Expr:
+def stored_factor(factor: Expr) -> Expr:
     """Return a factor as it is stored, without a widening conversion.
 
     Conversions to four bytes or more are removed from reads.
@@ -163,7 +163,7 @@ def operands(reduction: Reduction, own: Iterable[str] = ()) -> tuple[Expr, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _operands(reduction: Reduction, held: frozenset[str]) -> tuple[Expr, ...]:
-    parts = tuple(map(narrow, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
+    parts = tuple(map(stored_factor, factors(reduction.body))) if reduction.combine == "sum" else (reduction.body,)
     if len(parts) == 1:
         parts = reads(reduction.body)
     found = []
@@ -198,10 +198,10 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
 # ---- intermediate axes that are streamed in blocks from one segment to the next
 
 #: Elements of an axis between two products from which on it is streamed in blocks, for any products.
-LONG_AXIS = 1024
+MIN_STREAMED_EXTENT = 1024
 
 
-def axis_in_parts(group: FusedGroup) -> int | None:
+def streamable_axis(group: FusedGroup) -> int | None:
     """Return the axis that can be streamed between two segments.
 
     It is the position of the axis of the first segment along which the last one sums everything that it reads of that
@@ -217,24 +217,24 @@ def axis_in_parts(group: FusedGroup) -> int | None:
     return None if found is None else found[0]
 
 
-def parted_rows(group: FusedGroup) -> frozenset[Var]:
+def streamed_variables(group: FusedGroup) -> frozenset[Var]:
     """Return the last segment's reduced variables along the streamed axis."""
     found = _axis(group.segments, group.shared) if len(group.segments) == 2 else None
     return frozenset() if found is None else found[1]
 
 
-def takes_parts(group: FusedGroup) -> int | None:
+def required_streamed_axis(group: FusedGroup) -> int | None:
     """Return the streamed axis where streaming is required.
 
     Required with several products, or where no tile holds the whole axis.
     """
-    axis = axis_in_parts(group)
-    if axis is None or (not sizes_depend(group) and group.segments[0].axes[axis].extent <= LONG_AXIS):
+    axis = streamable_axis(group)
+    if axis is None or (not has_dependent_sizes(group) and group.segments[0].axes[axis].extent <= MIN_STREAMED_EXTENT):
         return None
     return axis
 
 
-def sizes_depend(group: FusedGroup) -> bool:
+def has_dependent_sizes(group: FusedGroup) -> bool:
     """Return whether the tile sizes of segments depend on each other.
 
     Such groups have few candidate schedules.

@@ -102,7 +102,7 @@ class Statement:
         return found
 
     @property
-    def arrives_where(self) -> Expr | None:
+    def arrival_condition(self) -> Expr | None:
         """Condition under which a value arrives (`into`).
 
         Elsewhere the body is the identity, and has no effect.

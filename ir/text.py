@@ -23,15 +23,15 @@ from typing import Any
 
 from .dfg import (
     Accumulate,
-    AtomAccumulate,
     Convert,
-    Held,
     IndexNode,
     Initialise,
-    Keep,
     LaneReduce,
     Load,
+    MmaAccumulate,
     Pack,
+    RegisterRead,
+    RegisterWrite,
     Store,
     Test,
     WideStore,
@@ -39,7 +39,7 @@ from .dfg import (
 )
 from .forms import Form
 from .index_text import IndexNames, parse_declarations
-from .kernel import Barrier, Bundle, Commit, Define, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from .kernel import Barrier, Commit, Define, HorizontalKernel, Kernel, Loop, Phase, Share, SharedBuffer, Wait
 from .launch import Storage
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import FusedGroup, Output, Reduction, Segment
@@ -116,7 +116,7 @@ FORMS: dict[type, Form] = {
             "*items",
         ),
     ),
-    Bundle: Form("bundle", ("*kernels",)),
+    HorizontalKernel: Form("bundle", ("*kernels",)),
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}", ("*body",)),
@@ -132,11 +132,11 @@ FORMS: dict[type, Form] = {
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
-    AtomAccumulate: Form(
+    MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
     ),
-    Keep: Form(
+    RegisterWrite: Form(
         "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
@@ -145,7 +145,7 @@ FORMS: dict[type, Form] = {
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
-    Held: Form("held <name>[<at>]"),
+    RegisterRead: Form("held <name>[<at>]"),
     IndexNode: Form("index <index>"),
     Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
@@ -165,7 +165,7 @@ def print_ir(node: Any) -> str:
     return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])
 
 
-def renamed_text(text: str, names: Mapping[str, str]) -> str:
+def rename_in_text(text: str, names: Mapping[str, str]) -> str:
     """Rename the tensors in a printed text.
 
     The names are plain identifiers that nothing else in the text has.

@@ -63,7 +63,8 @@ class Element:
     @property
     def largest(self) -> float | int | bool:
         """The greatest finite value."""
-        return float(ml_dtypes.finfo(self.numpy).max) if self.kind == "float" else self.highest  # type: ignore[no-untyped-call]
+        # type: ignore[no-untyped-call]
+        return float(ml_dtypes.finfo(self.numpy).max) if self.kind == "float" else self.highest
 
     @property
     def nan(self) -> bool:

@@ -42,7 +42,7 @@ def indirects(index: Index) -> tuple[Indirect, ...]:
     return tuple(dict.fromkeys(primary for primary in primaries(index) if isinstance(primary, Indirect)))
 
 
-def lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+def order_lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     """Return guards once each, with those that look up elements last.
 
     They are tested from left to right, and the others bound the lookups.

@@ -5,13 +5,13 @@ Prediction needs no GPU:
 cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h200").us
 """
 
-from .ask import find_own_kernels, find_own_plans, find_predictor, predict
 from .buckets import Bucket, Plateau, buckets, plateaus
 from .models import ModelPrediction, predict_model
 from .own_kernels import OwnKernels
 from .own_plans import planned_launches
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction, Predictor
+from .queries import find_own_kernels, find_own_plans, find_predictor, predict
 from .simple_model import POINTWISE, POOLS
 from .sweeps import Curve, sweep
 

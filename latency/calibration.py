@@ -18,7 +18,7 @@ from .convolution import Floats
 from .dataset import Profile
 
 #: Upper ends of the classes of confidence, and the part of samples that an interval should hold.
-CLASSES, COVERED = (0.4, 0.6, 0.8, 0.95, 1.01), 0.9
+CONFIDENCE_BOUNDS, COVERED_PART = (0.4, 0.6, 0.8, 0.95, 1.01), 0.9
 #: Width where a model was never calibrated.
 _DEFAULT_WIDTH = 0.5
 
@@ -32,7 +32,9 @@ class Calibration:
     @classmethod
     def load(cls, profile: Profile, precision: str, state: str, part: str) -> Calibration:
         """Return the calibration of a model, a wide one without data."""
-        return cls(tuple(_table(profile.name).get(f"{part}/{precision}/{state}", [_DEFAULT_WIDTH] * len(CLASSES))))
+        return cls(
+            tuple(_table(profile.name).get(f"{part}/{precision}/{state}", [_DEFAULT_WIDTH] * len(CONFIDENCE_BOUNDS)))
+        )
 
     @classmethod
     def of(cls, predicted: Floats, measured: Floats, confidence: Floats) -> Calibration:
@@ -41,19 +43,19 @@ class Calibration:
         A class with few samples takes those of all with less confidence.
         """
         errors = np.abs(np.log(predicted / measured))
-        classes = np.searchsorted(CLASSES, confidence, side="right")
+        classes = np.searchsorted(CONFIDENCE_BOUNDS, confidence, side="right")
         widths = []
-        for number in range(len(CLASSES)):
+        for number in range(len(CONFIDENCE_BOUNDS)):
             own = errors[classes == number]
             own = own if len(own) >= 30 else errors[classes <= max(number, 1)]
-            widths.append(round(float(np.quantile(own, COVERED)), 4) if len(own) else _DEFAULT_WIDTH)
+            widths.append(round(float(np.quantile(own, COVERED_PART)), 4) if len(own) else _DEFAULT_WIDTH)
         return cls(tuple(widths))
 
 
 def half_widths(calibration: Calibration, confidence: Floats) -> Floats:
     """Return half the width of each interval, as a logarithm."""
-    classes = np.searchsorted(CLASSES, confidence, side="right")
-    return np.array(calibration.widths)[np.minimum(classes, len(CLASSES) - 1)]
+    classes = np.searchsorted(CONFIDENCE_BOUNDS, confidence, side="right")
+    return np.array(calibration.widths)[np.minimum(classes, len(CONFIDENCE_BOUNDS) - 1)]
 
 
 @cache

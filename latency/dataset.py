@@ -1,9 +1,9 @@
 """Profiles in this folder: kernels and times of thousands of layers.
 
-`NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training; `held`,
-`sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that ran,
-their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks. `NAME.json` describes the
-machine. `latency/profiling/tables.py` writes them.
+`PROCESS_NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training;
+`held`, `sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that
+ran, their grids and times, cold and warm. `PROCESS_NAME-networks.csv.xz` has the layers of whole networks.
+`PROCESS_NAME.json` describes the machine. `latency/profiling/tables.py` writes them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Samples:
 
 
 @frozen(eq=False)
-class Simple:
+class SimpleSamples:
     """Measured operations of one kind that are no convolutions.
 
     They have shapes as in the task, and microseconds.
@@ -131,11 +131,11 @@ class Profile:
         rows = [row for row in self.rows if row["op"] == "linear" and row["precision"] == precision]
         return _samples([{**row, "shape": _one_pixel(row["shape"])} for row in rows])
 
-    def simple(self, op: str, precision: str = "fp32") -> Simple:
+    def simple(self, op: str, precision: str = "fp32") -> SimpleSamples:
         """Return the measurements of another operation."""
         rows = [row for row in self.rows if row["op"] == op and row["precision"] == precision]
         shapes = tuple(_ints(row["shape"]) for row in rows)
-        return Simple(shapes, _floats(rows, "cold"), _floats(rows, "warm"))
+        return SimpleSamples(shapes, _floats(rows, "cold"), _floats(rows, "warm"))
 
     def kernel_names(self, choice: str) -> tuple[str, ...]:
         """Return the full names of the kernels of a choice."""
@@ -160,7 +160,7 @@ def _samples(rows: Sequence[Mapping[str, str]]) -> Samples:
         Convolutions([_ints(row["shape"]) for row in rows]),
         np.array([row["kind"] for row in rows], np.str_),
         np.array([row["case"] for row in rows], np.str_),
-        np.array([named(row["kernels"]) for row in rows], np.str_),
+        np.array([number_repeats(row["kernels"]) for row in rows], np.str_),
         _nested_arrays(rows, "blocks"),
         _nested_arrays(rows, "cold_each"),
         _nested_arrays(rows, "warm_each"),
@@ -169,7 +169,7 @@ def _samples(rows: Sequence[Mapping[str, str]]) -> Samples:
     )
 
 
-def named(kernels: str) -> str:
+def number_repeats(kernels: str) -> str:
     """Number the kernels of a choice that run twice.
 
     `7+9+7` becomes `7.0+9.0+7.1`, since each has its own work to do.
@@ -224,6 +224,6 @@ def load_profile(name: str) -> Profile:
     return Profile(name, facts, kernels)
 
 
-def trained_on(samples: Samples) -> Samples:
+def training_samples(samples: Samples) -> Samples:
     """Return the samples that models may be fitted to."""
     return samples.of(*TRAINING)

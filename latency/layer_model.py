@@ -25,12 +25,12 @@ from .dataset import Samples, Strings
 from .features import selection_features
 from .fitting import library, one_thread
 from .kernel_model import KernelFit, KernelModel, has_tile
-from .selection import LEARNED, ChoiceFacets, Selection
+from .selection import LEARNED_FACETS, ChoiceFacets, Selection
 from .tiles import Tiles
 from .trees import Trees
 
 #: Samples that a choice needs for a model of its own; other samples are left to those that have one.
-LEAST = 3
+MIN_CHOICE_SAMPLES = 3
 #: Times that differ by no more count as the same.
 _SAME_TIME_TOLERANCE = 0.1
 #: The part of samples in which a choice must run for the argmin to consider it: models of rare ones extrapolate badly.
@@ -44,7 +44,7 @@ class Options:
     """Parts of the fit.
 
     `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are not the paper's.
-    `trees` are those of each forest, `rounds` those of the correction.
+    `trees` are those of each forest, `make_search` those of the correction.
     """
 
     fit: KernelFit = field(factory=KernelFit)
@@ -90,8 +90,10 @@ class LayerModel:
         self.parts = fit_parts(samples, state, names, self.options.fit)
         self.usual = _usual(samples)
         labels, counts = np.unique(samples.choices, return_counts=True)
-        self.choices = {str(label): number for number, label in enumerate(labels[counts >= LEAST])}
-        self.common = tuple(str(label) for label in labels[counts >= max(LEAST, _MIN_COMMON_PART * len(samples))])
+        self.choices = {str(label): number for number, label in enumerate(labels[counts >= MIN_CHOICE_SAMPLES])}
+        self.common = tuple(
+            str(label) for label in labels[counts >= max(MIN_CHOICE_SAMPLES, _MIN_COMMON_PART * len(samples))]
+        )
         known = samples.where(np.isin(samples.choices, list(self.choices)))
         self.facets = {choice: ChoiceFacets.of(choice, names) for choice in self.choices}
         if self.options.select == "forest":
@@ -159,7 +161,7 @@ class LayerModel:
         facets = {choice: ChoiceFacets(**each) for choice, each in values["facets"].items()}
         model = cls(options, parts, dict(values["choices"]), tuple(values["common"]), tuple(values["usual"]), facets)
         if "selected" in values:
-            numbers = [n for n in range(len(LEARNED)) if f"forest{n}" in values]
+            numbers = [n for n in range(len(LEARNED_FACETS)) if f"forest{n}" in values]
             forests = [Trees.of_arrays(values, f"forest{number}.") for number in numbers]
             places = [values[f"forest{number}"] for number in numbers]
             model._selection = Selection(options.trees, values["selected"], forests, places)

@@ -15,7 +15,7 @@ from .dataset import read_table
 from .operations import ModelLayer, torch_layer
 
 #: Networks that the gap between kernels is fitted on; nothing is fitted on the others.
-KNOWN = ("resnet50", "inception_v3")
+GAP_NETWORKS = ("resnet50", "inception_v3")
 
 
 @frozen(eq=False)

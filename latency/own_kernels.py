@@ -19,7 +19,7 @@ from .convolution import Convolutions, Floats
 from .dataset import Profile, known_tables, load_profile, read_table
 from .features import selection_features
 from .fitting import library
-from .kept import kept
+from .model_cache import cached_fit
 from .predictor import Prediction
 from .ranges import Ranges
 from .trees import Trees
@@ -100,7 +100,7 @@ def read_own(profile: Profile) -> tuple[Convolutions, Floats]:
     return Convolutions(shapes), np.array([float(row["us"]) for row in rows])
 
 
-def learned(layers: Convolutions, us: Floats) -> OwnKernels:
+def fit_own_kernels(layers: Convolutions, us: Floats) -> OwnKernels:
     """Return the model of some tuned convolutions."""
     width = float(np.quantile(np.abs(np.log(unseen_own(layers, us) / us)), _COVERED_PART))
     return OwnKernels(_fit_trees(layers, us), Ranges.of(layers), width)
@@ -112,11 +112,11 @@ def own_kernels(name: str) -> OwnKernels:
     profile = load_profile(name)
 
     def fit() -> dict[str, Any]:
-        model = learned(*read_own(profile))
+        model = fit_own_kernels(*read_own(profile))
         return {"width": model.width, "ranges": model.ranges.bounds} | model.trees.arrays("")
 
     if f"{name}-own" not in known_tables():
         read_own(profile)
-    found = kept((profile.digest, "kernels of cuts"), fit)
+    found = cached_fit((profile.digest, "kernels of cuts"), fit)
     ranges = Ranges(tuple((size, least, most) for size, least, most in found["ranges"]))
     return OwnKernels(Trees.of_arrays(found, ""), ranges, found["width"])

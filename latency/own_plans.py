@@ -20,9 +20,9 @@ from ..ir import CompiledGraph, UsageError, launches
 from .convolution import Floats
 from .dataset import Profile, known_tables, load_profile, read_table
 from .fitting import library
-from .kept import kept
+from .model_cache import cached_fit
 from .models import LayerPrediction, ModelPrediction
-from .networks import KNOWN
+from .networks import GAP_NETWORKS
 from .operations import ModelLayer
 from .predictor import Prediction
 from .trees import Trees
@@ -139,7 +139,7 @@ def _plans(rows: Sequence[Mapping[str, str]]) -> Iterator[TimedPlan]:
         known, us = [], []
 
 
-def learned_plans(plans: Sequence[TimedPlan], without: str = "") -> OwnPlans:
+def fit_own_plans(plans: Sequence[TimedPlan], without: str = "") -> OwnPlans:
     """Return the model of some plans, without those of one network.
 
     The gap is that of `GAP_NETWORKS` in any case.
@@ -156,7 +156,7 @@ def gap_between(plans: Sequence[TimedPlan]) -> float:
 
     It is fitted by least squares of relative errors, on the networks of `GAP_NETWORKS`.
     """
-    known = [each for each in plans if each.network in KNOWN]
+    known = [each for each in plans if each.network in GAP_NETWORKS]
     left = np.array([1.0 - each.us.sum() / each.whole for each in known])
     counts = np.array([len(each.launches) / each.whole for each in known])
     return max(0.0, float(left @ counts / (counts @ counts))) if known else 0.0
@@ -187,8 +187,8 @@ def own_plans(name: str) -> OwnPlans:
         read_plans(profile)
 
     def fit() -> dict[str, Any]:
-        model = learned_plans(read_plans(profile))
+        model = fit_own_plans(read_plans(profile))
         return {"gap": model.gap, "width": model.width} | model.trees.arrays("")
 
-    found = kept((profile.digest, "plans of cuts"), fit)
+    found = cached_fit((profile.digest, "plans of cuts"), fit)
     return OwnPlans(Trees.of_arrays(found, ""), found["gap"], found["width"])

@@ -16,12 +16,12 @@ from attrs import asdict, frozen
 from ..ir import UsageError
 from .calibration import Calibration, half_widths
 from .convolution import FIELDS, Convolutions, Floats
-from .dataset import Profile, Samples, Strings, load_profile, trained_on
-from .kept import kept
+from .dataset import Profile, Samples, Strings, load_profile, training_samples
 from .layer_model import LayerModel, Options
+from .model_cache import cached_fit
 from .operations import LayerOperation
 from .ranges import Ranges
-from .simple_model import SimpleModel, fit_all, fit_simple, moved
+from .simple_model import SimpleModel, fit_all, fit_simple, moved_elements
 
 PRECISIONS = ("fp32", "tf32")
 STATES = ("cold", "warm")
@@ -106,7 +106,7 @@ class Predictor:
             )
         model = self._models[kind]
         us = model.predict(shapes)
-        largest = np.add(*moved(kind, shapes))
+        largest = np.add(*moved_elements(kind, shapes))
         found = [_symmetric(float(t), np.log1p(model.spread)) for t in us]
         return [self._widen(each, f"moves more than any '{kind}' that was profiled") if n > model.most else each
                 for each, n in zip(found, largest, strict=True)]  # fmt: skip
@@ -140,7 +140,7 @@ class Predictor:
 
     @cached_property
     def _dense(self) -> Part:
-        return self._fit_part(lambda: trained_on(self.profile.convolutions(self.precision)), "dense")
+        return self._fit_part(lambda: training_samples(self.profile.convolutions(self.precision)), "dense")
 
     @cached_property
     def _depthwise(self) -> Part:
@@ -160,7 +160,7 @@ class Predictor:
             cold = {"concat": fit_simple("concat", self.profile.simple("concat"), "cold")}
             return {op: asdict(each) for op, each in (fit_all(self.profile, self.state) | cold).items()}
 
-        found = kept((self.profile.digest, "operations", self.state), fit)
+        found = cached_fit((self.profile.digest, "operations", self.state), fit)
         return {op: SimpleModel(**{**each, "coefficients": tuple(each["coefficients"])}) for op, each in found.items()}
 
     def _fit_part(self, samples: Callable[[], Samples], name: str) -> Part:
@@ -173,7 +173,7 @@ class Predictor:
 
         # Depthwise convolutions compute no products that could be rounded in another way.
         precision = "fp32" if name == "depthwise" else self.precision
-        values = kept((self.profile.digest, name, precision, self.state, repr(options)), fit)
+        values = cached_fit((self.profile.digest, name, precision, self.state, repr(options)), fit)
         ranges = Ranges(tuple((size, least, most) for size, least, most in values["ranges"]))
         calibration = Calibration.load(self.profile, self.precision, self.state, name)
         return Part(LayerModel.of_state(options, values), ranges, calibration)

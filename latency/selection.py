@@ -60,7 +60,7 @@ class ChoiceFacets:
 
 
 #: Facets with a forest.
-LEARNED = ("kernel", "family", "tile", "around")
+LEARNED_FACETS = ("kernel", "family", "tile", "around")
 
 
 @define
@@ -79,7 +79,7 @@ class Selection:
     def fit(self, features: Floats, chosen: Strings, facets: Mapping[str, ChoiceFacets]) -> Selection:
         """Grow the forests and return itself."""
         self.choices = np.unique(chosen)
-        for number, name in enumerate(LEARNED):
+        for number, name in enumerate(LEARNED_FACETS):
             seen = {choice: str(getattr(facets[str(choice)], name)) for choice in self.choices}
             if len(set(seen.values())) > 1:
                 forest = _forest(self.trees, number).fit(features, _map_choices(chosen, seen))

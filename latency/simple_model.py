@@ -13,7 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from .convolution import Floats
-from .dataset import Profile, Simple
+from .dataset import Profile, SimpleSamples
 from .fitting import least_deviations
 
 #: Images of a batch that an operation reads and writes, in units of its own size; reductions and pools write less.
@@ -43,7 +43,7 @@ OPERATIONS = (*POINTWISE, *POOLS)
 _BENDS = (30e6, 60e6)
 
 
-def moved(op: str, shapes: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
+def moved_elements(op: str, shapes: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
     """Return the elements that are read and written."""
     sizes = np.array([tuple(shape) for shape in shapes], float)
     whole, planes = sizes[:, :4].prod(axis=1), sizes[:, 0] * sizes[:, 1]
@@ -58,7 +58,7 @@ def moved(op: str, shapes: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
 
 def _columns(op: str, shapes: Sequence[Sequence[int]]) -> Floats:
     sizes = np.array([tuple(shape) for shape in shapes], float)
-    read, written = moved(op, shapes)
+    read, written = moved_elements(op, shapes)
     nbytes = 4 * (read + written)
     planes, plane = sizes[:, 0] * sizes[:, 1], sizes[:, 2] * sizes[:, 3]
     columns = [
@@ -96,7 +96,7 @@ class SimpleModel:
         return np.asarray(_columns(self.op, shapes) @ np.array(self.coefficients))
 
 
-def fit_simple(op: str, samples: Simple, state: str, folds: int = 5) -> SimpleModel:
+def fit_simple(op: str, samples: SimpleSamples, state: str, folds: int = 5) -> SimpleModel:
     """Fit one operation to its measurements."""
     us = samples.cold if state == "cold" else samples.warm
     columns = _columns(op, samples.shapes)
@@ -106,7 +106,7 @@ def fit_simple(op: str, samples: Simple, state: str, folds: int = 5) -> SimpleMo
         found = least_deviations(columns[~test], us[~test], 1 / us[~test])
         errors[test] = np.abs(columns[test] @ found / us[test] - 1)
     found = least_deviations(columns, us, 1 / us)
-    most = float(np.add(*moved(op, samples.shapes)).max())
+    most = float(np.add(*moved_elements(op, samples.shapes)).max())
     return SimpleModel(op, tuple(float(value) for value in found), float(np.quantile(errors, 0.9)), most)
 
 

@@ -16,7 +16,7 @@ from ..ir import UsageError
 from .convolution import Convolutions, convolution
 
 #: Curves that a range without a step stands for, and the most convolutions of a sweep.
-CURVES, MOST = 4, 20_000
+MAX_RANGE_CURVES, MAX_CONVOLUTIONS = 4, 20_000
 
 
 @frozen
@@ -39,7 +39,7 @@ class _Values:
 
 
 def sweep(tokens: Sequence[str]) -> tuple[Curve, ...]:
-    """Return the curves that `NAME=VALUES` texts describe.
+    """Return the curves that `PROCESS_NAME=VALUES` texts describe.
 
     Without any range it is a single curve of one layer. {1:}
     """
@@ -62,9 +62,9 @@ def _curves(found: Mapping[str, _Values], along: str) -> list[Curve]:
     outer = {name: _sample_values(each) for name, each in found.items() if name != along}
     sizes = found[along].values
     total = len(sizes) * int(np.prod([len(values) for values in outer.values()], initial=1.0))
-    if total > MOST:
+    if total > MAX_CONVOLUTIONS:
         raise UsageError(
-            f"{total:,} convolutions are too many, at most {MOST:,}", hint="give a step, as in K=64..1024:8"
+            f"{total:,} convolutions are too many, at most {MAX_CONVOLUTIONS:,}", hint="give a step, as in K=64..1024:8"
         )
     curves = []
     for values in product(*outer.values()):
@@ -76,9 +76,9 @@ def _curves(found: Mapping[str, _Values], along: str) -> list[Curve]:
 
 def _sample_values(each: _Values) -> tuple[int, ...]:
     """Return a few values of a range without a step, evenly spread, both ends among them."""
-    if not each.dense or len(each.values) <= CURVES:
+    if not each.dense or len(each.values) <= MAX_RANGE_CURVES:
         return each.values
-    chosen = np.linspace(0, len(each.values) - 1, CURVES).round().astype(int)
+    chosen = np.linspace(0, len(each.values) - 1, MAX_RANGE_CURVES).round().astype(int)
     return tuple(each.values[i] for i in chosen)
 
 
@@ -93,7 +93,7 @@ def _values(token: str, text: str) -> _Values:
         raise UsageError(f"expected whole numbers, as in K=64, K=64,96 or K=64..1024:8, found '{token}'") from None
     if by < 1 or last < first:
         raise UsageError(f"the range of '{token}' is empty", hint="write the smaller end first, and a step above 0")
-    if (last - first) // by > MOST:
-        raise UsageError(f"'{token}' has more than {MOST:,} values", hint="give a step, as in K=64..1024:8")
+    if (last - first) // by > MAX_CONVOLUTIONS:
+        raise UsageError(f"'{token}' has more than {MAX_CONVOLUTIONS:,} values", hint="give a step, as in K=64..1024:8")
     values = tuple(range(first, last + 1, by))
     return _Values(values if values[-1] == last else (*values, last), dense=not step)

@@ -11,12 +11,11 @@ from .language.inference import Instances
 from .language.instantiate import Instance, OpDecl
 from .language.registry import Registry
 from .linear import LinearCombiner
+from .loop_rolling import RolledLoop, SequenceAxis, declare_loop, loop_body
 from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
-from .repetition import Along, Repetition, declare_repetition, turn_of
 
 __all__ = [
-    "Along",
     "Finding",
     "Folder",
     "Instance",
@@ -24,15 +23,16 @@ __all__ = [
     "LinearCombiner",
     "OpDecl",
     "Registry",
-    "Repetition",
+    "RolledLoop",
+    "SequenceAxis",
     "amplification",
-    "declare_repetition",
+    "declare_loop",
     "entry",
     "entry_values",
     "evaluate",
     "evaluate_graph",
     "index_program",
+    "loop_body",
     "manual",
     "program_costs",
-    "turn_of",
 ]

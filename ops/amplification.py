@@ -29,9 +29,9 @@ from ..ir import (
     rebuild,
     rename_statement,
 )
-from .few_channels import with_few
 from .language import Instances
 from .reference import evaluate
+from .shrunk_program import shrink_programs
 
 #: Extent that replaces larger dims: the factor depends on filters and tiles, which are small, not on the number of
 #: channels. Number of channels in a declaration that takes no other operands.
@@ -91,7 +91,7 @@ def _factor(
         pairs = (*zip(made.inputs, step.inputs, strict=False), *zip(made.outputs, step.outputs, strict=True))
         names = {f: v for f, v in pairs if f is not None and v is not None}
         programs.append(_over(made.program, {t: names.get(t, f"{t} of step {number}") for t in made.program.tensors}))
-    direct, *steps = map(variances, with_few(programs, _SHRUNK_CHANNELS) if few else programs)
+    direct, *steps = map(variance_program, shrink_programs(programs, _SHRUNK_CHANNELS) if few else programs)
     shapes = {t: type_.shape for program in (direct, *steps) for t, type_ in program.tensors.items()}
     values: dict[str, Array] = {f: np.ones(shapes[f]) for f in instance.inputs if f in shapes}
     found = evaluate(direct, values)
@@ -116,7 +116,7 @@ def _over(program: Program, names: Mapping[str, str]) -> Program:
     )
 
 
-def variances(program: Program) -> Program:
+def variance_program(program: Program) -> Program:
     """Return the program for the variances of a program's results.
 
     It reads the variances of the operands. The program consists of sums of products.

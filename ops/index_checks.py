@@ -39,7 +39,7 @@ from .language import live_statements, unused_name
 
 
 @frozen
-class Used:
+class IndexUse:
     """Element of an integer tensor that is used as an index.
 
     The use is under all conditions.
@@ -62,7 +62,7 @@ class Finding:
     found: str
 
 
-def used_indices(program: Program) -> tuple[Used, ...]:
+def index_uses(program: Program) -> tuple[IndexUse, ...]:
     """Return every use of an integer as an index, without repeats.
 
     A use under no condition stands for those under some.
@@ -80,7 +80,7 @@ def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
     tensors: dict[str, TensorType] = dict(program.tensors)
     statements: list[Statement] = []
     findings: list[Finding] = []
-    for number, use in enumerate(used_indices(program)):
+    for number, use in enumerate(index_uses(program)):
         place, element = unused_name(f"place{number}", tensors), unused_name(f"found{number}", tensors)
         finding = Finding(use.element.tensor, use.element.extent, place, element)
         tensors[finding.place] = tensors[finding.found] = TensorType(DType.I64, ())
@@ -95,7 +95,7 @@ def index_program(program: Program) -> tuple[Program, tuple[Finding, ...]]:
     return Program({n: t for n, t in tensors.items() if n in names}, inputs, outputs, kept, tables), tuple(findings)
 
 
-def _search(use: Used, finding: Finding, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
+def _search(use: IndexUse, finding: Finding, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
     """Yield the statements that find the first wrong element of one use."""
     element = use.element
     type_ = tensors[element.tensor]
@@ -130,15 +130,15 @@ def _reduction(target: str, combine: str, body: Expr, variables: Sequence[Var]) 
 # ---- where indices are used
 
 
-def _of_statement(statement: Statement) -> Iterator[Used]:
+def _of_statement(statement: Statement) -> Iterator[IndexUse]:
     """Yield the indices that a statement looks at: in its body, and to find where it writes."""
     yield from _uses(statement.body, ())
-    arrives = statement.arrives_where
+    arrives = statement.arrival_condition
     for index in statement.write:
         yield from _of_index(index, () if arrives is None else (arrives,))
 
 
-def _uses(expr: Expr, conditions: tuple[Expr, ...]) -> Iterator[Used]:
+def _uses(expr: Expr, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     """Yield the indices that an expression looks at where the conditions hold."""
     if isinstance(expr, Read):
         inner = _under(conditions, *_plain(expr.guards))
@@ -158,7 +158,7 @@ def _uses(expr: Expr, conditions: tuple[Expr, ...]) -> Iterator[Used]:
         yield from _of_call(expr, conditions)
 
 
-def _of_call(expr: Call, conditions: tuple[Expr, ...]) -> Iterator[Used]:
+def _of_call(expr: Call, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     first, *rest = expr.args
     yield from _uses(first, conditions)
     if expr.fn == "select":
@@ -181,6 +181,6 @@ def _under(conditions: tuple[Expr, ...], *more: Expr) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys((*conditions, *more)))
 
 
-def _of_index(index: Index, conditions: tuple[Expr, ...]) -> Iterator[Used]:
+def _of_index(index: Index, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     for element in indirects(index):
-        yield Used(element, conditions)
+        yield IndexUse(element, conditions)

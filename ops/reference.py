@@ -31,7 +31,7 @@ from ..ir import (
     Statement,
     Values,
     Var,
-    as_held,
+    as_dtype,
     dtype_of_numpy,
     expr_variables,
     out_of_range,
@@ -43,11 +43,11 @@ from ..ir import (
 from .language import Registry
 
 Box = dict[Var, tuple[int, int]]
-Moved: TypeAlias = Callable[[str, Values], Values]
+Perturb: TypeAlias = Callable[[str, Values], Values]
 Read: TypeAlias = Callable[[str, Array], Array]
 
 #: Elements along either side of the blocks of a transposed copy.
-BLOCK = 64
+TRANSPOSE_BLOCK = 64
 _LIMIT = 4_000_000  # elements of the largest array made: 32 MB in float64
 
 
@@ -58,7 +58,7 @@ def evaluate(
     *,
     checked: bool = True,
     stored: bool = False,
-    moved: Moved | None = None,
+    perturb: Perturb | None = None,
 ) -> dict[str, Array]:
     """Return the outputs of a program.
 
@@ -72,7 +72,7 @@ def evaluate(
     with np.errstate(all="ignore"):
         tensors = _tensors(program, inputs, dtype)
         for step, run in runs(program.statements):
-            computed = [_Run(statement, tensors, np.dtype(dtype), checked, moved) for statement in run]
+            computed = [_Run(statement, tensors, np.dtype(dtype), checked, perturb) for statement in run]
             for turn in range(1 if step is None else step.extent):
                 for one in computed:
                     one.run(turn)
@@ -91,7 +91,7 @@ def _tensors(program: Program, inputs: Mapping[str, Array], dtype: npt.DTypeLike
         if name in program.constants:
             tensors[name] = np.array(program.constants[name], working).reshape(type_.shape)
         elif name in program.inputs:
-            tensors[name] = np.ascontiguousarray(as_held(inputs[name], working)).reshape(type_.shape)
+            tensors[name] = np.ascontiguousarray(as_dtype(inputs[name], working)).reshape(type_.shape)
             assert np.shape(inputs[name]) == type_.shape, f"{name}: {np.shape(inputs[name])} is not {type_}"
         else:
             tensors[name] = np.zeros(type_.shape, working)
@@ -151,7 +151,7 @@ class _Run:
         tensors: dict[str, Values],
         floats: np.dtype[Any],
         checked: bool = True,
-        moved: Moved | None = None,
+        moved: Perturb | None = None,
     ) -> None:
         self.statement, self.tensors, self.floats = statement, tensors, floats
         self.checked, self.moved = checked, moved
@@ -174,7 +174,7 @@ class _Run:
         for box in self._boxes(whole):
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
             place = _Box(self, {v: box[v] for v in statement.axes})
-            arrives = None if statement.arrives_where is None else place.value(statement.arrives_where)
+            arrives = None if statement.arrival_condition is None else place.value(statement.arrival_condition)
             if statement.into and not self.checked:
                 arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
             key = tuple(box[v] for v in statement.axes)
@@ -243,12 +243,14 @@ def copy_array(target: Values, source: Values) -> None:
     """
     wide = [d for d, extent in enumerate(target.shape) if extent > 1]
     to, of = (min(wide, key=lambda d: abs(array.strides[d]), default=0) for array in (target, source))
-    if to == of or source.strides[of] == 0 or target.size < BLOCK**3:
+    if to == of or source.strides[of] == 0 or target.size < TRANSPOSE_BLOCK**3:
         target[...] = source
         return
-    for first, second in cartesian(range(0, target.shape[to], BLOCK), range(0, target.shape[of], BLOCK)):
+    for first, second in cartesian(
+        range(0, target.shape[to], TRANSPOSE_BLOCK), range(0, target.shape[of], TRANSPOSE_BLOCK)
+    ):
         place = [slice(None)] * target.ndim
-        place[to], place[of] = slice(first, first + BLOCK), slice(second, second + BLOCK)
+        place[to], place[of] = slice(first, first + TRANSPOSE_BLOCK), slice(second, second + TRANSPOSE_BLOCK)
         target[tuple(place)] = source[tuple(place)]
 
 
@@ -264,7 +266,7 @@ def _magnitude(terms: Values) -> Values:
 class _Box(Evaluation):
     """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary.
 
-    `reading` is true for an index of a read, false for a compared one.
+    `update_uses` is true for an index of a read, false for a compared one.
     """
 
     reading = False

@@ -1,39 +1,39 @@
 """Passes from a graph to kernels, and the interfaces of the pipeline."""
 
+from .async_cost import CostRequest, CostResult, evaluate_costs
+from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .evaluators import Roofline
-from .fragments import Fragment, Priced, cut_fragment
-from .launch_schedules import Alike, scheduled_alike
+from .fingerprints import node_fingerprints
+from .horizontal_fusion import join_forms
+from .launch_schedules import MemberRow, schedule_row
 from .pipeline import compile_graph, graph_passes
-from .pricing import Prices, Pricing, price
-from .rewrites import WRITING
-from .side_by_side import joined
-from .structure import node_marks
-from .workload import Kernels, Member, Planning, PlanningHere, Questions, Selector, Workload
+from .rewrites import STATEMENT_STAGES
+from .tuner_interface import KernelsQuery, LocalPlanning, Member, Planning, Questions, Selector, Workload
 
 __all__ = [
-    "WRITING",
-    "Alike",
+    "STATEMENT_STAGES",
+    "CandidateSubgraph",
+    "CostRequest",
+    "CostResult",
     "Decisions",
     "ForeignDecisionsError",
-    "Fragment",
     "GroupDecision",
-    "Kernels",
+    "KernelsQuery",
+    "LocalPlanning",
     "Member",
+    "MemberRow",
     "Planning",
-    "PlanningHere",
-    "Priced",
-    "Prices",
-    "Pricing",
     "Questions",
     "Roofline",
     "Selector",
+    "SubgraphKernels",
     "Workload",
     "compile_graph",
-    "cut_fragment",
+    "evaluate_costs",
     "graph_passes",
-    "joined",
-    "node_marks",
-    "price",
-    "scheduled_alike",
+    "join_forms",
+    "node_fingerprints",
+    "partition_subgraph",
+    "schedule_row",
 ]

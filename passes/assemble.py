@@ -7,11 +7,11 @@ from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, Step, Target, Turns, member_name
-from .fusion import Group, Unit, Views, form_key, natural
+from ..ir import CompiledGraph, Graph, KernelFunction, RepeatedSteps, Step, Target, member_name
+from .fusion import Group, Unit, Views, form_key, graph_layout
 from .listing import parameters
 from .schedule import Candidate
-from .shared_launches import bound_together, seconds_together
+from .shared_launches import shared_launch_bound, shared_launch_seconds
 
 
 def kernel_key(group: Group, views: Views) -> Hashable:
@@ -19,7 +19,7 @@ def kernel_key(group: Group, views: Views) -> Hashable:
     return form_key(group.form), tuple(group.storages(views).items())
 
 
-def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
+def distinct_groups(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
     """Return the first group of each distinct kernel."""
     found: dict[Hashable, Group] = {}
     for group in groups:
@@ -27,7 +27,7 @@ def distinct(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
     return found
 
 
-def facts(candidate: Candidate) -> dict[str, object]:
+def candidate_facts(candidate: Candidate) -> dict[str, object]:
     """Return a candidate schedule's entries in its kernel's record."""
     terms = {
         name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
@@ -42,17 +42,17 @@ def facts(candidate: Candidate) -> dict[str, object]:
     return {**found, **candidate.measured}
 
 
-def common_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, object]:
+def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, object]:
     """Return the entries of the candidate schedules in a launch's record.
 
     They are those of the member with the largest lower bound, with the bound and the estimate of the whole launch.
     """
     longest = max(candidates, key=lambda candidate: candidate.bound)
     if len(candidates) == 1:
-        return facts(longest)
-    own = {name: value for name, value in facts(longest).items() if name not in longest.measured}
-    bound, limit = bound_together(candidates, target)
-    return {**own, "bound": bound, "limit": limit, "estimate": seconds_together(candidates, target)}
+        return candidate_facts(longest)
+    own = {name: value for name, value in candidate_facts(longest).items() if name not in longest.measured}
+    bound, limit = shared_launch_bound(candidates, target)
+    return {**own, "bound": bound, "limit": limit, "estimate": shared_launch_seconds(candidates, target)}
 
 
 def assemble(
@@ -60,51 +60,58 @@ def assemble(
     launched: Sequence[Sequence[Group]],
     views: Views,
     chosen: Mapping[Hashable, Candidate],
-    made: Mapping[tuple[Hashable, ...], KernelFunction],
+    functions: Mapping[tuple[Hashable, ...], KernelFunction],
     complete: bool,
     algorithms: Mapping[str, str],
-    weighed: Mapping[tuple[str, ...], Mapping[str, object]],
+    fusion_report: Mapping[tuple[str, ...], Mapping[str, object]],
     target: Target,
 ) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 
     Launches come in execution order; equal launches share a kernel. `algorithms` maps the nodes that an algorithm
-    consists of to its name, `weighed` the units of a group to its fusion report.
+    consists of to its name, `fusion_report` the units of a group to its fusion report.
     """
-    kernels, units = {key: n for n, key in enumerate(made)}, {unit.name: unit for unit in views.programs.every_unit}
+    kernels, units = (
+        {key: n for n, key in enumerate(functions)},
+        {unit.name: unit for unit in views.programs.every_unit},
+    )
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
     for groups in launched:
         keys = tuple(kernel_key(group, views) for group in groups)
         bound = _tensors(groups)
-        steps.append(Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in made[keys].arguments)))
-        records.append(_record(groups, units, views, common_facts([chosen[key] for key in keys], target), algorithms))
-        records[-1] = {**records[-1], **(weighed.get(groups[0].units, {}) if len(groups) == 1 else {})}
+        steps.append(
+            Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in functions[keys].arguments))
+        )
+        records.append(_record(groups, units, views, launch_facts([chosen[key] for key in keys], target), algorithms))
+        records[-1] = {**records[-1], **(fusion_report.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.
     types = {t: type_ for t, type_ in views.programs.types.items() if t in touched}
     for tensor in touched & views.programs.orders.keys():
         order = views.programs.orders[tensor]
-        types[tensor], storages[tensor] = natural(types[tensor], views.storage(tensor), order)
+        types[tensor], storages[tensor] = graph_layout(types[tensor], views.storage(tensor), order)
     graph = evolve(graph, types={**graph.types, **types})
     loops = tuple(_loops([groups[0] for groups in launched], views))
-    return CompiledGraph(graph, tuple(made.values()), tuple(steps), storages, tuple(records), complete, loops=loops)
+    return CompiledGraph(
+        graph, tuple(functions.values()), tuple(steps), storages, tuple(records), complete, loops=loops
+    )
 
 
-def turns(views: Views) -> dict[str | None, int]:
+def loop_iterations(views: Views) -> dict[str | None, int]:
     """Return the iterations of each loop; 1 for groups outside of loops."""
     repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
     return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
-def _loops(groups: Sequence[Group], views: Views) -> Iterator[Turns]:
+def _loops(groups: Sequence[Group], views: Views) -> Iterator[RepeatedSteps]:
     """Yield the loops, whose groups are adjacent."""
-    count, first = turns(views), 0
+    count, first = loop_iterations(views), 0
     for repeat, run in groupby(groups, key=lambda group: group.repeat):
         last = first + len(list(run))
         if repeat is not None:
-            yield Turns(first, last, count[repeat])
+            yield RepeatedSteps(first, last, count[repeat])
         first = last
 
 
@@ -130,7 +137,7 @@ def _record(
         "ops": [units[u].op for u in members],
         "algorithms": sorted({algorithms[n] for n in nodes if n in algorithms}),
         "level": groups[0].level if len(groups) == 1 else "side by side",
-        **({"turns": turns(views)[repeat]} if repeat else {}),
+        **({"turns": loop_iterations(views)[repeat]} if repeat else {}),
         **({"members": len(groups)} if len(groups) > 1 else {}),
         "form": "\n".join(group.text for group in groups),
         "inputs": list(dict.fromkeys(t for group in groups for t in group.inputs)),

@@ -1,8 +1,8 @@
 """Choice of algorithms: replaces nodes by the cheapest of their declared algorithms.
 
 Each alternative becomes a small graph with the pointwise nodes that follow it, as they fuse into its last kernel. It is
-partitioned like any graph (`passes.fragments`) and costs the sum of its groups' costs. Nodes that depend only on
-constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative replaces the
+partitioned like any graph (`passes.candidate_subgraphs`) and costs the sum of its groups' costs. Nodes that depend only
+on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative replaces the
 node; the node stays where none is cheaper. Without a measurement an alternative has to be cheaper by more than the
 error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are decided once.
 """
@@ -20,35 +20,35 @@ from attrs import evolve, field, frozen
 from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
 from ..ops import amplification, program_costs
 from ..ops.language import Instances
-from .fragments import Fragment, Planner, Priced, cut_fragments, needed
-from .fusion import GroupEvaluator, Order, form_key, remember_foldings
+from .candidate_subgraphs import CandidateSubgraph, Planner, SubgraphKernels, needed_operations, partition_subgraphs
+from .fusion import GroupEvaluator, Order, form_key, store_foldings
 from .graph import fresh_name, prune
 
 _LOG = logging.getLogger("cuts.passes")
 #: Pointwise nodes that are considered together with the node that they follow.
-FOLLOWERS = 4
+MAX_FOLLOWERS = 4
 #: Share of the time that an alternative has to save, as it needs more memory and rounds more.
-MARGIN = 0.05
+MIN_SAVED_SHARE = 0.05
 #: The same by the cost model alone, whose ratios are up to 0.26 above measured ones, and 0.12 below.
-SURE = 0.15
+MIN_MODELLED_SAVED_SHARE = 0.15
 #: Share by which the model must prefer a declaration so that no measurement is needed.
-DOUBT = 0.25
+MODEL_ERROR_SHARE = 0.25
 #: Seconds of a declaration below which only measurements compare its algorithms: several launches that hide their
 #: latency replace one (the model errs by 37 percent below, and by 12 to 15 percent above).
-SMALL = 20e-6
+MIN_MODELLED_SECONDS = 20e-6
 #: Largest ratio of a declaration's time to that at the peak rates of the machine.
-PEAK = 4.0
+MAX_PEAK_RATIO = 4.0
 #: Largest ratio of a kernel's time to that by a search with the cost model.
-UNSURE = 1.5
+MAX_SEARCH_RATIO = 1.5
 #: Largest relative rounding error of an algorithm in a type of few digits: that of Winograd's larger tiles is eight
 #: times that of a sum of products.
-LOSS = 2.0**-8
+MAX_ROUNDING_ERROR = 2.0**-8
 #: Epsilon of types that are precise enough for every algorithm.
-FINE = 2.0**-20
+MAX_EXACT_EPSILON = 2.0**-20
 #: The alternatives of a node, the declaration itself under "".
-Fragments: TypeAlias = Mapping[str, Fragment]
+Fragments: TypeAlias = Mapping[str, CandidateSubgraph]
 #: The kernels of alternatives.
-Plans: TypeAlias = Mapping[tuple[Hashable, str], Priced]
+Plans: TypeAlias = Mapping[tuple[Hashable, str], SubgraphKernels]
 
 
 @frozen
@@ -63,15 +63,15 @@ class AlgorithmChoice:
     searched: Mapping[str, float]
 
     @property
-    def rival(self) -> str:
+    def challenger(self) -> str:
         """Name of the cheapest alternative; "" where the declaration is certainly faster."""
         name = min((n for n in self.seconds if n), key=lambda n: (self.seconds[n], n), default="")
-        return name if (1 - DOUBT) * self.seconds[name] < self.seconds[""] < inf else ""
+        return name if (1 - MODEL_ERROR_SHARE) * self.seconds[name] < self.seconds[""] < inf else ""
 
     @property
-    def guess(self) -> str:
+    def modelled_best(self) -> str:
         """Name of the best modelled alternative; "" where none is certain."""
-        return _cheapest(self.searched, SURE)
+        return _cheapest(self.searched, MIN_MODELLED_SAVED_SHARE)
 
 
 def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
@@ -86,7 +86,8 @@ def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
 class ChooseAlgorithms:
     """Replaces nodes by their cheapest algorithms.
 
-    `choices` lists the compared alternatives, `used` the algorithm of each new node, `replaced` that of each old one.
+    `choices` lists the compared alternatives, `is_used` the algorithm of each new node, `replaced` that of each old
+    one.
 
     `plan` partitions the alternatives into kernels, all of them at once; `ahead` does so in other processes while this
     one continues. `evaluator` returns the costs of these kernels. A second run, with other costs, compares the same
@@ -100,23 +101,23 @@ class ChooseAlgorithms:
     evaluator: GroupEvaluator
     target: Target
     mode: Mode
-    plan: Planner = cut_fragments
-    ahead: Callable[[Sequence[Fragment]], Callable[[], Sequence[Priced]]] | None = None
+    plan: Planner = partition_subgraphs
+    ahead: Callable[[Sequence[CandidateSubgraph]], Callable[[], Sequence[SubgraphKernels]]] | None = None
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
     least: float = 0.0
     small: float = 0.0
     orders: Mapping[str, Order] = field(factory=dict)
     only: Collection[str] | None = None
-    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
+    prefetch: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     asks: bool = True
     choices: list[AlgorithmChoice] = field(factory=list)
     used: dict[str, str] = field(factory=dict)
     replaced: dict[str, str] = field(factory=dict)
-    plans: dict[Hashable, Mapping[str, Priced]] = field(factory=dict)
+    plans: dict[Hashable, Mapping[str, SubgraphKernels]] = field(factory=dict)
     keys: dict[str, Hashable] = field(factory=dict)
     peaks: dict[Hashable, float] = field(factory=dict)
-    coming: dict[frozenset[Hashable], Callable[[], None]] = field(factory=dict)
+    pending: dict[frozenset[Hashable], Callable[[], None]] = field(factory=dict)
 
     def begin(self, graph: Graph) -> None:
         """Start to partition declarations and promising alternatives in other processes.
@@ -126,10 +127,10 @@ class ChooseAlgorithms:
         fresh = self._fresh(graph, self._candidate_algorithms(graph))
         if self.ahead is None or not fresh:
             return
-        alternatives = self._promising(fresh, {key: PEAK * self.peaks[key] for key in fresh})
+        alternatives = self._promising(fresh, {key: MAX_PEAK_RATIO * self.peaks[key] for key in fresh})
         asked = {**{(key, ""): fragments[""] for key, fragments in fresh.items()}, **alternatives}
         wait = self.ahead([*asked.values()])
-        self.coming[frozenset(fresh)] = lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True)))
+        self.pending[frozenset(fresh)] = lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True)))
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the chosen algorithms in it."""
@@ -137,15 +138,15 @@ class ChooseAlgorithms:
         self.used.clear()
         self.replaced.clear()
         nodes = self._candidate_algorithms(graph)
-        for keys in [keys for keys in self.coming if not keys.isdisjoint(self.keys[name] for name in nodes)]:
-            self.coming.pop(keys)()
+        for keys in [keys for keys in self.pending if not keys.isdisjoint(self.keys[name] for name in nodes)]:
+            self.pending.pop(keys)()
         fresh = self._fresh(graph, nodes)
         if fresh:
             whole, others = self._plan_declarations(fresh)
             self._keep(fresh, whole, self._cut(others))
         if self.asks:
             plans = (self.plans[self.keys[name]] for name in nodes)
-            self.foresee([form for each in plans for found in each.values() if found for form, _ in found.priced])
+            self.prefetch([form for each in plans for found in each.values() if found for form, _ in found.costs])
         result = graph
         for node in graph.nodes:
             if node.name not in nodes:
@@ -170,12 +171,12 @@ class ChooseAlgorithms:
         for name, part in parts.items():
             if keys[name] not in self.peaks:
                 self.peaks[keys[name]] = self._estimate(part)
-        long = {name for name in parts if PEAK * self.peaks[keys[name]] >= self.least}
+        long = {name for name in parts if MAX_PEAK_RATIO * self.peaks[keys[name]] >= self.least}
         return {name: algorithms for name, algorithms in precise.items() if algorithms and name in long}
 
     def _fresh(self, graph: Graph, nodes: Mapping[str, Collection[str]]) -> Mapping[Hashable, Fragments]:
         """Return the alternatives of nodes that are neither partitioned yet nor pending."""
-        begun = {key for keys in self.coming for key in keys}.union(self.plans)
+        begun = {key for keys in self.pending for key in keys}.union(self.plans)
         first: dict[Hashable, str] = {}
         for name in nodes:
             if self.keys[name] not in begun:
@@ -184,15 +185,15 @@ class ChooseAlgorithms:
         parts = {name: _with_followers(node, graph, self.instances) for name, node in found.items()}
         return {key: self._fragments(parts[name], graph, nodes[name]) for key, name in first.items()}
 
-    def _best_algorithm(self, choice: AlgorithmChoice, plans: Mapping[str, Priced], peak: float) -> str:
+    def _best_algorithm(self, choice: AlgorithmChoice, plans: Mapping[str, SubgraphKernels], peak: float) -> str:
         """Return the algorithm that replaces a node: the best by measurement, or by the model where it is not measured.
 
         By the model a declaration stays that is small; it takes `peak` seconds at the peak rates of the machine.
         """
         measured = {name: choice.seconds[name] for name, kernels in plans.items() if self._is_measured(kernels)}
-        if "" in measured and {choice.rival, choice.guess} & {*measured}:
-            return _cheapest(measured, MARGIN)
-        return choice.guess if min(PEAK * peak, choice.searched[""]) >= self.small else ""
+        if "" in measured and {choice.challenger, choice.modelled_best} & {*measured}:
+            return _cheapest(measured, MIN_SAVED_SHARE)
+        return choice.modelled_best if min(MAX_PEAK_RATIO * peak, choice.searched[""]) >= self.small else ""
 
     def replace(self, graph: Graph, node: Node, algorithm: str) -> Graph:
         """Replace a node by an algorithm in the graph; record its nodes."""
@@ -202,14 +203,14 @@ class ChooseAlgorithms:
         return result
 
     @property
-    def taken(self) -> tuple[dict[Hashable, FusedGroup], dict[Hashable, FusedGroup]]:
+    def kernel_forms(self) -> tuple[dict[Hashable, FusedGroup], dict[Hashable, FusedGroup]]:
         """Forms of the kernels of the chosen alternatives, and of the others."""
         chosen: dict[Hashable, FusedGroup] = {}
         others: dict[Hashable, FusedGroup] = {}
         for choice in self.choices:
             for name, found in self.plans[self.keys[choice.node]].items():
                 side = chosen if name == self.replaced.get(choice.node, "") else others
-                side.update({form_key(form): form for form, _ in (found.priced if found is not None else ())})
+                side.update({form_key(form): form for form, _ in (found.costs if found is not None else ())})
         return chosen, {key: form for key, form in others.items() if key not in chosen}
 
     @property
@@ -221,17 +222,17 @@ class ChooseAlgorithms:
         """
         stakes: defaultdict[Hashable, float] = defaultdict(float)
         found = {self.keys[choice.node]: self._compared_kernels(choice) for choice in self.choices}
-        certain = {self.keys[choice.node]: choice.rival == choice.guess for choice in self.choices}
+        certain = {self.keys[choice.node]: choice.challenger == choice.modelled_best for choice in self.choices}
         for choice in self.choices:
-            difference = choice.seconds[""] - choice.seconds[choice.rival] if choice.rival else 0.0
+            difference = choice.seconds[""] - choice.seconds[choice.challenger] if choice.challenger else 0.0
             stakes[self.keys[choice.node]] += abs(difference)
         return [found[key] for key in sorted(found, key=lambda key: (certain[key], -stakes[key]))]
 
     def _compared_kernels(self, choice: AlgorithmChoice) -> list[FusedGroup]:
         """Return the kernels of a declaration and of its cheapest alternative."""
         plans = self.plans[self.keys[choice.node]]
-        found = [plans[name] for name in dict.fromkeys(("", choice.rival))]
-        return [form for kernels in found if kernels is not None for form, _ in kernels.priced]
+        found = [plans[name] for name in dict.fromkeys(("", choice.challenger))]
+        return [form for kernels in found if kernels is not None for form, _ in kernels.costs]
 
     def _precise(self, part: Graph, names: Collection[str]) -> Collection[str]:
         """Return the algorithms of the first node of a part that keep enough digits of its types and its products."""
@@ -239,11 +240,11 @@ class ChooseAlgorithms:
         floats = [types[v].dtype for v in (*node.inputs, *node.outputs) if v is not None and types[v].dtype.is_float]
         products = MATH_MODES[self.math].epsilon if self.math else 0.0
         rounded = max((products, *map(epsilon, floats)))
-        if rounded <= FINE:
+        if rounded <= MAX_EXACT_EPSILON:
             return names
         operands = [None if v is None else types[v] for v in node.inputs]
         possible = [n for n in names if self._replace_first(part, n) is not None]
-        return [n for n in possible if rounded * amplification(node, operands, n, self.instances) <= LOSS]
+        return [n for n in possible if rounded * amplification(node, operands, n, self.instances) <= MAX_ROUNDING_ERROR]
 
     def _replace_first(self, part: Graph, name: str) -> Graph | None:
         """Return a part with an algorithm instead of its first node; None where the steps do not fit its types."""
@@ -254,18 +255,18 @@ class ChooseAlgorithms:
             _LOG.info("cuts: node '%s' (%s): algorithm '%s' is left out: %s", node.name, node.op, name, error)
             return None
 
-    def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, Fragment]:
+    def _fragments(self, part: Graph, graph: Graph, names: Collection[str]) -> Mapping[str, CandidateSubgraph]:
         """Return each alternative of the first node of a part, without nodes that are constant at compile time."""
         fixed = frozenset(v for v in part.inputs if v in graph.constants)
         orders = {v: self.orders[v] for v in (*part.inputs, *part.outputs) if v in self.orders}
         made = {name: found for name in names if (found := self._replace_first(part, name)) is not None}
 
-        def fragment(whole: Graph) -> Fragment:
+        def fragment(whole: Graph) -> CandidateSubgraph:
             known = set(fixed)
             rest = _without_known(whole, known)
-            return Fragment(
+            return CandidateSubgraph(
                 rest,
-                needed(self.instances.vocabulary, rest),
+                needed_operations(self.instances.vocabulary, rest),
                 self.target,
                 self.mode,
                 self.math,
@@ -287,7 +288,7 @@ class ChooseAlgorithms:
 
     def _plan_declarations(
         self, fresh: Mapping[Hashable, Fragments]
-    ) -> tuple[Plans, dict[tuple[Hashable, str], Fragment]]:
+    ) -> tuple[Plans, dict[tuple[Hashable, str], CandidateSubgraph]]:
         """Partition the declarations of new parts; return their kernels, and the alternatives that may be faster."""
         whole = self._cut({(key, ""): fragments[""] for key, fragments in fresh.items()})
         seconds = {key: found.searched for (key, _), found in whole.items() if found is not None}
@@ -295,7 +296,7 @@ class ChooseAlgorithms:
 
     def _promising(
         self, fresh: Mapping[Hashable, Fragments], seconds: Mapping[Hashable, float]
-    ) -> dict[tuple[Hashable, str], Fragment]:
+    ) -> dict[tuple[Hashable, str], CandidateSubgraph]:
         """Return the alternatives that may be faster than declarations of these seconds.
 
         Those with the largest savings over all places stand at both ends, where workers and this process begin.
@@ -316,7 +317,7 @@ class ChooseAlgorithms:
     def _keep(self, fresh: Mapping[Hashable, Fragments], whole: Plans, found: Plans) -> None:
         """Store the kernels of new parts, and their foldings, which recur in the whole graph."""
         for each in (*whole.values(), *found.values()):
-            remember_foldings(() if each is None else each.foldings)
+            store_foldings(() if each is None else each.foldings)
         for key, fragments in fresh.items():
             self.plans[key] = {name: {**whole, **found}.get((key, name)) for name in fragments}
 
@@ -327,27 +328,27 @@ class ChooseAlgorithms:
         moved = [(c.bytes_read + c.bytes_written) / target.BW_global for c in costs]
         return sum(max(c.flops / target.PERF_peak, m) for c, m in zip(costs, moved, strict=True) if c.flops)
 
-    def _cut(self, fragments: Mapping[tuple[Hashable, str], Fragment]) -> Plans:
+    def _cut(self, fragments: Mapping[tuple[Hashable, str], CandidateSubgraph]) -> Plans:
         return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
 
-    def _is_measured(self, kernels: Priced) -> bool:
-        return kernels is not None and all(self.known(form) for form, _ in kernels.priced)
+    def _is_measured(self, kernels: SubgraphKernels) -> bool:
+        return kernels is not None and all(self.known(form) for form, _ in kernels.costs)
 
-    def _seconds(self, kernels: Priced) -> float:
+    def _seconds(self, kernels: SubgraphKernels) -> float:
         """Return the seconds of kernels, by the model's search unless all of them are measured."""
         if kernels is None:
             return inf
         measured = self._is_measured(kernels)
-        costs = [self.evaluator.cost(form) for form, _ in kernels.priced] if self.asks or measured else []
+        costs = [self.evaluator.cost(form) for form, _ in kernels.costs] if self.asks or measured else []
         return kernels.total(costs) if measured else kernels.searched
 
 
-def _may_be_faster(fragment: Fragment, declaration: float) -> bool:
+def _may_be_faster(fragment: CandidateSubgraph, declaration: float) -> bool:
     """Return whether an alternative's memory traffic, with transformed filters, takes less than the declaration may."""
     types = fragment.graph.types
     moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
     least = fragment.target.launch_time + moved / fragment.target.BW_global
-    return least < UNSURE * declaration
+    return least < MAX_SEARCH_RATIO * declaration
 
 
 def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
@@ -384,7 +385,7 @@ def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
     """Return a node with the chain of pointwise nodes that alone reads its only result, as a graph."""
     consumers = graph.consumers()
     chain: list[Node] = []
-    while len(chain) < FOLLOWERS:
+    while len(chain) < MAX_FOLLOWERS:
         (value, *others) = (chain[-1] if chain else node).outputs
         users = consumers[value]
         if others or len(users) != 1 or value in graph.outputs or len(users[0].outputs) != 1:

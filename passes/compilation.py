@@ -10,44 +10,44 @@ from attrs import define, evolve, field, frozen
 from ..ir import (
     PRECISIONS,
     Budget,
-    Bundle,
     CompileOptions,
     FusedGroup,
     Graph,
+    HorizontalKernel,
     Kernel,
     KernelFunction,
     Target,
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .decisions import Decisions, Upheld
-from .evaluators import Limited, Modelled, Roofline
+from .async_cost import AsyncCost
+from .decisions import Decisions, Replay
+from .evaluators import AnalyticCost, BudgetedCost, Roofline
 from .fusion import (
-    Forms,
     Group,
+    GroupBuilder,
     GroupEvaluator,
     Meaning,
+    NormalForms,
     Partitioner,
     Programs,
     Views,
-    Workshop,
 )
-from .pricing import Foreseeing
 from .schedule import Candidate
 from .split import Splitting
-from .workload import Planning, PlanningHere, Selector
+from .tuner_interface import LocalPlanning, Planning, Selector
 
 #: Largest share of a group's time that its halves may take by the cost model alone.
-UNMEASURED = 0.8
+MAX_MODELLED_SHARE = 0.8
 #: Prints an extracted kernel in a dialect, with facts for reports.
-Emit: TypeAlias = Callable[[Kernel | Bundle, str, Mapping[str, object]], KernelFunction]
+Emit: TypeAlias = Callable[[Kernel | HorizontalKernel, str, Mapping[str, object]], KernelFunction]
 T = TypeVar("T")
 #: Share of limited memory that is reserved for data between kernels: partial sums, tables, gaps.
-BETWEEN = 1 / 16
+INTERMEDIATE_SHARE = 1 / 16
 
 
 @frozen
-class FirstPlan:
+class BaselinePlan:
     """Graph that the cost model has planned.
 
     It has the algorithm of each node that belongs to one, and of each node that an algorithm has replaced.
@@ -82,24 +82,24 @@ class Compilation:
     emit: Emit
     graph: Graph
     selector: Selector | None = None
-    planning: Planning = field(factory=PlanningHere)
+    planning: Planning = field(factory=LocalPlanning)
     budget: Budget = field(init=False)
     instances: Instances = field(init=False)
-    modelled: Limited = field(init=False)
-    foreseeing: Foreseeing | None = field(init=False)
+    modelled: BudgetedCost = field(init=False)
+    async_cost: AsyncCost | None = field(init=False)
     evaluator: Splitting = field(init=False)
     algorithms: Mapping[str, str] = field(factory=dict)
     considered: Graph | None = None
-    first: FirstPlan | None = None
+    baseline: BaselinePlan | None = None
     replaced: Mapping[str, str] = field(factory=dict)
-    again: Collection[str] = ()
-    passing: frozenset[str] = frozenset()
+    rematerialised: Collection[str] = ()
+    on_chip: frozenset[str] = frozenset()
     programs: Programs = field(init=False)
     views: Views = field(init=False)
     placed: tuple[Graph, Views] | None = None
-    workshop: Workshop | None = None
-    kept: Upheld | None = None
-    forms: Forms = field(factory=Forms, init=False)
+    builder: GroupBuilder | None = None
+    replay: Replay | None = None
+    forms: NormalForms = field(factory=NormalForms, init=False)
     meanings: dict[object, Meaning] = field(factory=dict, init=False)
     formed: Sequence[Group] = ()
     groups: Sequence[Group] = ()
@@ -118,19 +118,19 @@ class Compilation:
     def __attrs_post_init__(self) -> None:
         self.budget = self.options.begin() if self.selector is None else self.selector.budget
         self.instances = self.registry.instances
-        self.modelled = Limited(Modelled(self.target), self.budget)
-        self.foreseeing = None if self.selector is None else Foreseeing(self.modelled, self.selector.price)
-        self.evaluator = self._evaluator(self.foreseeing or self.modelled)
+        self.modelled = BudgetedCost(AnalyticCost(self.target), self.budget)
+        self.async_cost = None if self.selector is None else AsyncCost(self.modelled, self.selector.price)
+        self.evaluator = self._evaluator(self.async_cost or self.modelled)
 
     @property
-    def told(self) -> Decisions | None:
+    def recorded(self) -> Decisions | None:
         """Recorded decisions that measurements have shown to be best."""
         return None if self.selector is None else self.selector.decisions
 
     @property
-    def settled(self) -> bool:
+    def is_replayed(self) -> bool:
         """True where all groups are replayed from the decision record."""
-        return self.kept is not None and self.kept.whole
+        return self.replay is not None and self.replay.complete
 
     def is_new(self, *made: object) -> bool:
         """Return whether these objects together are seen for the first time.
@@ -141,7 +141,7 @@ class Compilation:
         key = tuple(map(id, made))
         return self._verified.setdefault(key, made) is made
 
-    def known(self, stage: str, make: Callable[[], T]) -> T:
+    def stage_result(self, stage: str, make: Callable[[], T]) -> T:
         """Return a stage's result for the current graph; it is computed once."""
         key = stage, id(self.graph)
         if key not in self._known:
@@ -149,36 +149,36 @@ class Compilation:
         return cast(T, self._known[key][1])
 
     @property
-    def room(self) -> float | None:
+    def memory_limit(self) -> float | None:
         """Bytes available for live tensors, where memory is limited."""
-        return None if self.options.memory is None else self.options.memory * (1 - BETWEEN)
+        return None if self.options.memory is None else self.options.memory * (1 - INTERMEDIATE_SHARE)
 
-    def partitioner(self, builder: Workshop, evaluator: GroupEvaluator | None = None) -> Partitioner:
+    def partitioner(self, builder: GroupBuilder, evaluator: GroupEvaluator | None = None) -> Partitioner:
         """Return a partitioner that ends when the budget is overdue."""
         looks = self.budget.overdue if self.selector is None else self.selector.overdue
-        kept = () if self.kept is None else tuple(self.kept.groups.values())
-        costs, ahead = evaluator or self.evaluator, self.foreseeing
-        over = lambda: looks() and self.modelled.late()  # noqa: E731
-        made = Partitioner(builder, costs, over=over, least=self.least, kept=kept, unwanted=self.passing)
-        return made if ahead is None else evolve(made, foresee=ahead.foresee, known=ahead.knows)
+        kept = () if self.replay is None else tuple(self.replay.groups.values())
+        costs, ahead = evaluator or self.evaluator, self.async_cost
+        over = lambda: looks() and self.modelled.is_late()  # noqa: E731
+        made = Partitioner(builder, costs, over=over, least=self.min_seconds, fixed_groups=kept, unwanted=self.on_chip)
+        return made if ahead is None else evolve(made, foresee=ahead.prefetch, known=ahead.is_measured)
 
     @property
-    def unmeasured(self) -> Splitting:
+    def model_costs(self) -> Splitting:
         """Costs of groups by the cost model alone, without measurements."""
         return evolve(self.evaluator, evaluator=self.evaluator.modelled, timed=lambda form: False)
 
     def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
         """Return the total time of groups, and whether it is measured."""
         kernels = [kernel for group in groups for kernel in self.evaluator.kernels(group.form)]
-        known = self.selector is not None and all(map(self.selector.knows, kernels))
+        known = self.selector is not None and all(map(self.selector.is_measured, kernels))
         return sum(self.evaluator.cost(group.form) for group in groups), known
 
-    def faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
+    def is_faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
         """Return whether groups take less than others, all of them measured."""
         (old, known), (new, sure) = self.times(before), self.times(after)
         return known and sure and new < old
 
-    def least(self, form: FusedGroup) -> float:
+    def min_seconds(self, form: FusedGroup) -> float:
         """Return the scaled seconds of a group's memory traffic."""
         return Roofline(self.target).traffic(form) * (1.0 if self.selector is None else min(1.0, self.selector.scale))
 
@@ -197,8 +197,8 @@ class Compilation:
 
         A group is split where that is faster, by measurement or by more than the error of the model.
         """
-        parts = {} if self.foreseeing is None else self.foreseeing.parts
-        alone = Splitting(modelled, modelled, self.target, UNMEASURED, known=parts)
+        parts = {} if self.async_cost is None else self.async_cost.parts
+        alone = Splitting(modelled, modelled, self.target, MAX_MODELLED_SHARE, known=parts)
         if self.selector is None:
             return alone
-        return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.knows)
+        return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.is_measured)

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import evolve, field, frozen
 
 from ..ir import PassError
-from .fusion import Group, Programs, Unit, Workshop, form_key
+from .fingerprints import match_fingerprints, unit_fingerprints
+from .fusion import Group, GroupBuilder, Programs, Unit, form_key
 from .split import Division
-from .structure import corresponding, unit_marks
 
 
 class ForeignDecisionsError(PassError):
@@ -45,14 +45,14 @@ class GroupDecision:
 
 
 @frozen
-class Upheld:
+class Replay:
     """Groups of a decision record that can be formed, by recorded position.
 
     `complete` is true where they are all groups of the graph.
     """
 
     groups: Mapping[int, Group]
-    whole: bool
+    complete: bool
 
 
 @frozen
@@ -60,7 +60,7 @@ class Decisions:
     """Decision record of a graph whose units have this `digest`.
 
     `algorithms` are positions of nodes and the algorithms that replaced them; `groups` come in the order in which they
-    were formed; `launches` are the positions of groups that are launched together, in order of execution. `ordered` is
+    were formed; `launches` are the positions of groups that are launched together, in order of execution. `order` is
     true where tensors between kernels are stored with other dims innermost than in the graph. `nodes` and `units` are
     the fingerprints of the positions, empty in records of earlier versions. `branched`, which passes do not read, is
     true where the finished plan was faster with concurrent launches; None where that was not measured.
@@ -75,14 +75,14 @@ class Decisions:
     units: tuple[str, ...] = ()
     branched: bool | None = field(default=None, eq=False)
 
-    def nodes_now(self, marks: Sequence[str]) -> Mapping[int, int]:
+    def match_nodes(self, marks: Sequence[str]) -> Mapping[int, int]:
         """Return the current position of each recorded node.
 
         Without recorded fingerprints positions are unchanged.
         """
-        return corresponding(self.nodes, marks) if self.nodes else {n: n for n in range(len(marks))}
+        return match_fingerprints(self.nodes, marks) if self.nodes else {n: n for n in range(len(marks))}
 
-    def keep(self, builder: Workshop) -> Upheld:
+    def replay(self, builder: GroupBuilder) -> Replay:
         """Return the groups that can be replayed.
 
         Raises `ForeignDecisionsError` where there is none.
@@ -100,23 +100,23 @@ class Decisions:
         if not kept:
             raise ForeignDecisionsError("they were made about other units, or groups that are not legal")
         covered = {unit if group.repeat is None else group.repeat for group in kept.values() for unit in group.units}
-        return Upheld(kept, len(kept) == len(self.groups) and covered.issuperset(_required_units(builder)))
+        return Replay(kept, len(kept) == len(self.groups) and covered.issuperset(_required_units(builder)))
 
-    def _units_now(self, builder: Workshop) -> tuple[Mapping[int, int], bool]:
+    def _units_now(self, builder: GroupBuilder) -> tuple[Mapping[int, int], bool]:
         """Return the current position of each recorded unit, and whether all units are equal."""
         count = len(builder.units)
-        if digest_of(builder.views.programs) == self.digest:
+        if units_digest(builder.views.programs) == self.digest:
             return {n: n for n in range(count)}, True
         if not self.units:
             raise ForeignDecisionsError("they were made about other units")
-        return corresponding(self.units, unit_marks(builder.views.programs)), False
+        return match_fingerprints(self.units, unit_fingerprints(builder.views.programs)), False
 
-    def division_of(self, kept: Upheld) -> dict[object, Division]:
+    def divisions(self, replay: Replay) -> dict[object, Division]:
         """Return the division of each replayed form's reduction."""
-        decided = ((group, self.groups[place]) for place, group in kept.groups.items())
+        decided = ((group, self.groups[place]) for place, group in replay.groups.items())
         return {form_key(group.form): Division(d.parts, d.slices) for group, d in decided}
 
-    def shared(self, kept: Upheld) -> Iterator[list[tuple[int, int]]]:
+    def shared_launches(self, replay: Replay) -> Iterator[list[tuple[int, int]]]:
         """Yield replayed launches of several groups.
 
         Each member is the position of its group and the number of its kernel.
@@ -124,16 +124,16 @@ class Decisions:
         kernels = [(place, n) for place, decision in enumerate(self.groups) for n in range(decision.kernels)]
         for places in self.launches:
             members = [kernels[p] for p in places if p < len(kernels)]
-            if len(places) > 1 and len(members) == len(places) and all(place in kept.groups for place, _ in members):
+            if len(places) > 1 and len(members) == len(places) and all(place in replay.groups for place, _ in members):
                 yield members
 
 
-def _form_group(decision: GroupDecision, builder: Workshop, now: Mapping[int, int], same: bool) -> Group | None:
+def _form_group(decision: GroupDecision, builder: GroupBuilder, now: Mapping[int, int], same: bool) -> Group | None:
     """Return the recorded group; None where units are missing, or where others read tensors that it does not store."""
     units = list(builder.units)
     try:
         loop = None if decision.loop is None else units[now[decision.loop]]
-        shop = builder if loop is None else builder.turn(loop)
+        shop = builder if loop is None else builder.iteration_builder(loop)
         names = list(shop.units)
         where = now if loop is None else {n: n for n in range(len(names))}
         found = shop.form(tuple(tuple(names[where[place]] for place in segment) for segment in decision.segments))
@@ -141,24 +141,24 @@ def _form_group(decision: GroupDecision, builder: Workshop, now: Mapping[int, in
         return None
     if not isinstance(found, Group):
         return None
-    same_outputs = same or decision.leaves is None or decision.leaves == leaves(found, shop.units)
+    same_outputs = same or decision.leaves is None or decision.leaves == stored_tensors(found, shop.units)
     return evolve(found, repeat=loop) if same_outputs else None
 
 
-def leaves(group: Group, units: Mapping[str, Unit]) -> tuple[int, ...]:
+def stored_tensors(group: Group, units: Mapping[str, Unit]) -> tuple[int, ...]:
     """Return the numbers of the units' tensors that a group stores."""
     written = [tensor for name in group.units for tensor in units[name].writes]
     return tuple(n for n, tensor in enumerate(written) if tensor in group.outputs)
 
 
-def _required_units(builder: Workshop) -> Iterator[str]:
+def _required_units(builder: GroupBuilder) -> Iterator[str]:
     """Yield the units that need a kernel, and the loops."""
     for name, unit in builder.units.items():
-        if unit.repeat is not None or (not unit.free and builder.used(name)):
+        if unit.repeat is not None or (not unit.free and builder.is_used(name)):
             yield name
 
 
-def digest_of(programs: Programs) -> str:
+def units_digest(programs: Programs) -> str:
     """Return a digest of the units' operations and tensor types."""
     digest = hashlib.sha256()
     for unit in programs.every_unit:

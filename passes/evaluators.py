@@ -1,7 +1,7 @@
 """Evaluators: `Evaluate(P)` of the partition, the cost of a group's best kernel.
 
-`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `Modelled` takes the best of a fixed
-sample of the group's schedule space under the cost model. Measured times replace both where a device is present.
+`Roofline` is the cheapest: every tensor moves once, every operation runs at peak. `AnalyticCost` takes the best of a
+fixed sample of the group's schedule space under the cost model. Measured times replace both where a device is present.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from ..ir import (
     Var,
     expr_variables,
     factors,
+    has_dependent_sizes,
     operands,
     reads,
-    sizes_depend,
 )
 from .fusion import UNKNOWN, box_extent, form_key, issue_slots
-from .model import Knob, SegmentStructure, Structure, bound, rank
-from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sampled, segment_structures
+from .model import ScheduleParameter, ScheduleTemplate, SegmentTemplate, estimate_time, lower_bound
+from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sample_batches, segment_templates
 
 #: Tile of the last segment along each axis, for the estimate of recomputation of an earlier segment.
-TILE = 16
+RECOMPUTE_TILE = 16
 #: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
-STRUCTURES, LEADING = 1, 8
+MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
 #: Seconds of the cost model for the baseline plan of a graph, even beyond the budget: an incomplete plan is slower and
 #: takes longer to build, as it has more kernels.
-OWN = 5.0
+MIN_MODEL_SECONDS = 5.0
 
 
 @frozen
@@ -70,12 +70,12 @@ class Leader:
     """
 
     position: int
-    knobs: tuple[Knob, ...]
+    knobs: tuple[ScheduleParameter, ...]
     points: np.ndarray[Any, Any]
 
 
 @frozen
-class Modelled:
+class AnalyticCost:
     """Analytic cost of a group: its best sampled candidate schedule.
 
     At most `sample` candidates of each schedule template are compared, in the order of the cost model.
@@ -94,15 +94,15 @@ class Modelled:
         Where the sizes of segments depend on one another a sample represents the space badly: few of its candidates are
         legal.
         """
-        if sizes_depend(group):
+        if has_dependent_sizes(group):
             return self._chosen_cost(group)
         segments = list(
-            cartesian(*(_plain(segment_structures(group, k, self.target)) for k in range(len(group.segments))))
+            cartesian(*(_plain(segment_templates(group, k, self.target)) for k in range(len(group.segments))))
         )
         key = (tuple(tuple(map(_choices, each)) for each in segments), *iteration_spaces(group))
         best = inf
         if key in self.leaders:
-            chosen = tuple(Structure(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
+            chosen = tuple(ScheduleTemplate(segments[k.position], "computed", k.knobs) for k in self.leaders[key])
             space = Space(group, self.target, chosen)
             for structure, leader in zip(chosen, self.leaders[key], strict=True):
                 best = min(
@@ -123,32 +123,34 @@ class Modelled:
     def _search(self, space: Space, key: tuple[Any, ...]) -> float:
         """Return the best of a sample, and store the best candidates of the best templates."""
         found: list[tuple[float, Leader]] = []
-        for position, batch in enumerate(sampled(space, self.sample)):
+        for position, batch in enumerate(sample_batches(space, self.sample)):
             values = _seconds(batch, space)
             assert batch.points is not None, "samples name their points"
-            first = np.argsort(values, kind="stable")[:LEADING]
+            first = np.argsort(values, kind="stable")[:LEADING_POINTS]
             if np.isfinite(values[first[0]]):
-                found.append((float(values[first[0]]), Leader(position, batch.structure.knobs, batch.points[first])))
+                found.append(
+                    (float(values[first[0]]), Leader(position, batch.structure.parameters, batch.points[first]))
+                )
         found.sort(key=lambda pair: pair[0])
-        self.leaders[key] = tuple(leader for _, leader in found[:STRUCTURES])
+        self.leaders[key] = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
         return found[0][0] if found else inf
 
 
-def _plain(structures: Sequence[SegmentStructure]) -> list[SegmentStructure]:
+def _plain(structures: Sequence[SegmentTemplate]) -> list[SegmentTemplate]:
     """Return the schedule templates that stage all operands or none; others do not change costs at this level."""
     most = max((len(s) for structure in structures for s in structure.staged), default=0)
     return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
 
 
-def _choices(structure: SegmentStructure) -> tuple[Hashable, ...]:
+def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
     """Return the properties that decide which parameters a schedule template has."""
     sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
-    return (*sizes, structure.lanes, structure.atom, structure.keeps, structure.meets, structure.parts)
+    return (*sizes, structure.lanes, structure.atom, structure.caches_rows, structure.scatter_dim, structure.parts)
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     """Return the modelled seconds of candidates, infinity where they are illegal, without bank conflicts."""
-    estimate = batch.flat(rank(batch.features, bound(batch.features, space.target), space.target))
+    estimate = batch.flat(estimate_time(batch.features, lower_bound(batch.features, space.target), space.target))
     return np.where(batch.legal, estimate, inf)
 
 
@@ -171,7 +173,7 @@ def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
 
 
 @define
-class Limited:
+class BudgetedCost:
     """Cost model within a time budget, evaluated once for equal groups.
 
     When its share of the budget is used up, a new group costs `UNKNOWN`. While it `ignores_budget`, for the baseline
@@ -179,11 +181,11 @@ class Limited:
     once it was queried after its share.
     """
 
-    evaluator: Modelled
+    evaluator: AnalyticCost
     budget: Budget
     expired: bool = False
     costs: dict[Hashable, float] = field(factory=dict)
-    without: bool = False
+    ignores_budget: bool = False
     _until: float | None = field(default=None, init=False)
 
     def cost(self, group: FusedGroup) -> float:
@@ -191,33 +193,33 @@ class Limited:
         key = form_key(group)
         if key not in self.costs:
             self.expired = self.expired or self.budget.over(MODEL_SHARE)
-            if self.late() if self.without else self.expired:
+            if self.is_late() if self.ignores_budget else self.expired:
                 return UNKNOWN
             self.costs[key] = self.evaluator.cost(group)
         return self.costs[key]
 
-    def knows(self, group: FusedGroup) -> bool:
+    def is_measured(self, group: FusedGroup) -> bool:
         """Return whether the model has evaluated a group."""
         return form_key(group) in self.costs
 
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Return whether the model does not answer any more."""
-        own = self.without and self._until is not None and self.budget.elapsed <= self._until
+        own = self.ignores_budget and self._until is not None and self.budget.elapsed <= self._until
         return self.budget.overdue() and (self.budget.stopped or not own)
 
     @contextmanager
-    def unbudgeted(self) -> Iterator[None]:
+    def without_budget(self) -> Iterator[None]:
         """Context manager that lifts the model's share until the budget is overdue.
 
         The first one lasts at least `MIN_MODEL_SECONDS`.
         """
         if self._until is None:
-            self._until = self.budget.elapsed + OWN
-        before, self.without = self.without, True
+            self._until = self.budget.elapsed + MIN_MODEL_SECONDS
+        before, self.ignores_budget = self.ignores_budget, True
         try:
             yield
         finally:
-            self.without = before
+            self.ignores_budget = before
 
 
 def _operations(segment: Segment) -> float:
@@ -241,7 +243,7 @@ def _recompute_factor(segment: Segment, group: FusedGroup) -> float:
     later = group.segments[group.segments.index(segment) + 1 :]
     last = next(s for s in later if output.tensor in s.tensors_read)
     read = next(r for body in last.expressions for r in reads(body) if r.tensor == output.tensor)
-    tiles = {a: min(TILE, a.extent) for a in last.axes}
+    tiles = {a: min(RECOMPUTE_TILE, a.extent) for a in last.axes}
     rows: dict[Var, int] = {v: v.extent for r in last.reductions for v in r.reduce}
     box = prod(box_extent(i, {**tiles, **rows}) for i in read.indices)
     blocks = prod(-(-a.extent // tiles[a]) for a in last.axes)

@@ -28,7 +28,7 @@ def launch_violations(
     `places` has the positions of each launch's groups when they were formed.
     """
     broken = [*check_loops_whole(launches)]
-    yield from broken or (*check_launches_in_order(launches, views), *check_turns_kept(launches, places))
+    yield from broken or (*check_launches_in_order(launches, views), *check_iteration_order(launches, places))
 
 
 def check_launches_in_order(launches: Sequence[Sequence[Group]], views: Views) -> Iterator[VerifyError]:
@@ -52,7 +52,7 @@ def check_launches_in_order(launches: Sequence[Sequence[Group]], views: Views) -
             for t in loop.reads
             if not order.has(t, (repeat,))
         )
-        turn = _Order(evolve(views, programs=views.programs.turn(loop.repeat)), groups)
+        turn = _Order(evolve(views, programs=views.programs.iteration(loop.repeat)), groups)
         made = {t for unit in loop.repeat.units for t in unit.writes}
         turn.present.update(t for unit in loop.repeat.units for t in unit.reads if t not in made)
         for launch in run:
@@ -75,7 +75,7 @@ def _in_order(launch: Sequence[Group], order: _Order) -> Iterator[VerifyError]:
         for tensor in group.inputs:
             if not order.has(tensor, group.units):
                 yield VerifyError(f"{where} reads {quote(tensor)} before it is computed")
-        for tensor in changed_in_place(group):
+        for tensor in updated_tensors(group):
             if not order.has(tensor, group.units):
                 yield VerifyError(f"{where} adds to {quote(tensor)} before it is filled")
             for reader in order.waiting_readers(tensor, group.units):
@@ -84,7 +84,7 @@ def _in_order(launch: Sequence[Group], order: _Order) -> Iterator[VerifyError]:
         order.ran(group)
 
 
-def changed_in_place(group: Group) -> tuple[str, ...]:
+def updated_tensors(group: Group) -> tuple[str, ...]:
     """Return the graph tensors whose elements a group updates in memory."""
     outputs = (output for segment in group.form.segments for output in segment.outputs)
     return tuple(dict.fromkeys(group.tensors[output.tensor] for output in outputs if output.into))
@@ -102,7 +102,9 @@ def check_loops_whole(launches: Sequence[Sequence[Group]]) -> Iterator[VerifyErr
             yield VerifyError(f"loop {quote(repeat)} is launched in {count} pieces")
 
 
-def check_turns_kept(launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]]) -> Iterator[VerifyError]:
+def check_iteration_order(
+    launches: Sequence[Sequence[Group]], places: Sequence[Sequence[int]]
+) -> Iterator[VerifyError]:
     """Yield loops whose groups have left the order of their formation.
 
     An iteration may write where an earlier one did, so the order matters.
@@ -138,7 +140,7 @@ class _Order:
         self.present.update(t for t in group.outputs if t not in self.producers)
 
     def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
-        """Return whether a tensor is ready, or the part that `readers` need."""
+        """Return whether a tensor is ready, or the part that `uses` need."""
         pending, later = [(tensor, self._first(tensor, readers))], False
         while pending:
             name, place = pending.pop()

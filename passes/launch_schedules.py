@@ -17,7 +17,7 @@ from .schedule import Candidate, assess, check_schedule, choose
 
 
 @frozen(eq=False)
-class Alike:
+class MemberRow:
     """Kernels without sums over the same axes that share a launch.
 
     Each is one of `count` members; `scores` are the seconds of each alone by the cost model.
@@ -29,12 +29,12 @@ class Alike:
     target: Target
 
 
-#: Returns the kernels of each row as `scheduled_alike` does, None for the rows that are left to the caller. A training
+#: Returns the kernels of each row as `schedule_row` does, None for the rows that are left to the caller. A training
 #: step of Inception-v3 has two hundred rows, which take one process 20 seconds.
-Ask: TypeAlias = Callable[[Sequence[Alike]], Sequence[Sequence[Candidate] | None]]
+RowScheduler: TypeAlias = Callable[[Sequence[MemberRow]], Sequence[Sequence[Candidate] | None]]
 
 
-def scheduled_alike(row: Alike, over: Callable[[], bool] = lambda: False) -> list[Candidate]:
+def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> list[Candidate]:
     """Return the kernels of a row with schedules for a shared launch.
 
     Each has the schedule of its predecessor where that is legal, else the best by the model for its share of the

@@ -23,14 +23,16 @@ from ..ir import (
 )
 from ..ops import Registry
 from .assemble import assemble
+from .baseline_plan import choose_algorithms
 from .compilation import Compilation, Emit
-from .decided import apart, decided
-from .first_plans import choose_algorithms
+from .fusion_report import fusion_report
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
+from .horizontal_fusion import fuse_horizontally
 from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
-from .merges import weighed
+from .record_decisions import record_decisions, unfused_seconds
+from .refine_partition import refine_partition
 from .rewrites import REWRITES, write_statements
-from .seams import (
+from .stage_verifiers import (
     verify_blocks,
     verify_nothing,
     verify_order,
@@ -40,8 +42,6 @@ from .seams import (
     verify_threads,
     verify_types,
 )
-from .second_thoughts import reconsider
-from .side_by_side import put_side_by_side
 from .stages import (
     Stage,
     choose_schedules,
@@ -58,7 +58,7 @@ from .stages import (
     show_each,
     split_long_reductions,
 )
-from .workload import Planning, PlanningHere, Selector
+from .tuner_interface import LocalPlanning, Planning, Selector
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any], ...] = (
@@ -69,18 +69,18 @@ STAGES: tuple[Stage[Any], ...] = (
           ("choose_algorithms.py", "fragments.py", "first_plans.py")),
     Stage("memory", fit_memory, print_graph, verify_types,
           "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
-          "where the memory is limited", ("graph/recompute.py",)),
+          "where the memory is limited", ("graph/rematerialise.py",)),
     Stage("programs", write_statements, show_programs, verify_statements,
           "graph -> statements over graph values, cut into kernel units; scatters become atomic operations that "
           "commute, recurrences loops over slices, strided sums an axis or a statement for each residue, running sums "
           "prefix scans, ranks sorts of rows, lookups at evenly stepping indices slices",
-          ("fusion/programs.py", "fusion/cutting.py", "fusion/loops.py", "fusion/scatters.py", "fusion/residues.py",
-           "fusion/scans.py", "fusion/orders.py", "fusion/fold_lookups.py")),
+          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "fusion/deterministic_scatter.py", "fusion/stride_residues.py",
+           "fusion/prefix_scan.py", "fusion/sorts.py", "fusion/gather_to_slice.py")),
     *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide: channels for matrix "
           "instructions, images elsewhere; constant operands of matrix instructions likewise",
-          ("layout/choose_layouts.py", "layout/runs.py", "fusion/reorder.py")),
+          ("layout/choose_layouts.py", "layout/dim_runs.py", "fusion/reorder.py")),
     Stage("pack", pack, show_programs, verify_statements,
           "constants -> constants stored in the order in which threads read them",
           ("layout/pack.py", "layout/constants.py")),
@@ -89,7 +89,7 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
-          ("fusion/partition.py", "fusion/partitioner.py", "fusion/siblings.py", "fusion/hulls.py", "fusion/groups.py",
+          ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py", "fusion/groups.py",
            "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
@@ -98,12 +98,12 @@ STAGES: tuple[Stage[Any], ...] = (
           ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
-          ("schedule/space.py", "schedule/knobs.py", "schedule/enumerate.py", "model/bound.py", "schedule/climb.py",
+          ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/enumerate.py", "model/lower_bound.py", "schedule/hill_climbing.py",
            "schedule/choose.py")),
-    Stage("reconsider", reconsider, show_each(show_candidate), verify_schedules,
+    Stage("reconsider", refine_partition, show_each(show_candidate), verify_schedules,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
           "measured", ("second_thoughts.py",)),
-    Stage("launches", put_side_by_side, show_launches, verify_order,
+    Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("side_by_side.py", "launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
@@ -156,13 +156,13 @@ def compile_graph(
     """
     stages = all_stages(registry, options.precision)
     _check_names([stage.name for stage in stages], options)
-    work = Compilation(registry, target, options, emit, graph, selector, planning or PlanningHere())
+    work = Compilation(registry, target, options, emit, graph, selector, planning or LocalPlanning())
     for stage in stages:
         stage.perform(work)
         if options.stops_after(stage.name):
             return CompiledGraph(work.graph, (), ())
     if selector is not None:
-        selector.note(decided(work), apart(work))
+        selector.note(record_decisions(work), unfused_seconds(work))
     return assemble(
         work.graph,
         work.launches,
@@ -171,7 +171,7 @@ def compile_graph(
         work.functions,
         work.complete,
         work.algorithms,
-        weighed(work),
+        fusion_report(work),
         target,
     )
 

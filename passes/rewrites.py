@@ -8,21 +8,21 @@ from collections.abc import Callable
 from attrs import frozen
 
 from .compilation import Compilation
+from .contraction_recompute import recompute_contractions
 from .fusion import (
     Programs,
+    block_variances,
     build_programs,
-    centre_means,
-    compute_again,
-    divide_behind,
-    divide_moments,
+    defer_normalisation,
     drop_unused,
+    eliminate_common_reductions,
     find_ungroupable,
     fold_units,
-    follow_pieces,
-    share_sums,
+    rematerialise,
+    shift_means,
+    split_piecewise_readers,
     sum_rows_first,
 )
-from .product_choices import compute_products_again
 
 _LOG = logging.getLogger("cuts.passes")
 
@@ -39,9 +39,9 @@ class Rewrite:
     run: Callable[[Programs], Programs] | None
     summary: str
     file: str
-    decides: Callable[[Compilation], Programs] | None = None
+    decide: Callable[[Compilation], Programs] | None = None
 
-    def made_of(self, work: Compilation) -> Programs:
+    def apply(self, work: Compilation) -> Programs:
         """Return the rewritten statements.
 
         They stay where a rewritten unit has no normal form.
@@ -54,8 +54,8 @@ class Rewrite:
 
     def _rewritten(self, work: Compilation) -> Programs:
         """Return the statements as the rewrite leaves them."""
-        if self.decides is not None:
-            return self.decides(work)
+        if self.decide is not None:
+            return self.decide(work)
         return work.programs if self.run is None else self.run(work.programs)
 
 
@@ -63,35 +63,37 @@ class Rewrite:
 REWRITES = (
     Rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed", "fusion/fold_units.py"),
     Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
-    Rewrite("share-sums", share_sums, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
-    Rewrite("compute-again", compute_again, "light values between long sums are computed again after these",
+    Rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
+    Rewrite("compute-again", rematerialise, "light values between long sums are computed again after these",
             "fusion/sums/compute_again.py"),
     Rewrite("sum-rows-first", sum_rows_first, "totals over values of rows are summed row by row first",
             "fusion/sums/totals.py"),
     Rewrite("products-again", None, "products whose results others read element by element are computed again before "
             "each of these: where the model says so by more than it may err, or memory is limited",
-            "fusion/sums/products_again.py", compute_products_again),
-    Rewrite("divide-behind", divide_behind, "weights that add up to one are divided after the product that they weigh",
+            "fusion/sums/products_again.py", recompute_contractions),
+    Rewrite("divide-behind", defer_normalisation, "weights that add up to one are divided after the product that they weigh",
             "fusion/sums/divisors.py"),
-    Rewrite("divide-moments", divide_moments, "variances of long rows are summed blockwise (Chan)",
+    Rewrite("divide-moments", block_variances, "variances of long rows are summed blockwise (Chan)",
             "fusion/sums/moments.py"),
-    Rewrite("centre-means", centre_means, "means that centre values become sums of differences",
+    Rewrite("centre-means", shift_means, "means that centre values become sums of differences",
             "fusion/sums/centre.py"),
-    Rewrite("follow-pieces", follow_pieces, "readers of a piecewise tensor are split into the same pieces",
-            "fusion/pieces.py"),
+    Rewrite("follow-pieces", split_piecewise_readers, "readers of a piecewise tensor are split into the same pieces",
+            "fusion/piecewise.py"),
 )  # fmt: skip
 #: The stages that write statements.
-WRITING = ("programs", *(rewrite.name for rewrite in REWRITES))
+STATEMENT_STAGES = ("programs", *(rewrite.name for rewrite in REWRITES))
 
 
 def write_statements(work: Compilation) -> Programs:
     """Set the statements of each node's declaration."""
-    return written(work, work.known("programs", lambda: build_programs(work.graph, work.registry, work.meanings)))
+    return set_programs(
+        work, work.stage_result("programs", lambda: build_programs(work.graph, work.registry, work.meanings))
+    )
 
 
 def rewrite_statements(work: Compilation, rewrite: Rewrite) -> Programs:
     """Set the statements that a rewrite returns."""
-    return written(work, work.known(rewrite.name, lambda: rewrite.made_of(work)))
+    return set_programs(work, work.stage_result(rewrite.name, lambda: rewrite.apply(work)))
 
 
 def write_programs(work: Compilation) -> Programs:
@@ -102,7 +104,7 @@ def write_programs(work: Compilation) -> Programs:
     return work.programs
 
 
-def written(work: Compilation, programs: Programs) -> Programs:
+def set_programs(work: Compilation, programs: Programs) -> Programs:
     """Set programs, and their graph."""
     work.programs, work.graph = programs, programs.graph
     return programs

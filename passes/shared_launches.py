@@ -13,10 +13,10 @@ from .schedule import Candidate
 
 #: Resources of a multiprocessor that blocks of several members use one after the other. Members may read the same data,
 #: so bytes are not among them.
-ADDED = ("math", "tensor", "issue", "shared")
+SERIAL_RESOURCES = ("math", "tensor", "issue", "shared")
 
 
-def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
+def shared_launch_seconds(candidates: Sequence[Candidate], target: Target) -> float:
     """Return the estimated seconds of a shared launch.
 
     They are those of its longest member, or of all its blocks if they take longer, and at least the lower bound: free
@@ -32,7 +32,7 @@ def seconds_together(candidates: Sequence[Candidate], target: Target) -> float:
         work *= max(1.0, candidate.features["occupancy"] / max(1.0, resident))
         longest = max(longest, work)
         whole += work * min(1.0, candidate.features["grid"] / (target.NUM_SM * max(1.0, resident)))
-    return max(target.launch_time + max(longest, whole), bound_together(candidates, target)[0])
+    return max(target.launch_time + max(longest, whole), shared_launch_bound(candidates, target)[0])
 
 
 def _alone(candidate: Candidate) -> float:
@@ -41,13 +41,15 @@ def _alone(candidate: Candidate) -> float:
     return float(measured) if isinstance(measured, (int, float)) else candidate.score
 
 
-def bound_together(candidates: Sequence[Candidate], target: Target) -> tuple[float, str]:
+def shared_launch_bound(candidates: Sequence[Candidate], target: Target) -> tuple[float, str]:
     """Return the lower bound of a shared launch, and its limiting resource.
 
     It is the longest member, or a resource that all members together use for longer.
     """
     longest = max(candidates, key=lambda candidate: candidate.bound)
-    added = {name: sum(_spread_seconds(candidate, name, target) for candidate in candidates) for name in ADDED}
+    added = {
+        name: sum(_spread_seconds(candidate, name, target) for candidate in candidates) for name in SERIAL_RESOURCES
+    }
     most = max(added, key=lambda name: added[name])
     whole = target.launch_time + added[most]
     return (whole, most) if whole > longest.bound else (longest.bound, longest.limit)

@@ -17,43 +17,43 @@ from attrs import evolve, frozen
 from ..ir import (
     PARTITION_SHARE,
     SCHEDULES_SHARE,
-    Bundle,
     CutsError,
     FusedGroup,
     Graph,
+    HorizontalKernel,
     Kernel,
     KernelFunction,
     PassError,
     Target,
+    convert_error,
     naming_faults,
     print_graph,
     quote,
-    retold,
 )
-from .assemble import common_facts, distinct, kernel_key, turns
-from .compilation import Compilation, FirstPlan
-from .decisions import Decisions, ForeignDecisionsError, Upheld
+from .assemble import distinct, kernel_key, launch_facts, loop_iterations
+from .compilation import BaselinePlan, Compilation
+from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import (
     Group,
+    GroupBuilder,
     Policy,
     Programs,
     Views,
-    Workshop,
+    combine_partitions,
     find_views,
     form_key,
     partition,
-    settle,
     with_parts,
 )
-from .graph import KeepOrCompute, Pass, run_passes
+from .graph import Pass, Rematerialise, run_passes
 from .layout import choose_layouts, pack_constants
 from .listing import show_programs
 from .lowering import extract, lower
-from .rewrites import Rewrite, rewrite_statements, write_programs, written
+from .rewrites import Rewrite, rewrite_statements, set_programs, write_programs
 from .schedule import Candidate, choose
-from .seams import verify_statements, verify_types
 from .split import Division, split_groups
-from .workload import Member, Selector, Workload
+from .stage_verifiers import verify_statements, verify_types
+from .tuner_interface import Member, Selector, Workload
 
 T = TypeVar("T")
 _LOG = logging.getLogger("cuts.passes")
@@ -82,7 +82,7 @@ class Stage(Generic[T]):
             work.selector.overdue()  # workers go on meanwhile
         with work.budget.stage(self.name), naming_faults(f"stage '{self.name}'"):
             made = self.run(work)
-        if work.options.checks_seams:
+        if work.options.verifies_stages:
             self._verify(work)
         work.options.after(self.name, lambda: self.show(made))
 
@@ -90,7 +90,7 @@ class Stage(Generic[T]):
         try:
             self.verify(work)
         except CutsError as error:
-            raise retold(error, PassError, f"stage '{self.name}' broke what it made: ") from error
+            raise convert_error(error, PassError, f"stage '{self.name}' broke what it made: ") from error
 
 
 def graph_stage(step: Pass) -> Stage[Graph]:
@@ -115,7 +115,7 @@ def rewrite_stage(rewrite: Rewrite) -> Stage[Programs]:
     return Stage(rewrite.name, run, show_programs, verify_statements, summary, (rewrite.file,))
 
 
-def each(
+def map_kernels(
     values: Mapping[Hashable, S], step: Callable[[Hashable, S], T], work: Compilation | None = None
 ) -> dict[Hashable, T]:
     """Apply a step to each distinct kernel.
@@ -144,11 +144,11 @@ def show_each(one: Callable[[Any], str]) -> Callable[[Mapping[Hashable, Any]], s
 
 def fit_memory(work: Compilation) -> Graph:
     """Set the graph with values rematerialised until it fits the memory."""
-    if (room := work.room) is not None:
+    if (room := work.memory_limit) is not None:
         known = {value for node in work.graph.nodes for value in node.outputs}
-        step = KeepOrCompute(work.instances, round(room))
+        step = Rematerialise(work.instances, round(room))
         work.graph = step.run(work.graph)
-        work.again = {value for node in work.graph.nodes for value in node.outputs} - known
+        work.rematerialised = {value for node in work.graph.nodes for value in node.outputs} - known
         _LOG.info(
             "cuts: %d values are computed again: values take about %.4g MB at once in place of %.4g MB, and %.4g MB "
             "more are read and written, in %.3g ms at the least",
@@ -158,7 +158,7 @@ def fit_memory(work: Compilation) -> Graph:
     return work.graph
 
 
-def partition_alone(work: Compilation) -> list[Group]:
+def baseline_partition(work: Compilation) -> list[Group]:
     """Return the best groups by the cost model, without measurements.
 
     Other processes build their kernels meanwhile.
@@ -168,39 +168,42 @@ def partition_alone(work: Compilation) -> list[Group]:
         reported = set[Group]()
 
         def likely(groups: Sequence[Group]) -> None:
-            make_ready(work, [group for group in groups if group not in reported and work.modelled.knows(group.form)])
+            build_ahead(
+                work, [group for group in groups if group not in reported and work.modelled.is_measured(group.form)]
+            )
             reported.update(groups)
 
-        partitioner = evolve(work.partitioner(_group_builder(work), work.unmeasured), likely=likely)
+        partitioner = evolve(work.partitioner(_group_builder(work), work.model_costs), likely=likely)
         return partition(partitioner, work.options.mode)
 
-    with work.modelled.unbudgeted():
-        return work.known("partition", find)
+    with work.modelled.without_budget():
+        return work.stage_result("partition", find)
 
 
-def make_ready(work: Compilation, groups: Sequence[Group]) -> None:
+def build_ahead(work: Compilation, groups: Sequence[Group]) -> None:
     """Build the kernels of groups in other processes, ahead of use."""
-    if work.selector is not None and work.budget.limited and groups and not work.selector.overdue():
-        kernels, views = split_groups(groups, work.views, work.unmeasured.division)
-        work.selector.ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
+    if work.selector is not None and work.budget.is_limited and groups and not work.selector.overdue():
+        kernels, views = split_groups(groups, work.views, work.model_costs.division)
+        work.selector.build_ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
 
 
 def order_dims(work: Compilation) -> Programs:
     """Set statements over tensors whose dims are stored in the kernels' order."""
-    threads = work.told is None or work.told.ordered
-    return written(
-        work, work.known("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads))
+    threads = work.recorded is None or work.recorded.ordered
+    return set_programs(
+        work,
+        work.stage_result("layouts", lambda: choose_layouts(work.programs, work.target, work.math, threads=threads)),
     )
 
 
 def pack(work: Compilation) -> Programs:
     """Set constants in the layout in which units read them."""
-    return written(work, work.known("pack", lambda: pack_constants(work.programs, work.target, work.math)))
+    return set_programs(work, work.stage_result("pack", lambda: pack_constants(work.programs, work.target, work.math)))
 
 
 def place_tensors(work: Compilation) -> Views:
     """Set the storage of tensors."""
-    work.views = work.known("views", lambda: find_views(work.programs))
+    work.views = work.stage_result("views", lambda: find_views(work.programs))
     work.placed = (work.graph, work.views)
     return work.views
 
@@ -211,13 +214,13 @@ def place_programs(work: Compilation) -> None:
         step(work)
 
 
-def _group_builder(work: Compilation) -> Workshop:
+def _group_builder(work: Compilation) -> GroupBuilder:
     """Return the builder of groups of the current statements."""
-    if work.workshop is None or work.workshop.views is not work.views:
+    if work.builder is None or work.builder.views is not work.views:
         target = work.target
         policy = Policy(shared_bytes=target.MAX_shared, math=work.math, chains=target.lockstep)
-        work.workshop = Workshop(work.views, policy, work.forms)
-    return work.workshop
+        work.builder = GroupBuilder(work.views, policy, work.forms)
+    return work.builder
 
 
 def form_groups(work: Compilation) -> Sequence[Group]:
@@ -226,56 +229,61 @@ def form_groups(work: Compilation) -> Sequence[Group]:
     While measuring changes the costs of groups, the partition is repeated.
     """
     builder, mode, selector = _group_builder(work), work.options.mode, work.selector
-    if work.told is not None:
-        work.kept = _replay(work, work.told, builder)
-        if work.settled:
-            work.formed = work.groups = [*work.kept.groups.values()]
+    if work.recorded is not None:
+        work.replay = _replay(work, work.recorded, builder)
+        if work.is_replayed:
+            work.formed = work.groups = [*work.replay.groups.values()]
             return work.groups
-    found: Sequence[Group] = partition_alone(work)
+    found: Sequence[Group] = baseline_partition(work)
     work.groups = found
-    if selector is not None and work.first is not None and work.replaced != work.first.replaced and selector.overdue():
-        builder, work.groups = _take_back(work, work.first)
+    if (
+        selector is not None
+        and work.baseline is not None
+        and work.replaced != work.baseline.replaced
+        and selector.overdue()
+    ):
+        builder, work.groups = _take_back(work, work.baseline)
         found = work.groups
-    if selector is not None and not work.budget.limited:  # every group that it evaluates is measured
+    if selector is not None and not work.budget.is_limited:  # every group that it evaluates is measured
         found = partition(work.partitioner(builder), mode)
     while selector is not None and mode == "mixed" and selector.learn(*_questions(work, found)):
         partitioner = work.partitioner(builder)
         found = partition(partitioner, mode)
         if work.budget.overdue():  # it was not brought to its end
             break
-        work.groups = settle(partitioner, work.groups, found, work.faster)
+        work.groups = combine_partitions(partitioner, work.groups, found, work.is_faster)
     work.formed = work.groups
     return work.groups
 
 
-def _replay(work: Compilation, record: Decisions, builder: Workshop) -> Upheld:
+def _replay(work: Compilation, record: Decisions, builder: GroupBuilder) -> Replay:
     """Return the groups of a decision record that can be replayed, in a graph that can run."""
-    kept = record.keep(builder)
+    kept = record.replay(builder)
     partitioner = evolve(work.partitioner(builder), kept=tuple(kept.groups.values()))
-    if partitioner.sorted(partitioner.singletons()) is None:
+    if partitioner.topological_order(partitioner.singletons()) is None:
         raise ForeignDecisionsError("groups wait for each other in a circle")
     return kept
 
 
-def _take_back(work: Compilation, first: FirstPlan) -> tuple[Workshop, Sequence[Group]]:
+def _take_back(work: Compilation, first: BaselinePlan) -> tuple[GroupBuilder, Sequence[Group]]:
     """Set the baseline plan: without time for a complete partition, unfused kernels lose more than algorithms save."""
     work.graph, work.algorithms, work.replaced = first.graph, first.algorithms, first.replaced
     place_programs(work)
-    return _group_builder(work), partition_alone(work)
+    return _group_builder(work), baseline_partition(work)
 
 
 def _questions(work: Compilation, groups: Sequence[Group]) -> tuple[list[list[FusedGroup]], float]:
     """Return the groups to measure and the share until which, none where it has passed."""
     late = work.budget.over(PARTITION_SHARE)
-    return [] if late else deciding(work, groups), PARTITION_SHARE
+    return [] if late else deciding_kernels(work, groups), PARTITION_SHARE
 
 
-def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
+def deciding_kernels(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup]]:
     """Return the kernels that a partition depends on, for measurement.
 
     They are the kernels of the groups, their other divisions, and the kernels of their parts.
     """
-    held = () if work.kept is None else work.kept.groups.values()
+    held = () if work.replay is None else work.replay.groups.values()
     groups, split = [group for group in groups if group not in held], work.evaluator
     forms = [group.form for group in groups]
     parts = with_parts(groups, _group_builder(work))[len(forms) :]
@@ -291,7 +299,7 @@ def deciding(work: Compilation, groups: Sequence[Group]) -> list[list[FusedGroup
 
 def split_long_reductions(work: Compilation) -> Sequence[Group]:
     """Set groups with split reductions where that is faster, and distinct kernels."""
-    known = {} if work.told is None or work.kept is None else work.told.division_of(work.kept)
+    known = {} if work.recorded is None or work.replay is None else work.recorded.divisions(work.replay)
     division = work.evaluator.division if not work.options.plain else lambda form: Division()
     work.groups, work.views = split_groups(
         work.groups, work.views, lambda form: known[form_key(form)] if form_key(form) in known else division(form)
@@ -325,7 +333,7 @@ def _best(group: Group, target: Target) -> Candidate:
     try:
         return choose(group.form, target)[0]
     except PassError as error:
-        raise retold(error, PassError, f"nodes {', '.join(group.units)}: ") from error
+        raise convert_error(error, PassError, f"nodes {', '.join(group.units)}: ") from error
 
 
 def _measured_candidates(work: Compilation, selector: Selector, share: float) -> Mapping[Hashable, Candidate]:
@@ -338,13 +346,13 @@ def workloads_of(
     groups: Sequence[Group], unique: Mapping[Hashable, Group], views: Views
 ) -> Mapping[Hashable, Workload]:
     """Return the distinct measurable kernels of groups, with their launch counts."""
-    repeats, uses = turns(views), Counter[Hashable]()
+    repeats, uses = loop_iterations(views), Counter[Hashable]()
     for group in groups:
         uses[kernel_key(group, views)] += repeats[group.repeat]
     units = {u.name: u.node for u in views.programs.every_unit}
     nodes = {key: tuple(dict.fromkeys(units[u] for u in group.units)) for key, group in unique.items()}
     repeatable = {key: g for key, g in unique.items() if not g.form.adds_to_memory}
-    return each(repeatable, lambda key, g: Workload(g.form, g.storages(views), nodes[key], uses[key]))
+    return map_kernels(repeatable, lambda key, g: Workload(g.form, g.storages(views), nodes[key], uses[key]))
 
 
 def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
@@ -354,7 +362,7 @@ def lower_blocks(work: Compilation) -> Mapping[Hashable, Kernel]:
     made = {(key,) for key in work.made} | work.made_together.keys()
     needed = {key for keys in launches if keys not in made for key in keys}
     rest = {key: group for key, group in work.unique.items() if key in needed}
-    work.blocks = each(
+    work.blocks = map_kernels(
         rest, lambda key, g: lower(g.form, work.chosen[key].schedule, g.storages(work.views), work.target), work
     )
     return work.blocks
@@ -369,7 +377,7 @@ def _built_functions(work: Compilation) -> tuple[Mapping[Hashable, KernelFunctio
 
     None where the options show or verify stages.
     """
-    if work.selector is None or work.options.checks_seams or work.options.shows:
+    if work.selector is None or work.options.verifies_stages or work.options.shows:
         return {}, {}
     launches = {_keys(launch, work): launch for launch in work.launches}
     alone = {keys[0]: work.chosen[keys[0]].schedule for keys in launches if len(keys) == 1}
@@ -383,7 +391,7 @@ def _built_functions(work: Compilation) -> tuple[Mapping[Hashable, KernelFunctio
 
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Set the thread-level kernel of each distinct kernel."""
-    work.threads = each(work.blocks, lambda _, kernel: extract(kernel), work)
+    work.threads = map_kernels(work.blocks, lambda _, kernel: extract(kernel), work)
     return work.threads
 
 
@@ -397,11 +405,11 @@ def emit_sources(work: Compilation) -> Mapping[tuple[Hashable, ...], KernelFunct
 
 
 def _source(work: Compilation, keys: tuple[Hashable, ...]) -> KernelFunction:
-    facts = common_facts([work.chosen[key] for key in keys], work.target)
+    facts = launch_facts([work.chosen[key] for key in keys], work.target)
     made = work.made.get(keys[0]) if len(keys) == 1 else work.made_together.get(keys)
     if made is not None:
         return evolve(made, info=dict(facts))
     kernels = tuple(work.threads[key] for key in keys)
-    kernel = kernels[0] if len(kernels) == 1 else Bundle(kernels)
+    kernel = kernels[0] if len(kernels) == 1 else HorizontalKernel(kernels)
     with naming_faults(_place(work, keys)):
         return work.emit(kernel, work.target.dialect, facts)

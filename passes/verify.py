@@ -20,12 +20,12 @@ from ..ir import (
     Statement,
     Target,
     VerifyError,
+    convert_error,
     kernel_violations,
-    parts_of,
     quote,
     raise_all,
-    retold,
-    unsliced,
+    single_errors,
+    unslice,
     verify_group,
     verify_program,
 )
@@ -49,11 +49,11 @@ def verify_programs(programs: Programs) -> None:
 def _whole(unit: Unit, programs: Programs) -> Iterator[Statement]:
     """Yield the statements of a unit over whole tensors; those of a loop have its step."""
     if unit.repeat is None:
-        yield from (unsliced(s, programs.slices) for s in unit.statements)
+        yield from (unslice(s, programs.slices) for s in unit.statements)
         return
     step = unit.repeat.step
     for statement in (s for u in unit.repeat.units for s in u.statements):
-        yield evolve(unsliced(statement, programs.slices), axes=(step, *statement.axes), step=step)
+        yield evolve(unslice(statement, programs.slices), axes=(step, *statement.axes), step=step)
 
 
 def check_units_named(programs: Programs) -> Iterator[VerifyError]:
@@ -97,7 +97,7 @@ def _verify_form(where: str, form: FusedGroup) -> None:
     try:
         verify_group(form)
     except CutsError as error:
-        raise_all([retold(part, VerifyError, f"{where}: ") for part in parts_of(error)])
+        raise_all([convert_error(part, VerifyError, f"{where}: ") for part in single_errors(error)])
 
 
 def check_tensors_named(groups: Sequence[Group], views: Views) -> Iterator[VerifyError]:

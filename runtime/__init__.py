@@ -1,33 +1,35 @@
 """Execution of plans: folders, memory, steps, and comparison of results."""
 
 from .arrays import check_names, checked_inputs, random_inputs
-from .branches import in_branches
-from .carried import CarriedSession
+from .concurrent_launches import make_concurrent
 from .constant_images import ConstantImages, Share, without_elements
+from .donated_buffers import DonatedSession
 from .executor import Session
-from .in_place import InPlaceSession, Layout, Outlet, layout_of
-from .memory import Lifetime, aligned, place_buffers
+from .external_buffers import ExternalLayout, ExternalSession, OutputView, layout_of
+from .hazards import LaunchDependencies, launch_dependencies
+from .memory import Lifetime, align_bytes, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
-from .plan import Plan, PlannedModel, across_turns, extent_bytes, make_plan
+from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
 from .plan_document import plain
 from .plan_file import copy_plan, load_plan, save_plan
-from .report import Evidence, StepCurve, Tried, html_page, html_section
+from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
-from .verify import Comparison, compare, first_wrong_step, outgrown, require_right
+from .verify import Comparison, compare, first_wrong_step, overflow_message, require_correct
 from .versions import versions_of
-from .waits import Waits, waits_of
 
 __all__ = [
-    "CarriedSession",
+    "CandidateOutcome",
     "Comparison",
     "ConstantImages",
+    "DonatedSession",
     "Evidence",
+    "ExternalLayout",
+    "ExternalSession",
     "HostState",
-    "InPlaceSession",
-    "Layout",
+    "LaunchDependencies",
     "Lifetime",
-    "Outlet",
+    "OutputView",
     "Plan",
     "PlannedModel",
     "PlannedPart",
@@ -35,10 +37,7 @@ __all__ = [
     "Share",
     "StagedRecord",
     "StepCurve",
-    "Tried",
-    "Waits",
-    "across_turns",
-    "aligned",
+    "align_bytes",
     "check_names",
     "checked_inputs",
     "checked_state",
@@ -49,21 +48,22 @@ __all__ = [
     "has_onnxruntime",
     "html_page",
     "html_section",
-    "in_branches",
     "is_staged",
+    "launch_dependencies",
     "layout_of",
     "load_plan",
     "load_staged",
+    "loop_carried_buffers",
+    "make_concurrent",
     "make_plan",
-    "outgrown",
+    "overflow_message",
     "place_buffers",
     "plain",
     "random_inputs",
-    "require_right",
+    "require_correct",
     "run_onnxruntime",
     "save_plan",
     "save_staged",
     "versions_of",
-    "waits_of",
     "without_elements",
 ]

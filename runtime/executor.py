@@ -14,16 +14,16 @@ from attrs import frozen
 
 from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, launch_all, open_device
 from ..ir import PlanError, quote, raise_all
-from .alternatives import runnable_here
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
+from .fallback_kernels import use_fallback_kernels
+from .hazards import MAX_CONCURRENT_LAUNCHES, launch_dependencies
+from .l2_policy import evict_first_tensors
 from .output_memory import OutputMemory
-from .passing import passing_tensors
 from .plan import Plan, extent_bytes
 from .state import ArenaAccess, DeviceState, checked_state
-from .waits import MOST, waits_of
 
 #: Launches that are recorded at most: each takes some hundred bytes of the driver's memory.
-LONGEST_RECORDING = 1 << 17
+MAX_RECORDED_LAUNCHES = 1 << 17
 
 
 @frozen
@@ -48,7 +48,7 @@ class Session:
             raise PlanError(
                 f"plan {quote(plan.name)} is for target {quote(plan.target.name)}, which launches no kernels"
             )
-        self.plan = plan = runnable_here(plan)
+        self.plan = plan = use_fallback_kernels(plan)
         self.device = device or open_device(plan.target)
         self._lock = RLock()
         self._outputs = OutputMemory(self.device)
@@ -202,17 +202,17 @@ class Session:
 
     def _record_steps(self) -> Launch:
         """Record every step, with its L2 policy: in sequence, or each after its dependencies."""
-        if len(self._launches) > LONGEST_RECORDING:
+        if len(self._launches) > MAX_RECORDED_LAUNCHES:
             return self.launch
-        passing = passing_tensors(self.plan)
+        passing = evict_first_tensors(self.plan)
         launches = [partial(self._record, *each, *passing.get(each[0], ("", 0))) for each in self._launches]
-        if self.plan.branched and len(launches) <= MOST:
-            return self.device.capture_branches(launches, waits_of(self.plan).direct)
+        if self.plan.branched and len(launches) <= MAX_CONCURRENT_LAUNCHES:
+            return self.device.capture_branches(launches, launch_dependencies(self.plan).direct)
         return self.device.capture(partial(launch_all, launches))
 
     def _record(self, step: int, turn: int, launch: Launch, tensor: str, nbytes: int) -> None:
         """Launch a step for a recording, with the bytes of a tensor that is evicted first, if any."""
-        with self.device.passing(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
+        with self.device.evict_first(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
             launch()
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:

@@ -18,7 +18,7 @@ ALIGNMENT = 256
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Life(Protocol):
+class LifetimeLike(Protocol):
     """Lifetime of a buffer."""
 
     @property
@@ -29,7 +29,7 @@ class Life(Protocol):
         """Return whether two buffers must not share memory."""
 
 
-AnyLife = TypeVar("AnyLife", bound=Life)
+AnyLife = TypeVar("AnyLife", bound=LifetimeLike)
 
 
 @frozen
@@ -43,7 +43,7 @@ class Lifetime:
         """Return whether both are live at some step."""
         return self.first <= other.last and other.first <= self.last
 
-    def extended(self, step: int) -> Lifetime:
+    def extend(self, step: int) -> Lifetime:
         """Return the lifetime that also covers a step."""
         return Lifetime(min(self.first, step), max(self.last, step))
 
@@ -58,10 +58,10 @@ class Placement:
     @property
     def end(self) -> int:
         """The first byte after it that another buffer may use."""
-        return self.offset + aligned(self.nbytes)
+        return self.offset + align_bytes(self.nbytes)
 
 
-def aligned(nbytes: int) -> int:
+def align_bytes(nbytes: int) -> int:
     """Round up to the alignment.
 
     An empty buffer still gets a place of its own.
@@ -79,7 +79,7 @@ def place_buffers(sizes: Mapping[Key, int], lifetimes: Mapping[Key, AnyLife]) ->
     order = sorted(sizes, key=lambda key: (-sizes[key], lifetimes[key].first))
     for number, key in enumerate(order):
         life = lifetimes[key]
-        place = placed[key] = Placement(_best_gap(aligned(sizes[key]), life, taken), sizes[key])
+        place = placed[key] = Placement(_best_gap(align_bytes(sizes[key]), life, taken), sizes[key])
         insort(taken, (place.offset, place.end, number, life), key=itemgetter(0, 1, 2))
     return {key: placed[key] for key in sizes}, max((end for _, end, _, _ in taken), default=0)
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from ..backends import Array
-from ..ir import BackendError, cores
+from ..ir import BackendError, processor_count
 
 
 def has_onnxruntime() -> bool:
@@ -29,7 +29,7 @@ def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) 
         raise BackendError("comparing with ONNX Runtime needs it installed", hint="pip install 'cuts[test]'") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = cores()
+    options.intra_op_num_threads = processor_count()
     try:
         session = onnxruntime.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
         wanted = {node.name for node in session.get_inputs()}

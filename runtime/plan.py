@@ -23,11 +23,11 @@ from ..ir import (
     KernelFunction,
     PlanError,
     PrecisionName,
+    RepeatedSteps,
     Step,
     Storage,
     Target,
     TensorType,
-    Turns,
     launches,
     quote,
 )
@@ -89,7 +89,7 @@ class Plan:
     model: PlannedModel | None = field(default=None, eq=False, repr=False)
     cuts: str = field(factory=cuts_version)
     checks: tuple[IndexCheck, ...] = ()
-    loops: tuple[Turns, ...] = ()
+    loops: tuple[RepeatedSteps, ...] = ()
     branched: bool = False
 
     @property
@@ -189,7 +189,7 @@ def lifetimes_of(
     def use(tensor: str, *steps: int) -> None:
         key = ("tensor", 0, storages[tensor].buffer)
         for step in steps:
-            lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extended(step)
+            lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extend(step)
 
     for tensor in inputs:
         use(tensor, ends[0])
@@ -201,15 +201,17 @@ def lifetimes_of(
         for argument, tensor in zip(what.kernels[step.kernel].arguments, step.tensors, strict=True):
             if not argument.table:
                 use(tensor, index)
-    for buffer, loop in across_turns(what, storages):
+    for buffer, loop in loop_carried_buffers(what, storages):
         key = "tensor", 0, buffer
-        lifetimes[key] = lifetimes[key].extended(loop.first).extended(loop.last - 1)
+        lifetimes[key] = lifetimes[key].extend(loop.first).extend(loop.last - 1)
     for number, kernel in enumerate(what.kernels):
         lifetimes |= {("table", number, table): Lifetime(*ends) for table in kernel.tables}
     return lifetimes
 
 
-def across_turns(what: CompiledGraph | Plan, storages: Mapping[str, Storage]) -> Iterator[tuple[str, Turns]]:
+def loop_carried_buffers(
+    what: CompiledGraph | Plan, storages: Mapping[str, Storage]
+) -> Iterator[tuple[str, RepeatedSteps]]:
     """Yield the loop-carried buffers, with their loop.
 
     These are all but those that an iteration writes before it reads them, always at the same place.

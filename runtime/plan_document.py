@@ -13,7 +13,7 @@ import cattrs
 import numpy as np
 from attrs import frozen
 
-from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, Step, Storage, Target, TensorType, Turns
+from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, RepeatedSteps, Step, Storage, Target, TensorType
 from .memory import Placement
 
 FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
@@ -71,7 +71,7 @@ class PlanDocument:
     model: ModelRecord | None
     files: dict[str, str]
     checks: tuple[IndexCheck, ...] = ()
-    loops: tuple[Turns, ...] = ()
+    loops: tuple[RepeatedSteps, ...] = ()
     branched: bool = False
 
 

@@ -94,10 +94,10 @@ def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
     right = expected.get(name, expected.get(name.removesuffix(f".{dtype}")))
     if dtype is None or dtype.arithmetic is dtype or not dtype.is_float or right is None or right.shape != found.shape:
         return ""
-    return outgrown(name, np.isinf(found), right, dtype)
+    return overflow_message(name, np.isinf(found), right, dtype)
 
 
-def outgrown(name: str, infinite: Array, right: Array, dtype: DType) -> str:
+def overflow_message(name: str, infinite: Array, right: Array, dtype: DType) -> str:
     """Describe values that overflow a type.
 
     They are `infinite` in it, and finite in `right`; an empty text without any.
@@ -112,7 +112,7 @@ def outgrown(name: str, infinite: Array, right: Array, dtype: DType) -> str:
     )
 
 
-def require_right(results: tuple[Comparison, ...], where: str) -> None:
+def require_correct(results: tuple[Comparison, ...], where: str) -> None:
     """Raise a `NumericsError` that names every wrong tensor."""
     wrong = [result.text for result in results if not result.ok]
     if wrong:

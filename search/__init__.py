@@ -1,32 +1,32 @@
 """Tuning: strategies, measurement, the tuning database, measured partition search."""
 
-from .database import Trial, database_path, explain, open_database, remove_database, summary_of
-from .decisions import DecidedGraph, Question, decisions_text, question_of
+from .database import Measurement, database_path, explain, open_database, remove_database, summary_of
+from .decisions import DecisionRecord, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_results, known_answer
-from .learned.judgement import Lesson
-from .learned.local import local_lesson
+from .gc_tuning import reduced_garbage_collection
+from .learned.evaluation import LearnedModel
+from .learned.local import train_locally
 from .libraries import ROUTINES
 from .libraries.substitute import with_libraries
-from .making import PlanningAside
-from .memory import seldom_collected
-from .problem import machine_of
 from .selector import MeasuredSelector
 from .session import tuning_session
 from .settings import Findings, Settings
+from .speculative_build import PlanningWorkers
 from .strategies import STRATEGIES
-from .summary import summary_lines, summary_values, tried
+from .summary import measured_candidates, summary_lines, summary_values
+from .tuning_task import machine_of
 
 __all__ = [
     "ROUTINES",
     "STRATEGIES",
-    "DecidedGraph",
+    "DecisionRecord",
     "Findings",
-    "Lesson",
+    "LearnedModel",
     "MeasuredSelector",
-    "PlanningAside",
+    "Measurement",
+    "PlanningWorkers",
     "Question",
     "Settings",
-    "Trial",
     "database_path",
     "decisions_text",
     "explain",
@@ -34,16 +34,16 @@ __all__ = [
     "export_results",
     "import_results",
     "known_answer",
-    "local_lesson",
     "machine_of",
+    "measured_candidates",
     "open_database",
     "question_of",
+    "reduced_garbage_collection",
     "remove_database",
-    "seldom_collected",
     "summary_lines",
     "summary_of",
     "summary_values",
-    "tried",
+    "train_locally",
     "tuning_session",
     "with_libraries",
 ]

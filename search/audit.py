@@ -13,19 +13,19 @@ from math import inf
 import numpy as np
 from attrs import asdict, frozen
 
-from .build import Scored
-from .problem import Problem, schedule_text
+from .build import ScoredCandidate
 from .settings import Settings, TunedChoice
-from .sweeps import KeptPoints, Sweep, Sweeps
-from .task import Entry
+from .sweeps import StoredResults, Sweep, SweepRunner
+from .task_record import Entry
 from .tuner import Tuner
+from .tuning_task import TuningTask, schedule_text
 
 #: Widest tie band: where times scatter more, faster candidates are reported rather than ignored.
 MAX_TIE_BAND = 0.1
 
 
 @frozen
-class Ran:
+class TimedCandidate:
     """Timed candidate: schedule, time, shortest run, lower bound and its limit."""
 
     schedule: str
@@ -62,9 +62,9 @@ class Audit:
     unsound: int
     tightness: float
     winner: float
-    fastest: Ran
+    fastest: TimedCandidate
     position: int
-    tightest: Ran
+    tightest: TimedCandidate
 
     @property
     def best(self) -> float:
@@ -103,7 +103,7 @@ class Audit:
 
 
 def audit_choices(
-    tuner: Tuner, problems: Sequence[Problem], choices: Sequence[TunedChoice], count: int, settings: Settings
+    tuner: Tuner, problems: Sequence[TuningTask], choices: Sequence[TunedChoice], count: int, settings: Settings
 ) -> list[Audit]:
     """Time `count` random legal candidates of each task and audit its choice.
 
@@ -114,18 +114,18 @@ def audit_choices(
 
 def audits(
     tuner: Tuner,
-    problems: Sequence[Problem],
+    problems: Sequence[TuningTask],
     choices: Sequence[TunedChoice],
     count: int,
     settings: Settings,
-    kept: KeptPoints | None = None,
+    kept: StoredResults | None = None,
 ) -> Iterator[Audit]:
     """Yield the audit of each distinct task when its candidates are timed.
 
     Results of tasks that the budget cuts short are `kept` for the next audit.
     """
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
-    sweeps = Sweeps(tuner.resources, settings, kept)
+    sweeps = SweepRunner(tuner.resources, settings, kept)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}
@@ -140,7 +140,7 @@ def audits(
 
 
 def _entry(choice: TunedChoice) -> Entry:
-    return Entry(Scored(None, choice.candidate), schedule_text(choice.candidate.schedule))
+    return Entry(ScoredCandidate(None, choice.candidate), schedule_text(choice.candidate.schedule))
 
 
 def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settings) -> Audit:
@@ -179,6 +179,6 @@ def _judge(sweep: Sweep, least: dict[str, float], found: float, settings: Settin
     )
 
 
-def _timed_candidate(entry: Entry, least: float) -> Ran:
+def _timed_candidate(entry: Entry, least: float) -> TimedCandidate:
     candidate = entry.scored.candidate
-    return Ran(entry.text, entry.seconds, min(*entry.samples, least), candidate.bound, candidate.limit)
+    return TimedCandidate(entry.text, entry.seconds, min(*entry.samples, least), candidate.bound, candidate.limit)

@@ -9,13 +9,13 @@ from typing import Protocol, runtime_checkable
 
 from attrs import frozen
 
-from ..backends import trimmed_mean
+from ..backends import middle_mean
 from ..ir import BackendError, Target
-from .build import Built
-from .child import START_LIMIT, Child, Lost
+from .build import BuildResult
+from .child import START_LIMIT, Child, ChildLost
 from .data import Reference
 from .measure import DeviceAnswer, TimingTurns, Verdict
-from .problem import Problem
+from .tuning_task import TuningTask
 
 #: Seconds to make the data of a task and its expected outputs.
 PREPARE_LIMIT = 120.0
@@ -33,24 +33,24 @@ class Timed:
     @property
     def seconds(self) -> float:
         """Trimmed mean of the runs, infinity without valid ones."""
-        return trimmed_mean(self.samples) if self.verdict.outcome == "ok" and self.samples else inf
+        return middle_mean(self.samples) if self.verdict.outcome == "ok" and self.samples else inf
 
 
 class Bench(Protocol):
     """Interface of a device that checks and times built candidates."""
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         """Store the expected outputs of a task, which else the device computes."""
         ...
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Run a candidate once and compare its outputs.
 
         The outputs of the first correct candidate of a task are the reference for all others.
         """
         ...
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         """Time a candidate that was checked."""
         ...
 
@@ -64,21 +64,21 @@ class Bench(Protocol):
 
 
 @runtime_checkable
-class SideBench(Bench, Protocol):
+class AsyncBench(Bench, Protocol):
     """Bench that checks a candidate while this process continues, on each device."""
 
-    def free(self, problem: Problem) -> bool:
+    def is_free(self, problem: TuningTask) -> bool:
         """Return whether a candidate of a task would be checked at once."""
         ...
 
-    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         """Start to check a candidate and to time kernels in turns.
 
         Without a candidate, only the turns are timed. Other requests to the device wait until both are done.
         """
         ...
 
-    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return finished measurements since the last call, each with its task's key.
 
         Wait for one, at most `timeout` seconds.
@@ -90,8 +90,8 @@ class SideBench(Bench, Protocol):
 class _Checking:
     """Running request: candidate, whether the task's data is made for it, time limit and deadline."""
 
-    problem: Problem
-    built: Built | None
+    problem: TuningTask
+    built: BuildResult | None
     new: bool
     limit: float
     deadline: float
@@ -100,8 +100,8 @@ class _Checking:
 class DeviceBench:
     """Bench in a child process; a crash costs only its candidate.
 
-    Once time is `over`, requests end with `Ended`. The next process starts with the reference kernel of the task and
-    reloads a kernel when it is to be timed.
+    Once time is `over`, requests end with `SessionEnded`. The next process starts with the reference kernel of the task
+    and reloads a kernel when it is to be timed.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class DeviceBench:
     ) -> None:
         self.limit = limit
         self._child = Child(service, target, *([device] if device else []), over=over)
-        self._trusted: dict[str, Built] = {}
+        self._trusted: dict[str, BuildResult] = {}
         self._references: dict[str, Reference] = {}
         self._starts = 0
         self._prepared: set[str] = set()
@@ -125,11 +125,11 @@ class DeviceBench:
         """Start the process without waiting for it."""
         self._child.start()
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         """Store the expected outputs of a task."""
         self._references[problem.key] = reference
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Run a candidate once and compare its outputs."""
         self._wait()
         before, self._finished = self._finished, []
@@ -138,11 +138,11 @@ class DeviceBench:
         ((_, measured),), self._finished = self._finished, before
         return measured.verdict
 
-    def free(self, problem: Problem) -> bool:
+    def is_free(self, problem: TuningTask) -> bool:
         """Return whether no candidate is checked now."""
         return self._checking is None
 
-    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         """Start to check a candidate and to time kernels.
 
         The task's data is made first where the process has none.
@@ -159,7 +159,7 @@ class DeviceBench:
         self._finished.clear()  # not requested by the caller
         self._begin(problem, built, turns)
 
-    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return finished measurements."""
         checking = self._checking
         if checking is not None and (self._child.answers(timeout) or time.monotonic() > checking.deadline):
@@ -173,18 +173,18 @@ class DeviceBench:
         self._wait()
         try:
             self._child.call(self.limit, "describe")
-        except (Lost, BackendError):
+        except (ChildLost, BackendError):
             return False
         return True
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         """Time a checked candidate; a new process loads it again."""
         assert built.kernel is not None, "only what was built is timed"
         for _ in range(2):
             self._wait()
             try:
                 samples = self._child.call(self.limit, "sample", problem.key, built.kernel.name, repeats)
-            except Lost as lost:
+            except ChildLost as lost:
                 return Timed(verdict=_verdict(lost))
             except BackendError as error:
                 self._child.kill()  # the driver's context is lost with it
@@ -201,7 +201,7 @@ class DeviceBench:
         self._wait()
         try:
             return float(self._child.call(self.limit, "overhead"))
-        except (Lost, BackendError):
+        except (ChildLost, BackendError):
             return 0.0
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class DeviceBench:
         self._finished.clear()
         self._child.close()
 
-    def _begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def _begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         """Send a request to the process."""
         new = built is not None and problem.key not in self._prepared
         data = (problem, self._references.get(problem.key)) if new else ()
@@ -219,15 +219,15 @@ class DeviceBench:
         code = (None, None) if built is None else (built.kernel, built.binary)
         try:
             self._child.send("measure", problem.key, *code, turns, *data)
-        except Lost as lost:
+        except ChildLost as lost:
             self._checking = None
             self._finished.append((problem.key, DeviceAnswer(_verdict(lost))))
 
-    def _prepare(self, problem: Problem) -> None:
+    def _prepare(self, problem: TuningTask) -> None:
         """Have only the data of a task made."""
         try:
             self._child.call(PREPARE_LIMIT, "prepare", problem, self._references.get(problem.key))
-        except Lost as lost:
+        except ChildLost as lost:
             raise BackendError(f"the device's process is lost while data is prepared: {lost}") from lost
         self._starts = self._child.starts
         self._prepared.add(problem.key)
@@ -242,7 +242,7 @@ class DeviceBench:
             return
         try:
             measured = self._child.receive(checking.limit)
-        except Lost as lost:
+        except ChildLost as lost:
             if not self._starts:  # distinguishes a bad candidate from a missing device
                 self._prepare(checking.problem)
             self._finished.append((checking.problem.key, DeviceAnswer(_verdict(lost))))
@@ -267,5 +267,5 @@ class DeviceBench:
             self._child.kill()  # an illegal address corrupts the context, so further calls would fail too
 
 
-def _verdict(lost: Lost) -> Verdict:
+def _verdict(lost: ChildLost) -> Verdict:
     return Verdict("timeout" if lost.hung else "failed", str(lost))

@@ -19,36 +19,45 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import unrolled_statements
-from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, cores
-from ..passes import Alike, Fragment, Priced, Prices, Pricing, cut_fragment, price, scheduled_alike
+from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, processor_count
+from ..passes import (
+    CandidateSubgraph,
+    CostRequest,
+    CostResult,
+    MemberRow,
+    SubgraphKernels,
+    evaluate_costs,
+    partition_subgraph,
+    schedule_row,
+)
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
-from .child import START_LIMIT, Child, Lost
-from .copies import Nursery
+from .child import START_LIMIT, Child, ChildLost
+from .copies import ForkServer
 from .data import Reference, make_reference
-from .kernels import BundleMember, Written, make_bundle, make_kernel
-from .learned import LearnedOrder, recalled_points, rescored
-from .memory import collect_seldom
-from .problem import Problem, digest, schedule_text
-from .proof import Proof, prove, simple_schedule
-from .sample_points import Drawn, draw
+from .gc_tuning import reduce_garbage_collection
+from .kernels import BundleMember, KernelSpec, make_bundle, make_kernel
+from .learned import LearnedOrder, recalled_points, rescore
+from .pruning_certificate import PruningCertificate, prove, simple_schedule
+from .sample_points import SampledCandidates, draw
+from .tuning_task import TuningTask, digest, schedule_text
 
 #: Seconds of lowering and compiling one candidate, at most.
 COMPILE_LIMIT = 30.0
 #: Largest number of unrolled statements of a kernel, for short and for long predicted times, and the seconds that
 #: separate these (of 400 winners on an H200 below it, 6 had more; of 228 above, 56, but none 3300).
-LONG, LONGEST, SHORT_KERNEL_SECONDS = 2500, 3300, 20e-6
+MAX_STATEMENTS_SHORT, MAX_STATEMENTS, SHORT_KERNEL_SECONDS = 2500, 3300, 20e-6
 #: Seconds of sampling some thousand candidates of a space, at most.
 DRAW_LIMIT = 300.0
 #: Methods whose dropped jobs may be requested again, as one search follows another.
-AGAIN = ("rank", "refer", "simple", "build")
+REUSABLE_METHODS = ("rank", "refer", "simple", "build")
 #: Smallest number of workers for which forking is faster than starting programs.
-MANY = 2
+MIN_FORKED_WORKERS = 2
 #: Factor on the number of candidates that a learned order chooses from.
 LEARNED_ORDER_FACTOR = 8
 
 
 @frozen
-class Scored:
+class ScoredCandidate:
     """Candidate, and its point in the group's full space if known."""
 
     point: Point | None
@@ -56,7 +65,7 @@ class Scored:
 
 
 @frozen
-class Built:
+class BuildResult:
     """Built candidate for the device, or the reason for its rejection.
 
     The outcome is "ok", "failed", "spilled", "timeout" or "long".
@@ -80,12 +89,12 @@ class Factory:
 
     def rank(
         self,
-        problem: Problem,
+        problem: TuningTask,
         model: str,
         count: int,
         correction: LearnedOrder | None = None,
         known: Sequence[Point] = (),
-    ) -> list[Scored]:
+    ) -> list[ScoredCandidate]:
         """Return the best candidates of a task by a model, best first.
 
         A learned `correction` chooses from more candidates and from the fast ones of another machine. Candidates that
@@ -96,78 +105,78 @@ class Factory:
         points: Iterable[Point] = known or best_points(problem.form, problem.target, model, wide)
         if correction is not None:
             every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, model), *points)}
-            points = sorted(rescored(space, list(every.values()), correction))[:count]
-        return [Scored(p, candidate_of(space, p)) for p in points]
+            points = sorted(rescore(space, list(every.values()), correction))[:count]
+        return [ScoredCandidate(p, candidate_of(space, p)) for p in points]
 
-    def rank_each(self, wishes: Sequence[tuple[Any, ...]]) -> list[list[Scored]]:
-        """Return the best candidates of each task, for the arguments of `rank`.
+    def rank_each(self, wishes: Sequence[tuple[Any, ...]]) -> list[list[ScoredCandidate]]:
+        """Return the best candidates of each task, for the arguments of `estimate_time`.
 
         The list is empty where no point is legal.
         """
         return [self._rank_or_empty(wish) for wish in wishes]
 
-    def _rank_or_empty(self, wish: tuple[Any, ...]) -> list[Scored]:
+    def _rank_or_empty(self, wish: tuple[Any, ...]) -> list[ScoredCandidate]:
         try:
             return self.rank(*wish)
         except CutsError:
             return []
 
-    def soon(self, problem: Problem) -> list[Scored]:
+    def soon(self, problem: TuningTask) -> list[ScoredCandidate]:
         """Return the best of a few candidates by the cost model.
 
         Raises `PassError` where no point is legal.
         """
-        return [Scored(None, choose_soon(problem.form, problem.target))]
+        return [ScoredCandidate(None, choose_soon(problem.form, problem.target))]
 
-    def plan(self, fragment: Fragment) -> Priced:
+    def plan(self, fragment: CandidateSubgraph) -> SubgraphKernels:
         """Return the kernels that a small graph is partitioned into."""
-        return cut_fragment(fragment)
+        return partition_subgraph(fragment)
 
     def choose(self, form: FusedGroup, target: Target) -> Candidate:
         """Return the best candidate of a group by the cost model."""
         return choose(form, target)[0]
 
-    def bundle_row(self, row: Alike) -> list[Candidate]:
+    def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""
-        return scheduled_alike(row)
+        return schedule_row(row)
 
-    def price(self, pricing: Pricing) -> Prices:
+    def price(self, pricing: CostRequest) -> CostResult:
         """Return the modelled cost of groups over one iteration space."""
-        return price(pricing)
+        return evaluate_costs(pricing)
 
-    def refer(self, problem: Problem) -> Reference | None:
+    def refer(self, problem: TuningTask) -> Reference | None:
         """Return the expected outputs, evaluated in float64."""
         return make_reference(problem)
 
-    def simple(self, problem: Problem) -> Schedule | None:
+    def simple(self, problem: TuningTask) -> Schedule | None:
         """Return a schedule that is simple enough to be trusted.
 
         It stages nothing, unrolls little and has a few warps a block.
         """
         return simple_schedule(problem.form, problem.target)
 
-    def prove(self, problem: Problem, best: float) -> Proof:
+    def prove(self, problem: TuningTask, best: float) -> PruningCertificate:
         """Return the pruning certificate of a space for a time."""
         return prove(problem, best)
 
-    def draw(self, problem: Problem, model: str, count: int, seed: int) -> Drawn:
+    def draw(self, problem: TuningTask, model: str, count: int, seed: int) -> SampledCandidates:
         """Return random legal candidates of a task, at most all."""
         return draw(problem, model, count, seed)
 
-    def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
+    def build(self, problem: TuningTask, schedule: Schedule, max_statements: float = inf) -> BuildResult:
         """Lower, print and compile one candidate.
 
         A kernel that spills registers is rejected; one with more than `longest` unrolled statements is not compiled.
         """
-        return compiled(problem, lambda: make_kernel(problem, schedule), longest)
+        return compile_candidate(problem, lambda: make_kernel(problem, schedule), max_statements)
 
-    def bundle(self, problem: Problem, members: Sequence[BundleMember]) -> Built:
+    def bundle(self, problem: TuningTask, members: Sequence[BundleMember]) -> BuildResult:
         """Lower, print and compile groups that share a launch."""
-        return compiled(problem, lambda: make_bundle(problem, members))
+        return compile_candidate(problem, lambda: make_bundle(problem, members))
 
-    def source(self, written: Written) -> str:
+    def source(self, written: KernelSpec) -> str:
         """Return the digest of the printed text, empty without one."""
-        return Built(written.kernel()).source
+        return BuildResult(written.kernel()).source
 
 
 class Worker(Factory):
@@ -175,10 +184,12 @@ class Worker(Factory):
 
     def __init__(self) -> None:
         os.nice(5)
-        collect_seldom()
+        reduce_garbage_collection()
 
 
-def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: float = inf) -> Built:
+def compile_candidate(
+    problem: TuningTask, make: Callable[[], KernelFunction], max_statements: float = inf
+) -> BuildResult:
     """Make and compile a kernel.
 
     A kernel that spills registers is rejected, and one that is too long is not compiled.
@@ -186,24 +197,24 @@ def compiled(problem: Problem, make: Callable[[], KernelFunction], longest: floa
     try:
         kernel = make()
         if problem.target.dialect != "cuda":
-            return Built(kernel)
-        if (statements := unrolled_statements(kernel.source) if longest < inf else 0) > longest:
-            return Built(None, outcome="long", message=f"{statements} statements once its loops are unrolled")
+            return BuildResult(kernel)
+        if (statements := unrolled_statements(kernel.source) if max_statements < inf else 0) > max_statements:
+            return BuildResult(None, outcome="long", message=f"{statements} statements once its loops are unrolled")
         cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
     except CutsError as error:
-        return Built(None, outcome="failed", message=error.message.splitlines()[0])
+        return BuildResult(None, outcome="failed", message=error.message.splitlines()[0])
     if cubin.spill_bytes:
         message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
-        return Built(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
-    return Built(kernel, cubin.code, cubin.registers)
+        return BuildResult(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)
+    return BuildResult(kernel, cubin.code, cubin.registers)
 
 
-def longest_of(candidate: Candidate) -> float:
+def max_statements_of(candidate: Candidate) -> float:
     """Return the largest number of statements of a candidate's text."""
-    return LONG if candidate.score < SHORT_KERNEL_SECONDS else LONGEST
+    return MAX_STATEMENTS_SHORT if candidate.score < SHORT_KERNEL_SECONDS else MAX_STATEMENTS
 
 
-def wishes_of(candidate: Candidate, hasty: bool, longest: float) -> tuple[Schedule, *tuple[float, ...]]:
+def build_arguments(candidate: Candidate, hasty: bool, longest: float) -> tuple[Schedule, *tuple[float, ...]]:
     """Return the arguments of a candidate's build job.
 
     A deeper search, which has the time, also builds long kernels.
@@ -228,14 +239,14 @@ class Job:
     @property
     def text(self) -> str:
         """Key of a job whose answer may be requested again, else empty."""
-        if self.method not in AGAIN or not isinstance(self.arguments[0], Problem):
+        if self.method not in REUSABLE_METHODS or not isinstance(self.arguments[0], TuningTask):
             return ""
         wishes = (schedule_text(each) if isinstance(each, Schedule) else repr(each) for each in self.arguments[1:])
         return " ".join((self.method, self.arguments[0].key, *wishes))
 
 
 @frozen
-class Done:
+class JobResult:
     """Answer to a job, or its error; it took the worker `seconds`.
 
     `lost` says that the worker crashed or exceeded the job's limit (`hung`).
@@ -256,7 +267,7 @@ class CandidateBuilder(Protocol):
         """Queue a job."""
         ...
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         """Return finished jobs; wait for one, at most `timeout` seconds."""
         ...
 
@@ -300,17 +311,19 @@ class Workers:
     """
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
-        count = max(1, count or cores())
-        self._nursery = Nursery(service.partition(":")[0]) if count >= MANY and Nursery.possible() else None
-        self._slots = [_Slot(Child(service, nursery=self._nursery)) for _ in range(count)]
+        count = max(1, count or processor_count())
+        self._fork_server = (
+            ForkServer(service.partition(":")[0]) if count >= MIN_FORKED_WORKERS and ForkServer.is_supported() else None
+        )
+        self._slots = [_Slot(Child(service, fork_server=self._fork_server)) for _ in range(count)]
         for slot in self._slots:
             with suppress(OSError):  # started again by the first request
                 slot.child.start()
         self._queue: list[tuple[tuple[float, ...], int, Job]] = []
         self._numbers = count_up()
         self._retried: set[int] = set()
-        self._done: list[Done] = []
-        self._unclaimed: dict[str, Done] = {}
+        self._done: list[JobResult] = []
+        self._unclaimed: dict[str, JobResult] = {}
 
     @property
     def size(self) -> int:
@@ -339,7 +352,7 @@ class Workers:
         heapq.heappush(self._queue, (job.priority, next(self._numbers), job))
         self._assign()
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         """Return finished jobs; wait for one, at most `timeout` seconds."""
         self._assign()
         busy = [s for s in self._slots if s.job is not None]
@@ -372,8 +385,8 @@ class Workers:
         self._queue.clear()
         for slot in self._slots:
             slot.child.kill()
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
 
     def _assign(self) -> None:
         for slot in self._slots:
@@ -381,9 +394,9 @@ class Workers:
                 _, number, job = heapq.heappop(self._queue)
                 try:
                     slot.child.send(job.method, *job.arguments)
-                except Lost as lost:
+                except ChildLost as lost:
                     if not self._put_back(job, number):
-                        self._done.append(Done(job, error=str(lost), lost=True))
+                        self._done.append(JobResult(job, error=str(lost), lost=True))
                     continue
                 slot.job, slot.number, slot.dropped = job, number, False
                 slot.begun, slot.deadline = time.monotonic(), inf
@@ -418,14 +431,14 @@ class Workers:
         assert job is not None
         begun = max(slot.begun, slot.deadline - job.limit) if slot.deadline < inf else slot.begun
         try:
-            done = Done(job, slot.child.receive(0.0, start=0.0), seconds=time.monotonic() - begun)
-        except Lost as lost:
+            done = JobResult(job, slot.child.receive(0.0, start=0.0), seconds=time.monotonic() - begun)
+        except ChildLost as lost:
             if not (lost.hung or slot.dropped) and self._put_back(job, slot.number):
                 return
             reason = f"no answer in {job.limit:g} seconds" if lost.hung else str(lost)
-            done = Done(job, error=reason, lost=True, hung=lost.hung)
+            done = JobResult(job, error=reason, lost=True, hung=lost.hung)
         except CutsError as error:
-            done = Done(job, error=error.message)
+            done = JobResult(job, error=error.message)
         if not slot.dropped:
             self._done.append(done)
         elif job.text and not done.lost:

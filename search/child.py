@@ -20,19 +20,19 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..ir import BackendError, CutsError
-from .copies import Nursery, ProcessCopy
-from .course import HERE
-from .memory import keep_freed
+from .copies import ForkedProcess, ForkServer
+from .gc_tuning import keep_freed_memory
+from .trace import HERE
 
 #: Seconds in which a child must have imported its modules and made its object.
 START_LIMIT = 120.0
 #: Seconds in which a killed process ends.
-GONE = 5.0
+KILL_WAIT_SECONDS = 5.0
 #: Seconds between two checks of the time limit.
 POLL_SECONDS = 0.1
 
 
-class Lost(Exception):
+class ChildLost(Exception):
     """Error: the child crashed, or was stopped after its limit (`hung`)."""
 
     def __init__(self, reason: str, hung: bool = False) -> None:
@@ -40,7 +40,7 @@ class Lost(Exception):
         self.hung = hung
 
 
-class Ended(Exception):
+class SessionEnded(Exception):
     """Error: the session's time is over and there will be no answer."""
 
 
@@ -48,8 +48,8 @@ class Child:
     """Child process, started by the first request and after each loss.
 
     `service` is "module:class"; the object is made from `arguments`. `send` sends a request and `receive` returns its
-    answer; it gives up, and ends the process, once `over` is true. A `nursery` forks the process while it exists. Its
-    activity is traced under its `role`, the name of the class.
+    answer; it gives up, and ends the process, once `over` is true. A `fork_server` forks the process while it exists.
+    Its activity is traced under its `role`, the name of the class.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Child:
         service: str,
         *arguments: object,
         over: Callable[[], bool] = lambda: False,
-        nursery: Nursery | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         self.service = service
         self.role = service.partition(":")[2]
-        self.nursery = nursery
+        self.fork_server = fork_server
         self.over = over
         self.arguments = arguments
         self.starts = 0
         self._fresh = False
-        self._process: subprocess.Popen[bytes] | ProcessCopy | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._connection: Connection | None = None
 
     @property
@@ -96,13 +96,13 @@ class Child:
         with suppress(OSError):  # a process that has ended is reported by its next request
             self.connection.send((self.service, self.arguments))
 
-    def _start_process(self, service: int) -> subprocess.Popen[bytes] | ProcessCopy:
+    def _start_process(self, service: int) -> subprocess.Popen[bytes] | ForkedProcess:
         """Return a process that serves on the connection with a file descriptor."""
-        if self.nursery is not None:
+        if self.fork_server is not None:
             try:
-                return self.nursery.copy(service)
+                return self.fork_server.fork(service)
             except OSError:
-                self.nursery = None
+                self.fork_server = None
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-c", f"from {__name__} import main; main()", str(service)]
         # Output of libraries goes to standard error, not into the output of a command. Keyboard interrupts are for this
@@ -115,7 +115,8 @@ class Child:
         """Request a call of a method."""
         try:
             self.start()
-            if isinstance(self._process, ProcessCopy) and self._process.stillborn:  # no request was sent to it yet
+            # no request was sent to it yet
+            if isinstance(self._process, ForkedProcess) and self._process.never_started:
                 self.kill()
                 self.start()
             self.connection.send((method, arguments))
@@ -125,18 +126,20 @@ class Child:
     def receive(self, limit: float, start: float = START_LIMIT) -> Any:
         """Return the answer to the request.
 
-        An exception of the method is raised here. Raises `Lost` where there will be no answer or the process does not
-        `start` in time, and `Ended` where time is over first.
+        An exception of the method is raised here. Raises `ChildLost` where there will be no answer or the process does
+        not `start` in time, and `SessionEnded` where time is over first.
         """
         try:
             ready = self.ready(start)
             if not ready or not self._poll(limit):
                 self.kill()
-                raise Lost(f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready)
+                raise ChildLost(
+                    f"no answer in {limit:g} seconds" if ready else "the process does not start", hung=ready
+                )
             error, value, did = self.connection.recv()
         except (EOFError, OSError) as error:
             raise self._loss(error) from None
-        HERE.take_in(did, self.role)
+        HERE.merge(did, self.role)
         if error is not None:
             raise error
         return value
@@ -166,7 +169,7 @@ class Child:
                 return False
             if self.over():
                 self.kill()
-                raise Ended
+                raise SessionEnded
         return True
 
     def call(self, limit: float, method: str, *arguments: object) -> Any:
@@ -192,9 +195,9 @@ class Child:
                 self._process.kill()
             self._close()
 
-    def _loss(self, error: Exception) -> Lost:
+    def _loss(self, error: Exception) -> ChildLost:
         if self._process is None:
-            return Lost(f"the process cannot be started: {error}")
+            return ChildLost(f"the process cannot be started: {error}")
         try:
             code = self._process.wait(2)
         except subprocess.TimeoutExpired:
@@ -202,20 +205,20 @@ class Child:
             code = -signal.SIGKILL
         self._close()
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return Lost(f"the process ended with {why}")
+        return ChildLost(f"the process ended with {why}")
 
     def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):  # the system holds it, for example during a page fault
-                self._process.wait(GONE)
+                self._process.wait(KILL_WAIT_SECONDS)
         self._process = self._connection = None
 
 
 def serve(connection: Connection) -> None:
     """Make the requested object, and answer requests until the connection closes."""
-    keep_freed()
+    keep_freed_memory()
     service, failure = _make(connection)
     try:
         connection.send("ready")
@@ -226,10 +229,10 @@ def serve(connection: Connection) -> None:
             method, arguments = connection.recv()
         except (EOFError, OSError):
             return
-        with HERE.noting(method):
+        with HERE.recording(method):
             error, value = (failure, None) if failure else _answer(service, method, arguments)
         try:
-            connection.send((error, value, HERE.hand_over()))
+            connection.send((error, value, HERE.take()))
         except OSError:
             return
 

@@ -42,7 +42,7 @@ Array = npt.NDArray[Any]
 #: Elements whose differences one result counts, and results of a launch: as many as possible, fewer for the rest.
 ROW, ROWS = 256, (4096, 64)
 #: Elements of a launch of either size.
-BLOCK, SMALL = ROW * ROWS[0], ROW * ROWS[1]
+BLOCK, SMALL_BLOCK = ROW * ROWS[0], ROW * ROWS[1]
 
 
 def comparison(rows: int, dtype: DType = DType.F32) -> FusedGroup:
@@ -90,7 +90,7 @@ class Comparer:
         """
         if not self.dtype.is_float or self.dtype.arithmetic is not DType.F32:
             return False
-        count = BLOCK + 2 * SMALL
+        count = BLOCK + 2 * SMALL_BLOCK
         array = np.random.default_rng(0).standard_normal(count, np.float32).astype(self.dtype.numpy)
         places = [Pointer(self.device.allocate(array.nbytes)) for _ in range(2)]
         try:

@@ -32,9 +32,9 @@ from ..ir import (
     reads,
     walk,
 )
-from ..passes.fusion import addressed
-from .oracle import Sample, expected
-from .problem import Problem
+from ..passes.fusion import memory_span
+from .oracle import Sample, expected_outputs
+from .tuning_task import TuningTask
 
 Array = npt.NDArray[Any]
 
@@ -64,27 +64,27 @@ class Reference:
     positive: bool = False
 
 
-def make_reference(problem: Problem) -> Reference:
+def make_reference(problem: TuningTask) -> Reference:
     """Evaluate a group in float64 on its random inputs.
 
     Inputs are positive where the results would otherwise be NaN.
     """
     for positive in (False, True):
         arrays = {t: view(problem, t, a) for t, a in random_inputs(problem, positive).items()}
-        samples = expected(problem.form, arrays)
+        samples = expected_outputs(problem.form, arrays)
         if not _mostly_nan(samples):
             break
     return Reference(samples, {t: magnitude(s.values) for t, s in samples.items()}, positive)
 
 
-def random_inputs(problem: Problem, positive: bool = False) -> dict[str, Array]:
+def random_inputs(problem: TuningTask, positive: bool = False) -> dict[str, Array]:
     """Return the memory of each input, filled with reproducible random numbers."""
     counts = {tensor: elements(problem, tensor) for tensor in problem.form.inputs}
-    drawn = numbers_of(problem, positive)
-    return {tensor: _repeated(drawn[tensor].values(count), count) for tensor, count in counts.items()}
+    drawn = input_numbers(problem, positive)
+    return {tensor: _repeat(drawn[tensor].values(count), count) for tensor, count in counts.items()}
 
 
-def _repeated(values: Array, count: int) -> Array:
+def _repeat(values: Array, count: int) -> Array:
     """Return values, repeated up to a number of elements.
 
     Memory is allocated first: `numpy.resize` lists the repetitions before, which takes 11 s without enough memory.
@@ -99,7 +99,7 @@ def _repeated(values: Array, count: int) -> Array:
 
 
 @frozen
-class DrawnNumbers:
+class RandomNumbers:
     """Random numbers of a type, equal for equal parameters.
 
     They are normal, if requested not near zero or positive, times a scale; or integers from 0 to `high` - 1.
@@ -124,17 +124,17 @@ class DrawnNumbers:
         return (values * np.float32(self.scale)).astype(self.dtype.numpy)
 
 
-def numbers_of(problem: Problem, positive: bool) -> dict[str, DrawnNumbers]:
+def input_numbers(problem: TuningTask, positive: bool) -> dict[str, RandomNumbers]:
     """Return the random numbers of each input."""
-    ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisors(problem.form)
+    ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisor_inputs(problem.form)
     found = {}
     for number, tensor in enumerate(problem.form.inputs):
         dtype = problem.form.tensors[tensor].dtype
         if dtype.is_float:
             seed, away = number % _CACHED_SEQUENCES, tensor in below and not positive
-            found[tensor] = DrawnNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
+            found[tensor] = RandomNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
         else:
-            found[tensor] = DrawnNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
+            found[tensor] = RandomNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
     return found
 
 
@@ -144,7 +144,7 @@ def _normal(seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)
 
 
-def divisors(form: FusedGroup) -> set[str]:
+def divisor_inputs(form: FusedGroup) -> set[str]:
     """Return the inputs that are divisors.
 
     Some of the numbers around zero are so small that the difference of two quotients exceeds every bound on rounding: 7
@@ -196,31 +196,31 @@ def _mostly_nan(samples: Mapping[str, Sample]) -> bool:
     )
 
 
-def elements(problem: Problem, tensor: str) -> int:
+def elements(problem: TuningTask, tensor: str) -> int:
     """Return the number of elements of memory that a tensor spans."""
     type_ = problem.form.tensors[tensor]
-    return addressed(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
+    return memory_span(problem.storages[tensor], type_) if tensor in problem.storages else type_.size
 
 
-def span(problem: Problem, tensor: str) -> int:
+def span(problem: TuningTask, tensor: str) -> int:
     """Return the bytes of memory that a tensor spans."""
     return elements(problem, tensor) * problem.form.tensors[tensor].dtype.size
 
 
-def view(problem: Problem, tensor: str, memory: Array) -> Array:
+def view(problem: TuningTask, tensor: str, memory: Array) -> Array:
     """Return the tensor in some memory."""
     return as_strided(
         memory, problem.form.tensors[tensor].shape, [s * memory.itemsize for s in _strides(problem, tensor)]
     )
 
 
-def addresses(problem: Problem, tensor: str, places: Sequence[Array]) -> Array:
+def addresses(problem: TuningTask, tensor: str, places: Sequence[Array]) -> Array:
     """Return the offsets, in a tensor's memory, of elements at some indices."""
     parts = (place.astype(np.int64) * stride for place, stride in zip(places, _strides(problem, tensor), strict=True))
     return sum(parts, np.zeros(len(places[0]) if places else 1, np.int64))
 
 
-def _strides(problem: Problem, tensor: str) -> tuple[int, ...]:
+def _strides(problem: TuningTask, tensor: str) -> tuple[int, ...]:
     return problem.storages[tensor].strides if tensor in problem.storages else problem.form.tensors[tensor].strides
 
 
@@ -246,7 +246,7 @@ def host_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 @define
-class KeptNumbers:
+class DeviceNumbers:
     """Sequences of random numbers on a device, by key.
 
     Memory of many tasks is filled from them. Drawing and sending them for each task takes 16 ms, ten times as long as
@@ -256,7 +256,7 @@ class KeptNumbers:
     device: Device
     _sequences: OrderedDict[Hashable, Pointer] = field(factory=OrderedDict, init=False)
 
-    def filled(self, key: Hashable, dtype: DType, count: int, values: Callable[[int], Array]) -> Pointer:
+    def fill(self, key: Hashable, dtype: DType, count: int, values: Callable[[int], Array]) -> Pointer:
         """Return new memory of `count` elements filled with a repeated sequence.
 
         `values` returns the first elements of the sequence.

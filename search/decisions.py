@@ -16,7 +16,7 @@ from attrs import frozen
 
 from ..ir import CompileOptions, Graph
 from ..passes import Decisions
-from .problem import digest
+from .tuning_task import digest
 
 #: Fact of a machine that affects times but hardly the partition of a graph.
 COMPILER = "compiler"
@@ -45,7 +45,7 @@ class Question:
         """Key of the decision record."""
         return digest(self.description)
 
-    def nearest(self, answers: Iterable[DecidedGraph]) -> DecidedGraph | None:
+    def nearest(self, answers: Iterable[DecisionRecord]) -> DecisionRecord | None:
         """Return the record of the most similar graph with equal options.
 
         It must share half of the nodes; the result is None where there is none.
@@ -61,7 +61,7 @@ class Question:
 
 
 @frozen
-class DecidedGraph:
+class DecisionRecord:
     """Decision record of a graph.
 
     It has the decisions as text, the keys of the kernels' tuning tasks, the seconds of all launches, and whether the
@@ -85,7 +85,7 @@ class DecidedGraph:
 
 
 def decisions_text(decisions: Decisions) -> str:
-    """Return decisions as text for `DecidedGraph.read`."""
+    """Return decisions as text for `DecisionRecord.read`."""
     return json.dumps(_CONVERTER.unstructure(decisions), separators=(",", ":"))
 
 
@@ -110,7 +110,7 @@ def question_of(
         "format": str(FORMAT),
         "graph": structure_of(graph),
         "declarations": digest(repr(sorted(declarations.values()))),
-        "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.side_by_side} {NO_LIBRARIES}"
+        "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.horizontal_fusion} {NO_LIBRARIES}"
         + ("" if options.memory is None else f" {options.memory}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }

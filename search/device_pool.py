@@ -14,16 +14,16 @@ from attrs import define
 
 from ..backends import find_target, known_targets
 from ..ir import BackendError, Target
-from .bench import SideBench, Timed
-from .build import Built
+from .bench import AsyncBench, Timed
+from .build import BuildResult
 from .data import Reference
 from .measure import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
-from .problem import Problem
+from .tuning_task import TuningTask
 
 #: Service of one device of a pool.
 SERVICE = "cuts.search.device_pool:NamedDevice"
 #: Failures in a row after which a device is tested.
-DOUBTED = 3
+MAX_FAILURES_IN_A_ROW = 3
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class NamedDevice(MeasuringDevice):
         super().__init__(target)
 
 
-class PoolBench(SideBench, Protocol):
+class PoolBench(AsyncBench, Protocol):
     """Interface of a bench in a pool."""
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class _Member:
 
     name: str
     bench: PoolBench
-    checking: tuple[Problem, Built | None] | None = None
+    checking: tuple[TuningTask, BuildResult | None] | None = None
     problems: int = 0
     failed: int = 0
 
@@ -87,24 +87,24 @@ class DevicePool:
         for member in self._members:
             member.bench.start()
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         """Store the expected outputs of a task."""
         for member in self._members:
             member.bench.prepare(problem, reference)
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Run a candidate once and compare its outputs."""
         while True:
             member, verdict = self._call(problem, lambda bench: bench.check(problem, built))
             if not self._is_dropped_after(member, verdict):
                 return verdict
 
-    def free(self, problem: Problem) -> bool:
+    def is_free(self, problem: TuningTask) -> bool:
         """Return whether the device of a task, or any, is idle."""
         assigned = self._assignments.get(problem.key)
         return any(member.checking is None for member in ([assigned] if assigned else self._members))
 
-    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         """Have a candidate checked and kernels timed by their task's device.
 
         Where that device is lost, another one checks the candidate at once.
@@ -117,13 +117,13 @@ class DevicePool:
             self._drop(member, error)
             self._finished.append((problem.key, self._recheck(problem, built)))
 
-    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return finished measurements of all devices."""
         busy = [member for member in self._members if member.checking is not None]
         found, self._finished = self._finished, []
         for member in [*self._members]:
             try:
-                finished = member.bench.ended(timeout / len(busy) if member in busy and not found else 0.0)
+                finished = member.bench.take_finished(timeout / len(busy) if member in busy and not found else 0.0)
             except BackendError as error:
                 checking = member.checking
                 self._drop(member, error)
@@ -137,7 +137,7 @@ class DevicePool:
                 found.append((key, measured))
         return found
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         """Time a candidate on the device of its task."""
         return self._call(problem, lambda bench: bench.sample(problem, built, repeats))[1]
 
@@ -150,11 +150,11 @@ class DevicePool:
         for member in self._members:
             member.bench.close()
 
-    def _recheck(self, problem: Problem, built: Built | None) -> DeviceAnswer:
+    def _recheck(self, problem: TuningTask, built: BuildResult | None) -> DeviceAnswer:
         """Return another device's verdict on a candidate, which is timed on request."""
         return DeviceAnswer(Verdict("ok") if built is None else self.check(problem, built))
 
-    def _call(self, problem: Problem, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
+    def _call(self, problem: TuningTask, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
         """Call the device of a task, or another one where it fails.
 
         Raises `BackendError` where none is left.
@@ -166,7 +166,7 @@ class DevicePool:
             except BackendError as error:
                 self._drop(member, error)
 
-    def _assign(self, problem: Problem) -> _Member:
+    def _assign(self, problem: TuningTask) -> _Member:
         """Return the device of a task; a new task gets the idle device, or any device, with the fewest tasks."""
         if problem.key not in self._assignments:
             free = [member for member in self._members if member.checking is None] or self._members
@@ -177,7 +177,7 @@ class DevicePool:
     def _is_dropped_after(self, member: _Member, verdict: Verdict) -> bool:
         """Store the outcome of a candidate; return whether the device is dropped because of it."""
         member.failed = member.failed + 1 if verdict.outcome in ("failed", "timeout") else 0
-        if member.failed < DOUBTED or len(self._members) == 1 or member not in self._members:
+        if member.failed < MAX_FAILURES_IN_A_ROW or len(self._members) == 1 or member not in self._members:
             return False
         member.failed = 0
         if member.bench.works:

@@ -11,43 +11,47 @@ from typing import TypeAlias
 from attrs import frozen
 
 from ..backends.source import emit
-from ..ir import Bundle, CutsError, FusedGroup, KernelFunction, Schedule, Storage
+from ..ir import CutsError, FusedGroup, HorizontalKernel, KernelFunction, Schedule, Storage
 from ..passes.lowering import extract, lower
 from ..passes.schedule import check_schedule
-from .problem import Problem, digest, read_schedule, schedule_text, trial_key
+from .tuning_task import TuningTask, digest, measurement_key, read_schedule, schedule_text
 
 #: Group that shares a launch with others: its normal form, its schedule, and the layout of its tensors.
 BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
 
 
-def make_bundle(problem: Problem, members: Sequence[BundleMember]) -> KernelFunction:
+def make_bundle(problem: TuningTask, members: Sequence[BundleMember]) -> KernelFunction:
     """Return the kernel of groups that share a launch."""
     kernels = tuple(extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
-    return emit(Bundle(kernels), problem.target.dialect, {})
+    return emit(HorizontalKernel(kernels), problem.target.dialect, {})
 
 
-def make_kernel(problem: Problem, schedule: Schedule) -> KernelFunction:
+def make_kernel(problem: TuningTask, schedule: Schedule) -> KernelFunction:
     """Return the kernel of a task by a schedule."""
     return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
 
 
-def launch_name(problem: Problem, members: Sequence[BundleMember]) -> str:
+def launch_name(problem: TuningTask, members: Sequence[BundleMember]) -> str:
     """Return the database key of a launch of groups."""
     return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
 
 
 @frozen
-class Written:
+class KernelSpec:
     """Kernel to time: a task with a schedule, or a launch's `members`."""
 
-    problem: Problem
+    problem: TuningTask
     schedule: str = ""
     members: tuple[BundleMember, ...] = ()
 
     @property
     def name(self) -> str:
         """Key in the database."""
-        return launch_name(self.problem, self.members) if self.members else trial_key(self.problem.key, self.schedule)
+        return (
+            launch_name(self.problem, self.members)
+            if self.members
+            else measurement_key(self.problem.key, self.schedule)
+        )
 
     def kernel(self) -> KernelFunction | None:
         """Return the kernel that this version prints; None for an unknown schedule."""

@@ -11,29 +11,29 @@ from math import inf
 from attrs import evolve
 
 from ..ir import Target, member_name
-from ..passes import Member, joined
-from .build import Built, Done, Job
+from ..passes import Member, join_forms
+from .build import BuildResult, Job, JobResult
 from .data import Reference
 from .database import KernelTime
 from .kernels import BundleMember
-from .problem import Problem
 from .resources import Resources
+from .tuning_task import TuningTask
 
 #: Timed runs of each launch.
 TIMED_RUNS = 10
 
 
 def measure_launches(
-    resources: Resources, launches: Mapping[str, tuple[Problem, Sequence[BundleMember]]]
+    resources: Resources, launches: Mapping[str, tuple[TuningTask, Sequence[BundleMember]]]
 ) -> Iterator[tuple[str, KernelTime]]:
     """Yield the time of each launch, by its name, within the budget.
 
     The time is infinity where the launch fails.
     """
     references: dict[str, object] = {}
-    kernels: dict[str, Built] = {}
+    kernels: dict[str, BuildResult] = {}
     waiting = 2 * len(launches)
-    resources.let_go()
+    resources.drop_queries()
     for name, (problem, members) in launches.items() if not resources.over() else ():
         resources.builder.submit(Job((name, references), "refer", (problem,)))
         resources.builder.submit(Job((name, kernels), "bundle", (problem, members)))
@@ -43,11 +43,11 @@ def measure_launches(
         for done in answers:
             name, found = done.job.owner if isinstance(done.job.owner, tuple) else ("", None)
             if not any(found is mine for mine in (references, kernels)):
-                resources.take_in(done)
+                resources.receive(done)
                 continue
             waiting -= 1
             found[name] = _value(done, found is kernels)
-            if isinstance(built := found[name], Built) and built.outcome == "ok":
+            if isinstance(built := found[name], BuildResult) and built.outcome == "ok":
                 resources.keep_built((name, ""), built, done.seconds)
             if name in references and name in kernels:
                 built = kernels[name]
@@ -62,15 +62,15 @@ def bundle_members(members: Sequence[Member]) -> list[BundleMember]:
     return [(form, candidate.schedule, storages) for form, storages, candidate in members]
 
 
-def joint_problem(members: Sequence[Member], target: Target, machine: Mapping[str, str]) -> Problem:
+def joint_task(members: Sequence[Member], target: Target, machine: Mapping[str, str]) -> TuningTask:
     """Return the joint tuning task of the groups of a launch."""
     storages = {
         member_name(n, t): evolve(storage, buffer=member_name(n, storage.buffer))
         for n, (_, each, _) in enumerate(members)
         for t, storage in each.items()
     }
-    form = joined([form for form, _, _ in members])
-    return Problem(form, storages, target, machine, "groups side by side")
+    form = join_forms([form for form, _, _ in members])
+    return TuningTask(form, storages, target, machine, "groups side by side")
 
 
 def is_faster(seconds: float | None, members: Sequence[Member], alone: Callable[[float], float], tie: float) -> bool:
@@ -87,11 +87,11 @@ def is_faster(seconds: float | None, members: Sequence[Member], alone: Callable[
     return alone(seconds) < (1 - tie) * sum((*known, *guessed))
 
 
-def _value(done: Done, kernel: bool) -> object:
-    return done.value or (Built(None, outcome="failed", message=done.error) if kernel else None)
+def _value(done: JobResult, kernel: bool) -> object:
+    return done.value or (BuildResult(None, outcome="failed", message=done.error) if kernel else None)
 
 
-def _seconds(resources: Resources, problem: Problem, reference: object, built: Built) -> float:
+def _seconds(resources: Resources, problem: TuningTask, reference: object, built: BuildResult) -> float:
     """Return the time of a launch, infinity where it fails or is wrong."""
     if built.outcome != "ok":
         return inf

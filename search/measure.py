@@ -19,32 +19,32 @@ import numpy.typing as npt
 from attrs import define, field, frozen
 
 from ..backends import Device as Hardware
-from ..backends import Launch, MemoryPart, Pointer, open_device, trimmed_mean
+from ..backends import Launch, MemoryPart, Pointer, middle_mean, open_device
 from ..backends.cuda import empty_kernel
 from ..backends.library import RoutineError
 from ..ir import BackendError, DType, KernelFunction, Target, relative_error
-from .compare import BLOCK, SMALL, Comparer
-from .course import HERE
-from .data import KeptNumbers, Reference, addresses, elements, host_dtype, make_reference, numbers_of, poison, span
+from .compare import BLOCK, SMALL_BLOCK, Comparer
+from .data import DeviceNumbers, Reference, addresses, elements, host_dtype, input_numbers, make_reference, poison, span
 from .oracle import Sample, allowed_error
-from .problem import Problem
+from .trace import HERE
+from .tuning_task import TuningTask
 
 Array = npt.NDArray[Any]
 
 #: Bytes of device memory for the data of tasks; the least recently used is dropped beyond that.
 MAX_DATA_BYTES = 8 << 30
 #: Largest number of loaded kernels of a task; the least recently used is dropped, and loaded again on request.
-LOADED = 512
+MAX_LOADED_KERNELS = 512
 #: Elements of an output that are transferred to the host at once, of 8 bytes at most.
 TRANSFER_ELEMENTS = 1 << 21
 #: Largest share of the L2 cache that inputs of preceding kernels fill to be in it when a kernel is timed. Lower bounds
 #: count them as read from memory: at most two microseconds here, while events around a launch add four, so that no
 #: bound exceeds a time because of it.
-LEFT = 1 / 8
+MAX_WARM_L2_SHARE = 1 / 8
 #: Number of memory placements at which a small task is timed (equal to the runs of finalists), the largest size of its
 #: data in bytes, and the alignment of tensors: times of kernels of a few microseconds differ by 1 to 1.5 % with the
 #: placement of their data (`bench/placements.py`).
-PLACES, PLACED, ALIGNED = 12, 8 << 20, 512
+NUM_PLACEMENTS, MAX_PLACED_BYTES, PLACEMENT_ALIGNMENT = 12, 8 << 20, 512
 
 
 @frozen
@@ -101,7 +101,7 @@ class _Data:
     before a kernel runs, `whole` those of the first correct kernel. `kernels` is in order of last use.
     """
 
-    problem: Problem
+    problem: TuningTask
     reference: Reference
     places: list[dict[str, Pointer]] = field(factory=lambda: [{}])
     blank: dict[str, Pointer] = field(factory=dict)
@@ -115,11 +115,11 @@ class _Data:
         return self.places[0]
 
 
-def _left_in_cache(problem: Problem, places: Mapping[str, Pointer]) -> list[MemoryPart]:
+def _warm_inputs(problem: TuningTask, places: Mapping[str, Pointer]) -> list[MemoryPart]:
     """Return the inputs that preceding kernels leave in the cache: non-constant ones, where they are small."""
     form = problem.form
     sizes = {t: span(problem, t) for t in form.inputs if t not in form.fixed}
-    fits = sum(sizes.values()) <= LEFT * problem.target.l2_bytes
+    fits = sum(sizes.values()) <= MAX_WARM_L2_SHARE * problem.target.l2_bytes
     return [(places[tensor], nbytes) for tensor, nbytes in sizes.items() if fits and nbytes]
 
 
@@ -135,15 +135,15 @@ class MeasuringDevice:
         self.memory = memory
         self.comparers: dict[DType, Comparer] = {}
         self._problems: OrderedDict[str, _Data] = OrderedDict()
-        self._known: dict[str, Problem] = {}
-        self.kept = KeptNumbers(self.device)
+        self._known: dict[str, TuningTask] = {}
+        self.kept = DeviceNumbers(self.device)
         self._part = np.empty(TRANSFER_ELEMENTS * 8, np.uint8)
 
     def describe(self) -> dict[str, object]:
         """Return the device's description."""
         return self.device.describe()
 
-    def prepare(self, problem: Problem, reference: Reference | None = None) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference | None = None) -> None:
         """Make and upload random inputs; compute the reference where none is given."""
         self._known[problem.key] = problem
         if problem.key in self._problems:
@@ -151,18 +151,21 @@ class MeasuringDevice:
             return
         reference = reference or make_reference(problem)
         outputs = problem.form.outputs
-        sizes = {t: -(-span(problem, t) // ALIGNED) * ALIGNED for t in (*problem.form.inputs, *outputs)}
+        sizes = {
+            t: -(-span(problem, t) // PLACEMENT_ALIGNMENT) * PLACEMENT_ALIGNMENT
+            for t in (*problem.form.inputs, *outputs)
+        }
         once = sum(sizes.values())
-        more = 0 if problem.target.warm_caches or once > PLACED else PLACES - 1
+        more = 0 if problem.target.warm_caches or once > MAX_PLACED_BYTES else NUM_PLACEMENTS - 1
         nbytes = once * (1 + more) + 2 * sum(span(problem, t) for t in outputs)
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
-        for tensor, numbers in numbers_of(problem, reference.positive).items():
-            data.first[tensor] = self.kept.filled(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
+        for tensor, numbers in input_numbers(problem, reference.positive).items():
+            data.first[tensor] = self.kept.fill(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
         for tensor in outputs:
             dtype = problem.form.tensors[tensor].dtype
-            data.blank[tensor] = self.kept.filled(dtype, dtype, elements(problem, tensor), partial(poison, dtype))
+            data.blank[tensor] = self.kept.fill(dtype, dtype, elements(problem, tensor), partial(poison, dtype))
             data.first[tensor] = Pointer(self.device.allocate(span(problem, tensor)))
         if more:
             block = self.device.allocate(more * once)
@@ -177,7 +180,7 @@ class MeasuringDevice:
         key: str,
         kernel: KernelFunction,
         binary: bytes | None,
-        new: Problem | None = None,
+        new: TuningTask | None = None,
         reference: Reference | None = None,
     ) -> Verdict:
         """Load a kernel, run it once and compare its outputs.
@@ -185,12 +188,12 @@ class MeasuringDevice:
         A `new` task is prepared first. The outputs of the first correct kernel are the reference for every element.
         """
         problem = new or self._known[key]
-        with HERE.noting("prepare"):
+        with HERE.recording("prepare"):
             self.prepare(problem, reference)
         data = self._problems[problem.key]
         try:
-            with HERE.noting("load"):
-                loaded = self._loaded(data, kernel, binary)
+            with HERE.recording("load"):
+                loaded = self._load(data, kernel, binary)
             for tensor, blank in data.blank.items():
                 self.device.copy(data.first[tensor], blank, span(problem, tensor))
             loaded.launches[0]()
@@ -200,7 +203,7 @@ class MeasuringDevice:
         except BackendError as failure:
             return Verdict("failed", failure.message.splitlines()[0])
         try:
-            with HERE.noting("compare"):
+            with HERE.recording("compare"):
                 differences = (self._difference(data, tensor) for tensor in problem.form.outputs)
                 message = next(filter(None, differences), "")
         except MemoryError as error:  # costs this candidate only: a result that was not compared is not timed
@@ -209,7 +212,7 @@ class MeasuringDevice:
             return Verdict("wrong", message)
         data.kernels.pop(kernel.name, None)
         data.kernels[kernel.name] = loaded
-        if len(data.kernels) > LOADED:  # the device frees unreferenced kernels
+        if len(data.kernels) > MAX_LOADED_KERNELS:  # the device frees unreferenced kernels
             del data.kernels[next(iter(data.kernels))]
         if not data.whole:
             self._keep_results(data)
@@ -221,26 +224,26 @@ class MeasuringDevice:
         kernel: KernelFunction | None,
         binary: bytes | None,
         turns: TimingTurns | None,
-        new: Problem | None = None,
+        new: TuningTask | None = None,
         reference: Reference | None = None,
     ) -> DeviceAnswer:
         """Check a kernel, if given, and then time kernels in turns."""
-        with HERE.noting("check"):
+        with HERE.recording("check"):
             verdict = Verdict("ok") if kernel is None else self.check(key, kernel, binary, new, reference)
         samples: list[tuple[float, ...] | None] = []
         if verdict.outcome != "ok" or turns is None:
             return DeviceAnswer(verdict)
-        with HERE.noting("sample"):
+        with HERE.recording("sample"):
             for name in turns.kernels:
                 try:
                     samples.append(self.sample(key, name, turns.runs))
                 except BackendError as failure:
                     return DeviceAnswer(verdict, tuple(samples), failure.message.splitlines()[0])
-                if len(samples) == 1 and (trimmed_mean(samples[0]) if samples[0] else inf) > turns.most:
+                if len(samples) == 1 and (middle_mean(samples[0]) if samples[0] else inf) > turns.most:
                     break
         return DeviceAnswer(verdict, tuple(samples))
 
-    def _loaded(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> _Loaded:
+    def _load(self, data: _Data, kernel: KernelFunction, binary: bytes | None) -> _Loaded:
         (function,) = self.device.build([kernel], [binary])
         wanted = (a.tensor for a in kernel.arguments if a.table)
         tables = {t: self._upload(np.array(kernel.tables[t], np.int32)) for t in wanted}
@@ -270,7 +273,7 @@ class MeasuringDevice:
         visited, samples = min(repeats, places), list[float]()
         for number in range(visited):
             place, runs = (loaded.turn + number) % places, (repeats + number) // visited
-            launch, warm = self._launch(data, loaded, place), _left_in_cache(data.problem, data.places[place])
+            launch, warm = self._launch(data, loaded, place), _warm_inputs(data.problem, data.places[place])
             samples += self.device.time(launch, warmup=warmup, repeats=runs, cold=cold, warm=warm).samples
         loaded.turn = (loaded.turn + visited) % places
         return tuple(samples)
@@ -304,7 +307,7 @@ class MeasuringDevice:
 
         If not, the host compares it in detail.
         """
-        covered = elements(data.problem, tensor) // SMALL * SMALL
+        covered = elements(data.problem, tensor) // SMALL_BLOCK * SMALL_BLOCK
         dtype = data.problem.form.tensors[tensor].dtype
         if tensor not in data.whole or not covered:
             return False

@@ -42,9 +42,9 @@ Array = npt.NDArray[Any]
 SAMPLES = 2000
 #: Scalar evaluations beyond which fewer elements of long sums are evaluated, about a second of a core, and the smallest
 #: number of elements then.
-ENOUGH, LEAST = 20_000_000, 400
+MAX_SAMPLE_EVALUATIONS, MIN_SAMPLED_ELEMENTS = 20_000_000, 400
 #: Largest number of scalar evaluations of a group that is evaluated whole.
-WHOLE = 1_000_000
+MAX_WHOLE_EVALUATIONS = 1_000_000
 #: Scalar evaluations at once, which limits memory.
 _AT_ONCE = 4_000_000
 
@@ -67,12 +67,14 @@ def evaluations(form: FusedGroup) -> int:
     return total
 
 
-def expected(form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0) -> dict[str, Sample]:
+def expected_outputs(
+    form: FusedGroup, arrays: Mapping[str, Array], count: int = SAMPLES, seed: int = 0
+) -> dict[str, Sample]:
     """Return the expected outputs, at every written element or at a sample.
 
     All elements are evaluated if that is cheap.
     """
-    if evaluations(form) <= WHOLE:
+    if evaluations(form) <= MAX_WHOLE_EVALUATIONS:
         found = interpret(form, arrays)
         places = {name: _written_places(form, name) for name in found}
         return {name: Sample(places[name], np.atleast_1d(value[places[name]])) for name, value in found.items()}
@@ -148,7 +150,7 @@ def _segment_sample(
     generator: np.random.Generator,
 ) -> list[tuple[str, Sample]]:
     row = max((prod(v.extent for v in o.extra) for o in outputs), default=1)
-    count = min(count, max(LEAST, row * ENOUGH // max(1, _widest(segment))))
+    count = min(count, max(MIN_SAMPLED_ELEMENTS, row * MAX_SAMPLE_EVALUATIONS // max(1, _widest(segment))))
     columns = _coordinates(segment.axes, max(8, count // (2 * row)), generator)
     size = len(next(iter(columns.values()))) if columns else 1
     step = max(1, _AT_ONCE // max(1, _widest(segment)))
@@ -180,7 +182,8 @@ def _values(
         if reduction.along:
             held[reduction.name] = along_row(reduction, values)
             continue
-        held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)
     found = []
     for output in outputs:
         space = _ChosenElements(form, columns, size, output.extra, arrays, held)

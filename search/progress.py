@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .resources import Resources
-from .task import SearchTask
+from .task_record import TaskRecord
 
 #: Seconds between plain lines, and between updates of the bar.
-LINES, UPDATE_SECONDS = 5.0, 0.1
+LINE_SECONDS, UPDATE_SECONDS = 5.0, 0.1
 
 
 class Monitor:
@@ -27,10 +27,10 @@ class Monitor:
         self._last = time.monotonic()
         self._bar: Progress | None = None
 
-    def __call__(self, resources: Resources, tasks: Sequence[SearchTask]) -> None:
+    def __call__(self, resources: Resources, tasks: Sequence[TaskRecord]) -> None:
         """Show the state of the tasks now."""
         now = time.monotonic()
-        if now - self._last < (UPDATE_SECONDS if self._terminal else LINES):
+        if now - self._last < (UPDATE_SECONDS if self._terminal else LINE_SECONDS):
             return
         self._last = now
         text = status(resources, tasks)
@@ -51,7 +51,7 @@ class Monitor:
             self._bar = None
 
 
-def share(tasks: Sequence[SearchTask]) -> float:
+def share(tasks: Sequence[TaskRecord]) -> float:
     """Return the finished share of the work, by kernels and their candidates."""
     if not tasks:
         return 0.0
@@ -61,14 +61,14 @@ def share(tasks: Sequence[SearchTask]) -> float:
     return sum(parts) / len(parts)
 
 
-def status(resources: Resources, tasks: Sequence[SearchTask]) -> str:
+def status(resources: Resources, tasks: Sequence[TaskRecord]) -> str:
     """Return a line of measurements, kernels, best time and time left."""
     done = share(tasks)
     finished = sum(t.choice is not None for t in tasks)
     start = sum(t.start * t.problem.uses for t in tasks if t.start is not None)
     best = sum(t.seconds * t.problem.uses for t in tasks if t.start is not None and t.seconds < inf)
     left = resources.elapsed * (1 - done) / done if done > 0.02 else inf
-    left = min(left, resources.budget.left())
+    left = min(left, resources.budget.remaining())
     words = [f"{resources.statistics.timed} trials", f"{finished}/{len(tasks)} kernels"]
     if start:
         words.append(f"best so far {best * 1e3:.3f} ms, at first {start * 1e3:.3f} ms")

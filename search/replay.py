@@ -11,28 +11,28 @@ from math import inf
 
 from ..ir import CutsError, Schedule
 from .bench import Timed
-from .build import Built, Factory
+from .build import BuildResult, Factory
 from .data import Reference
-from .database import Database, Trial
+from .database import Database, Measurement
 from .kernels import make_kernel
 from .measure import Verdict
-from .problem import Problem
+from .tuning_task import TuningTask
 
 
 class ReplayPrinter(Factory):
     """Print candidates and compile none of them."""
 
-    def build(self, problem: Problem, schedule: Schedule, longest: float = inf) -> Built:
+    def build(self, problem: TuningTask, schedule: Schedule, longest: float = inf) -> BuildResult:
         """Return the kernel in source form."""
         try:
-            return Built(make_kernel(problem, schedule))
+            return BuildResult(make_kernel(problem, schedule))
         except CutsError as error:
-            return Built(None, outcome="failed", message=error.message.splitlines()[0])
+            return BuildResult(None, outcome="failed", message=error.message.splitlines()[0])
 
-    def refer(self, problem: Problem) -> None:
+    def refer(self, problem: TuningTask) -> None:
         """Return no reference: nothing is checked."""
 
-    def simple(self, problem: Problem) -> None:
+    def simple(self, problem: TuningTask) -> None:
         """Return no simple kernel: nothing is checked."""
 
 
@@ -41,17 +41,17 @@ class ReplayBench:
 
     def __init__(self, recorded: Database) -> None:
         self._recorded = recorded
-        self._measurements: dict[str, dict[str, Trial]] = {}
+        self._measurements: dict[str, dict[str, Measurement]] = {}
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         """Compute nothing."""
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Return the recorded outcome."""
         trial = self._measurement(problem, built)
         return Verdict("failed", "not recorded") if trial is None else Verdict(trial.outcome, trial.message)
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         """Return the recorded median `repeats` times."""
         trial = self._measurement(problem, built)
         if trial is None or trial.seconds is None:
@@ -66,7 +66,7 @@ class ReplayBench:
         """Close the recording."""
         self._recorded.close()
 
-    def _measurement(self, problem: Problem, built: Built) -> Trial | None:
+    def _measurement(self, problem: TuningTask, built: BuildResult) -> Measurement | None:
         if problem.key not in self._measurements:
-            self._measurements[problem.key] = {t.source: t for t in self._recorded.recorded(problem.work)}
+            self._measurements[problem.key] = {t.source: t for t in self._recorded.measurements_of_work(problem.work)}
         return self._measurements[problem.key].get(built.source)

@@ -11,23 +11,23 @@ from typing import Any, Generic, TypeVar
 
 from attrs import define
 
-from ..ir import WHOLE, Budget, KernelFunction, Schedule
+from ..ir import FULL_SHARE, Budget, KernelFunction, Schedule
 from ..passes.fusion import form_key
-from ..passes.schedule import FIRST, Point
+from ..passes.schedule import RANKED_POINTS, Point
 from .bench import Bench
-from .build import Built, CandidateBuilder, Done, Job, Scored
-from .child import Ended
+from .build import BuildResult, CandidateBuilder, Job, JobResult, ScoredCandidate
+from .child import SessionEnded
 from .database import Database
 from .learned import LearnedOrder
-from .problem import Problem, schedule_text
 from .settings import Statistics
-from .task import SearchTask
+from .task_record import TaskRecord
+from .tuning_task import TuningTask, schedule_text
 
 T = TypeVar("T")
 
 
 @define(eq=False)
-class Asking(Generic[T]):
+class WorkerQueries(Generic[T]):
     """Queries that workers answer in parallel: answers so far, and missing ones."""
 
     found: list[T | None]
@@ -43,12 +43,12 @@ class Resources:
     """Workers, device, database, budget and statistics of all searches of a session.
 
     Workers and device live until `close`. A run ends when `share` of the budget is used up. `monitor` is called with
-    the searched tasks after each event. `ranked` has the best candidates of ranked spaces, `climbed` those that a hill
-    climb found for the cost of a group, `trusted` the tasks whose simple kernel was checked. `asking` has the pending
-    queries to workers, `answering` says that a worker has answered. `made` has the kernels that workers built, by task
-    and schedule or by the name of a launch; `ready` has speculatively built ones in the device's form. `going_on` are
-    the tasks of speculative searches, `compared` those whose first candidates a short search has measured. `idle` is
-    called once, when a search only waits for running jobs of workers and device.
+    the searched tasks after each event. `ranked` has the best candidates of ranked spaces, `hill_climbed` those that a
+    hill climb found for the cost of a group, `trusted` the tasks whose simple kernel was checked. `queries` has the
+    pending queries to workers, `has_answered` says that a worker has answered. `made` has the kernels that workers
+    built, by task and schedule or by the name of a launch; `ready` has speculatively built ones in the device's form.
+    `searched_ahead` are the tasks of speculative searches, `quickly_searched` those whose first candidates a short
+    search has measured. `on_idle` is called once, when a search only waits for running jobs of workers and device.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class Resources:
         builder: Callable[[], CandidateBuilder],
         bench: Callable[[], Bench],
         budget: Budget | float | None = None,
-        monitor: Callable[[Resources, Sequence[SearchTask]], None] = lambda resources, tasks: None,
+        monitor: Callable[[Resources, Sequence[TaskRecord]], None] = lambda resources, tasks: None,
     ) -> None:
         self.database = database
         self.budget = budget if isinstance(budget, Budget) else Budget.of(budget)
-        self.share = WHOLE
+        self.share = FULL_SHARE
         self.statistics = Statistics(clock=self.budget.clock)
         self.expired = False
-        self.ranked: dict[Hashable, list[Scored]] = {}
-        self.climbed: dict[Hashable, Sequence[Point]] = {}
+        self.ranked: dict[Hashable, list[ScoredCandidate]] = {}
+        self.hill_climbed: dict[Hashable, Sequence[Point]] = {}
         self.trusted: set[str] = set()
-        self.asking: list[Asking[Any]] = []
-        self.answering = False
-        self.made: dict[tuple[str, str], KernelFunction] = {}
-        self.ready: dict[tuple[str, str], Built] = {}
-        self.going_on: set[str] = set()
-        self.compared: set[str] = set()
-        self.idle: Callable[[Sequence[SearchTask]], None] | None = None
+        self.queries: list[WorkerQueries[Any]] = []
+        self.has_answered = False
+        self.kernels: dict[tuple[str, str], KernelFunction] = {}
+        self.ready: dict[tuple[str, str], BuildResult] = {}
+        self.searched_ahead: set[str] = set()
+        self.quickly_searched: set[str] = set()
+        self.on_idle: Callable[[Sequence[TaskRecord]], None] | None = None
         self._makers = builder, bench
         self._builder: CandidateBuilder | None = None
         self._bench: Bench | None = None
@@ -104,9 +104,9 @@ class Resources:
         return self._builder is not None
 
     @property
-    def answered(self) -> bool:
+    def workers_answered(self) -> bool:
         """True if a worker has answered anything yet."""
-        return self.started and bool(self.answering or self.ranked or self.statistics.building[1])
+        return self.started and bool(self.has_answered or self.ranked or self.statistics.building[1])
 
     def start(self) -> None:
         """Start the workers, without waiting for them."""
@@ -131,7 +131,7 @@ class Resources:
     @property
     def pause(self) -> float:
         """Seconds to wait before the next check of the budget."""
-        return min(0.1, self.budget.left(self.share))
+        return min(0.1, self.budget.remaining(self.share))
 
     def over(self, share: float | None = None) -> bool:
         """Return whether the run must end by its share of the budget.
@@ -142,26 +142,26 @@ class Resources:
         self.expired = self.expired or over
         return over
 
-    def ranking(self, problem: Problem, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
+    def ranking(self, problem: TuningTask, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
         """Return the arguments of a worker's ranking of a task.
 
         They include the candidates of the hill climb for its cost, where the settings are the same.
         """
-        same = (model, count, correction) == ("bound", FIRST, None)
-        return problem, model, count, correction, self.climbed.get(form_key(problem.form), ()) if same else ()
+        same = (model, count, correction) == ("bound", RANKED_POINTS, None)
+        return problem, model, count, correction, self.hill_climbed.get(form_key(problem.form), ()) if same else ()
 
-    def report(self, tasks: Sequence[SearchTask]) -> None:
+    def report(self, tasks: Sequence[TaskRecord]) -> None:
         """Show the monitor the state of the tasks."""
         self._monitor(self, tasks)
 
     @contextmanager
-    def where_idle(self, then: Callable[[Sequence[SearchTask]], None] | None) -> Iterator[None]:
+    def calling_when_idle(self, then: Callable[[Sequence[TaskRecord]], None] | None) -> Iterator[None]:
         """Call `then` once when a search in a block has idle workers."""
-        self.idle = then
+        self.on_idle = then
         try:
             yield
         finally:
-            self.idle = None
+            self.on_idle = None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -174,11 +174,11 @@ class Resources:
         except KeyboardInterrupt:
             self.budget.stop()
             self.close()
-        except Ended:
+        except SessionEnded:
             self.expired = True
             self.close()
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         """Return finished jobs since the last call, after at most `timeout` seconds.
 
         Speculative builds are passed to their owner instead.
@@ -186,46 +186,46 @@ class Resources:
         found = []
         for done in self.builder.collect(timeout):
             if done.job.lasting:
-                self.answering = True
+                self.has_answered = True
                 done.job.owner(done)
             else:
                 found.append(done)
         return found
 
-    def take_in(self, done: Done) -> bool:
+    def receive(self, done: JobResult) -> bool:
         """Store the answer to a query; return whether it is one.
 
         Answers to jobs of an ended search are dropped.
         """
-        self.answering = True
+        self.has_answered = True
         asking, number = done.job.owner if isinstance(done.job.owner, tuple) else (None, 0)
-        if not isinstance(asking, Asking):
+        if not isinstance(asking, WorkerQueries):
             return False
         asking.answer(number, done.value)
         return True
 
-    def keep_made(self, problem: Problem, schedule: Schedule, done: Done) -> None:
+    def keep_kernel(self, problem: TuningTask, schedule: Schedule, done: JobResult) -> None:
         """Store a kernel that a worker built, and its build time."""
-        if isinstance(done.value, Built):
+        if isinstance(done.value, BuildResult):
             self.keep_built((problem.key, schedule_text(schedule)), done.value, done.seconds)
 
-    def keep_built(self, place: tuple[str, str], built: Built, seconds: float, ahead: bool = False) -> None:
+    def keep_built(self, place: tuple[str, str], built: BuildResult, seconds: float, ahead: bool = False) -> None:
         """Store a kernel and its build time, with `ahead` for the device."""
         self.statistics.note_built(seconds)
         if built.kernel is not None:
-            self.made[place] = built.kernel
+            self.kernels[place] = built.kernel
         if ahead:
             self.ready[place] = built
 
-    def close_asking(self, asking: Asking[Any]) -> None:
+    def close_queries(self, asking: WorkerQueries[Any]) -> None:
         """Stop waiting for some answers; without others pending, drop all queries."""
-        self.asking = [each for each in self.asking if each is not asking]
-        if not self.asking:
+        self.queries = [each for each in self.queries if each is not asking]
+        if not self.queries:
             self.drop()
 
-    def let_go(self) -> None:
+    def drop_queries(self) -> None:
         """Drop pending queries: workers' further answers are for other callers."""
-        if self.asking:
+        if self.queries:
             self.drop()
 
     def drop(self, lasting: bool = False) -> list[Job]:
@@ -233,15 +233,15 @@ class Resources:
 
         Running jobs may finish.
         """
-        self.asking.clear()
+        self.queries.clear()
         return [] if self._builder is None else self._builder.drop(lasting)
 
     def close(self) -> None:
         """End the workers and release the device."""
         self.trusted.clear()
-        self.asking.clear()
-        self.going_on.clear()
-        self.answering = False
+        self.queries.clear()
+        self.searched_ahead.clear()
+        self.has_answered = False
         for part in (self._builder, self._bench):
             if part is not None:
                 part.close()

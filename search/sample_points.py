@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ..passes.schedule import Candidate, Point, Space, candidate_of, make_space, sampled, score
-from .problem import Problem
-from .proof import EXACT
+from ..passes.schedule import Candidate, Point, Space, candidate_of, make_space, sample_batches, score
+from .pruning_certificate import MAX_EXACT_POINTS
+from .tuning_task import TuningTask
 
 
 @frozen
-class Drawn:
+class SampledCandidates:
     """Sample of a space of `points`.
 
     `legal` is the number of legal points (an estimate unless `exact`); `whole` says that the sample has all of them.
@@ -43,18 +43,18 @@ class _Legal:
     weight: float
 
 
-def draw(problem: Problem, model: str, count: int, seed: int) -> Drawn:
+def draw(problem: TuningTask, model: str, count: int, seed: int) -> SampledCandidates:
     """Return `count` legal candidates, or all where there are no more.
 
     In a space that is small enough to be examined whole, every legal point is equally likely; in a larger one, those of
     every structure are: where one structure has nearly all points, the others are sampled too.
     """
     space = make_space(problem.form, problem.target)
-    exact = space.size <= EXACT
+    exact = space.size <= MAX_EXACT_POINTS
     found = list(_legal(space, space.size if exact else _share(space, count), model))
     points = _pick(space, found, count, seed)
     legal = round(sum(part.weight * part.numbers.size for part in found))
-    return Drawn(
+    return SampledCandidates(
         tuple(candidate_of(space, p) for p in points), space.size, legal, exact, exact and len(points) == legal
     )
 
@@ -66,11 +66,11 @@ def random_points(space: Space, count: int, model: str, seed: int) -> list[Point
 
 def _share(space: Space, count: int) -> int:
     """Return the number of points of each structure to examine, so that enough of them are legal."""
-    return 8 * count // max(1, len(space.structures)) + 64
+    return 8 * count // max(1, len(space.templates)) + 64
 
 
 def _legal(space: Space, most: int, model: str) -> Iterator[_Legal]:
-    for position, batch in enumerate(sampled(space, most)):
+    for position, batch in enumerate(sample_batches(space, most)):
         values = score(batch, space, model)
         assert batch.points is not None, "samples name their points"
         fine = np.flatnonzero(np.isfinite(values))
@@ -85,7 +85,7 @@ def _pick(space: Space, found: list[_Legal], count: int, seed: int) -> list[Poin
     numbers, scores = (np.concatenate([getattr(part, name) for part in found]) for name in ("numbers", "scores"))
     points = []
     for k in np.random.default_rng(seed).permutation(structures.size)[:count]:
-        shape = space.structures[structures[k]].shape
+        shape = space.templates[structures[k]].shape
         places = np.unravel_index(int(numbers[k]), shape) if shape else ()
         points.append(Point(float(scores[k]), int(structures[k]), tuple(int(p) for p in places)))
     return points

@@ -15,29 +15,57 @@ from math import inf, isnan
 
 from attrs import evolve
 
-from ..ir import LOOK_SHARE, WHOLE, Budget, FusedGroup, KernelFunction, Schedule, Target
-from ..passes import WRITING, Alike, Decisions, Fragment, Kernels, Member, Priced, Prices, Pricing, Roofline, Workload
+from ..ir import FULL_SHARE, UNSEARCHED_SHARE, Budget, FusedGroup, KernelFunction, Schedule, Target
+from ..passes import (
+    STATEMENT_STAGES,
+    CandidateSubgraph,
+    CostRequest,
+    CostResult,
+    Decisions,
+    KernelsQuery,
+    Member,
+    MemberRow,
+    Roofline,
+    SubgraphKernels,
+    Workload,
+)
 from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
 from .audit import Audit, audit_choices
 from .build import Job
-from .decisions import DecidedGraph
-from .earlier_results import ELSEWHERE, GUESSED
-from .launches import bundle_members, is_faster, joint_problem
+from .decisions import DecisionRecord
+from .earlier_results import ORIGIN_ELSEWHERE, ORIGIN_GUESSED
+from .launches import bundle_members, is_faster, joint_task
 from .libraries import seconds_for_routines
-from .making import LOWERED, Preparation, alone, make_kernels, making_seconds, together
-from .problem import Problem, digest, machine_of
-from .rounds import ranking_seconds
-from .settings import CHUNK, LOOK, QUICK, Findings, Pace, Settings, TunedChoice, scale_of
-from .task import SearchTask
+from .settings import (
+    MAX_GROUPS_AT_ONCE,
+    QUICK_SEARCH,
+    SINGLE_MEASUREMENT,
+    Findings,
+    Pace,
+    Settings,
+    TunedChoice,
+    scale_of,
+)
+from .speculative_build import (
+    LOWERING_SECONDS,
+    SpeculativeBuild,
+    build_kernels,
+    building_seconds,
+    bundle_job,
+    kernel_job,
+)
+from .task_record import TaskRecord
 from .tuner import Tuner, search_deeper
+from .tuning_loop import ranking_seconds
+from .tuning_task import TuningTask, digest, machine_of
 
 #: Assumed share of a plan's kernels that are not built yet when its groups are known.
 UNBUILT_SHARE = 0.25
 #: Smallest share of a measured time that belongs to the kernel itself.
 MIN_KERNEL_SHARE = 0.2
 #: Stages that a candidate plan of the same graph repeats, and the seconds of loading and timing two plans.
-REPEATED_STAGES, PLAN_SELECTION_SECONDS = (*WRITING, "layouts", "pack", "views", "split"), 1.5
+REPEATED_STAGES, PLAN_SELECTION_SECONDS = (*STATEMENT_STAGES, "layouts", "pack", "views", "split"), 1.5
 
 
 class MeasuredSelector:
@@ -46,9 +74,9 @@ class MeasuredSelector:
     `evaluate` enables measured partition search. `audit` further candidates of every shipped kernel are timed, to see
     whether pruning discarded the winner. `cached` says that the plan was cached and nothing was searched. `decisions`
     is the decision record that the next compilation replays, `made` that of the last one, `apart` the seconds of the
-    unfused units. `further` continues the search where there are final decisions. `rivalled` says that another
-    candidate plan of the graph follows. `uncompared` has a sentence for each shipped plan that was not compared.
-    `answer` is the record of the graph, stored once it is compiled.
+    unfused units. `searches_ahead` continues the search where there are final decisions. `has_rival_plan` says that
+    another candidate plan of the graph follows. `uncompared` has a sentence for each shipped plan that was not
+    compared. `answer` is the record of the graph, stored once it is compiled.
     """
 
     def __init__(
@@ -65,17 +93,17 @@ class MeasuredSelector:
         self.tuner = tuner
         self.settings = settings or Settings()
         self.evaluate = evaluate
-        self.problems: list[Problem] = []
+        self.problems: list[TuningTask] = []
         self.choices: list[TunedChoice] = []
         self.audit = audit
         self.cached = False
         self.further = further
         self.decisions: Decisions | None = None
-        self.made: Decisions | None = None
-        self.apart = inf
-        self.rivalled = False
+        self.new_decisions: Decisions | None = None
+        self.unfused_seconds = inf
+        self.has_rival_plan = False
         self.uncompared: list[str] = []
-        self.answer: DecidedGraph | None = None
+        self.answer: DecisionRecord | None = None
         self.audits: list[Audit] = []
         self._machine = machine_of(target)
         self._modelled: GroupEvaluator | None = None
@@ -84,12 +112,12 @@ class MeasuredSelector:
         self._measured: dict[Hashable, float] = {}
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
         self.scale = 1.0
-        self._asked: dict[Hashable, Problem] = {}
-        self._joined: dict[Hashable, Problem] = {}
+        self._asked: dict[Hashable, TuningTask] = {}
+        self._joined: dict[Hashable, TuningTask] = {}
         self._known_only = False
-        self._quick = QUICK
+        self._quick = QUICK_SEARCH
         self._pace = Pace()
-        self._preparation = Preparation(tuner.resources, self.settings)
+        self._preparation = SpeculativeBuild(tuner.resources, self.settings)
 
     @property
     def budget(self) -> Budget:
@@ -97,9 +125,9 @@ class MeasuredSelector:
         return self.tuner.resources.budget
 
     @property
-    def borrowed(self) -> bool:
+    def has_unmeasured(self) -> bool:
         """True if a schedule comes from another version or the cost model."""
-        return any(choice.origin in (ELSEWHERE, GUESSED) for choice in self.choices)
+        return any(choice.origin in (ORIGIN_ELSEWHERE, ORIGIN_GUESSED) for choice in self.choices)
 
     @property
     def seconds(self) -> float:
@@ -134,66 +162,66 @@ class MeasuredSelector:
             self._forms.setdefault(key, group)
         return self._measured.get(key, self.scale * self._model(key, group))
 
-    def note(self, decisions: Decisions, apart: float) -> None:
+    def note(self, decisions: Decisions, unfused_seconds: float) -> None:
         """Store the new decision record and the seconds of the unfused units."""
-        self.made, self.apart = decisions, apart
+        self.new_decisions, self.unfused_seconds = decisions, unfused_seconds
 
     @property
     def findings(self) -> Findings:
         """Results of the last compilation."""
-        return Findings(tuple(self.problems), tuple(self.choices), self.made)
+        return Findings(tuple(self.problems), tuple(self.choices), self.new_decisions)
 
     @findings.setter
     def findings(self, found: Findings) -> None:
-        self.problems, self.choices, self.made = list(found.problems), list(found.choices), found.made
+        self.problems, self.choices, self.new_decisions = list(found.problems), list(found.choices), found.made
 
-    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         """Return the kernels of small graphs by workers; store their costs."""
         return self.plan_ahead(fragments)()
 
-    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+    def plan_ahead(self, fragments: Sequence[CandidateSubgraph]) -> Callable[[], Sequence[SubgraphKernels]]:
         """Start partitioning small graphs by workers; return a function that waits."""
         wait = self.tuner.plan(fragments)
 
-        def wait_and_store() -> Sequence[Priced]:
+        def wait_and_store() -> Sequence[SubgraphKernels]:
             found = wait()
             for kernels in (kernels for kernels in found if kernels is not None):
-                for form, seconds in kernels.priced:
+                for form, seconds in kernels.costs:
                     self._costs.setdefault(form_key(form), seconds)
-                self.tuner.resources.climbed.update({form_key(form): points for form, points in kernels.points})
+                self.tuner.resources.hill_climbed.update({form_key(form): points for form, points in kernels.points})
             return found
 
         return wait_and_store
 
-    def ahead(self, workloads: Sequence[Workload]) -> None:
+    def build_ahead(self, workloads: Sequence[Workload]) -> None:
         """Have idle workers build the kernels of a plan, the slowest first.
 
         Where searches run at several places, only the spaces are ranked.
         """
-        if self.budget.limited and not self.tuner.frozen and self.evaluate:
-            self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.alone)
+        if self.budget.is_limited and not self.tuner.frozen and self.evaluate:
+            self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.is_local)
 
-    def go_on(self, groups: Sequence[FusedGroup], spared: int = 0) -> None:
+    def search_ahead(self, groups: Sequence[FusedGroup], spared: int = 0) -> None:
         """Have a plan's next candidates built; some workers are `spared`."""
         if self._builds_ahead:
-            problems = [Problem(group, {}, self.target, self._machine, "a kernel of the plan") for group in groups]
-            self._preparation.further.begin(self._longest_first({p.key: p for p in problems}.values()), spared)
+            problems = [TuningTask(group, {}, self.target, self._machine, "a kernel of the plan") for group in groups]
+            self._preparation.searches_ahead.begin(self._longest_first({p.key: p for p in problems}.values()), spared)
 
     @property
     def _builds_ahead(self) -> bool:
-        return self.budget.limited and self.tuner.alone and self.evaluate
+        return self.budget.is_limited and self.tuner.is_local and self.evaluate
 
-    def _longest_first(self, problems: Iterable[Problem]) -> list[Problem]:
+    def _longest_first(self, problems: Iterable[TuningTask]) -> list[TuningTask]:
         return sorted(problems, key=lambda problem: -self._gain(problem))
 
     def overdue(self) -> bool:
         """Return whether optional work must be skipped; finished builds are received."""
-        self._preparation.look()
+        self._preparation.receive()
         return self.budget.overdue()
 
-    def _problem(self, workload: Workload) -> Problem:
+    def _problem(self, workload: Workload) -> TuningTask:
         nodes = ", ".join(workload.nodes)
-        return Problem(workload.form, workload.storages, self.target, self._machine, nodes, workload.uses)
+        return TuningTask(workload.form, workload.storages, self.target, self._machine, nodes, workload.uses)
 
     def _count_unbuilt(self, forms: Iterable[FusedGroup]) -> int:
         """Return the number of groups without a built kernel."""
@@ -201,7 +229,7 @@ class MeasuredSelector:
         return sum(key not in self._measured and not self._preparation.has_built(key) for key in keys)
 
     @contextmanager
-    def foreseen(self, kernels: int, seconds: float) -> Iterator[None]:
+    def reserving_budget(self, kernels: int, seconds: float) -> Iterator[None]:
         """Reserve budget in a block for building a plan with `kernels` kernels.
 
         The groups of the plan are found in `seconds`, while workers build most kernels. After the block the time of the
@@ -213,15 +241,15 @@ class MeasuredSelector:
         finally:
             self._reserve(kernels, self._preparation.missing)
 
-    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
         """Have workers evaluate the cost of groups."""
         return self.tuner.price(pricings)
 
-    def schedule_alike(self, rows: Sequence[Alike]) -> Sequence[Sequence[Candidate] | None]:
+    def schedule_bundles(self, rows: Sequence[MemberRow]) -> Sequence[Sequence[Candidate] | None]:
         """Return the kernels of rows of groups that share launches, by workers."""
-        return self.tuner.schedule_alike(rows)
+        return self.tuner.schedule_bundles(rows)
 
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float, plan: Kernels | None = None) -> bool:
+    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float, plan: KernelsQuery | None = None) -> bool:
         """Measure the groups evaluated since the last call, within the budget.
 
         Under a budget only the groups of the current decisions are measured, one question after the other, so that a
@@ -230,35 +258,35 @@ class MeasuredSelector:
         asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
         if not asked or not self.evaluate or self._known_only:
             return False
-        fresh = self._next(asked, questions)
+        fresh = self._groups_to_measure(asked, questions)
         waiting = list(fresh.items())
         self._reserve_for_question(questions)
         while waiting and not self.tuner.resources.over(share):
-            size = self._pace.size(self.budget.left(share)) if self.budget.limited else len(waiting)
+            size = self._pace.size(self.budget.remaining(share)) if self.budget.is_limited else len(waiting)
             some, waiting = dict(waiting[:size]), waiting[size:]
             self._measure(some, share, None if waiting else plan)
         ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self.scale = scale_of(ratios, self.budget.limited)
+        self.scale = scale_of(ratios, self.budget.is_limited)
         return any(k in self._measured for k in fresh)
 
     def _reserve_for_question(self, questions: Sequence[Sequence[FusedGroup]]) -> None:
         """Reserve budget for building the kernels of the first question."""
-        if self.budget.limited and questions:
+        if self.budget.is_limited and questions:
             forms = {form_key(form): form for form in questions[0]}
             self._reserve(len(forms), self._count_unbuilt(form for k, form in forms.items() if k not in self._measured))
 
-    def _use_idle_workers(self, plan: Kernels, tasks: Sequence[SearchTask]) -> None:
+    def _use_idle_workers(self, plan: KernelsQuery, tasks: Sequence[TaskRecord]) -> None:
         """Give workers that a comparison leaves idle to the kernels of the current plan."""
         ended = [task for task in tasks if task.choice is not None]
         known = {form_key(task.problem.form): task.seconds for task in ended if task.seconds < inf}
         self._measured.update({key: self._without_overhead(seconds) for key, seconds in known.items()})
-        self.go_on(plan(), spared=len(tasks) - len(ended))
+        self.search_ahead(plan(), spared=len(tasks) - len(ended))
 
-    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float, plan: Kernels | None) -> None:
+    def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float, plan: KernelsQuery | None) -> None:
         """Measure groups at once, within the budget."""
-        problems = [Problem(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
+        problems = [TuningTask(group, {}, self.target, self._machine, "a possible group") for group in fresh.values()]
         start = self.budget.elapsed
-        with self.tuner.resources.where_idle(
+        with self.tuner.resources.calling_when_idle(
             partial(self._use_idle_workers, plan) if plan and self._builds_ahead else None
         ):
             found = self.tuner.estimate(problems, self._quick, share)
@@ -266,37 +294,37 @@ class MeasuredSelector:
         self._measured.update({key: self._without_overhead(seconds) for key, seconds in known})
         self._pace.note(self.budget.elapsed - start, sum(key in self._measured for key in fresh))
 
-    def tell(self, group: FusedGroup, seconds: float) -> None:
+    def note_time(self, group: FusedGroup, seconds: float) -> None:
         """Store the measured time of a group's chosen schedule."""
         self._measured[form_key(group)] = self._without_overhead(seconds)
 
     @property
-    def together(self) -> bool:
+    def may_share_launches(self) -> bool:
         """True if groups may share a launch."""
         return self.evaluate and not self._known_only
 
-    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+    def compare_launches(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it is faster than its groups.
 
         Groups without a measurement count with the cost model's time. A launch that the budget left no time to measure
         counts as faster, since the cost model proposed it; the time to build it is reserved.
         """
-        asked = [(self._joint(members), bundle_members(members)) for members in launches]
+        asked = [(self._joint_task(members), bundle_members(members)) for members in launches]
         kernels, new = len(self.problems), sum(choice.seconds is None for choice in self.choices)
         self._reserve(kernels, new + len(asked))
-        found = self.tuner.together(asked)
+        found = self.tuner.time_launches(asked)
         self._reserve(kernels, new + found.count(None))
         tie, pairs = self.settings.tie, zip(found, launches, strict=True)
         return [is_faster(seconds, members, self._without_overhead, tie) for seconds, members in pairs]
 
-    def _joint(self, members: Sequence[Member]) -> Problem:
+    def _joint_task(self, members: Sequence[Member]) -> TuningTask:
         """Return the joint tuning task of the groups of a launch."""
         key = tuple((form_key(form), tuple(storages.items())) for form, storages, _ in members)
         if key not in self._joined:
-            self._joined[key] = joint_problem(members, self.target, self._machine)
+            self._joined[key] = joint_task(members, self.target, self._machine)
         return self._joined[key]
 
-    def knows(self, group: FusedGroup) -> bool:
+    def is_measured(self, group: FusedGroup) -> bool:
         """Return whether a group was measured."""
         return form_key(group) in self._measured
 
@@ -304,7 +332,7 @@ class MeasuredSelector:
         """Return the time of a kernel among others, without the overhead of timing it in isolation."""
         return max(seconds - self.tuner.overhead(self.target), MIN_KERNEL_SHARE * seconds)
 
-    def _next(
+    def _groups_to_measure(
         self, asked: Mapping[Hashable, FusedGroup], questions: Sequence[Sequence[FusedGroup]]
     ) -> Mapping[Hashable, FusedGroup]:
         """Return the groups to measure now.
@@ -312,24 +340,24 @@ class MeasuredSelector:
         These are the groups of the first question, then of the second, and so on, the slowest by the cost model first;
         without questions the slowest of all; all groups without a time limit.
         """
-        if not self.budget.limited:
+        if not self.budget.is_limited:
             return asked
         longest = sorted(asked, key=lambda key: -self._costs.get(key, 0.0))
         wanted = [{form_key(form) for form in question} for question in questions]
         first = dict.fromkeys(key for keys in wanted for key in longest if key in keys)
-        return {key: asked[key] for key in (first if questions else longest[:CHUNK])}
+        return {key: asked[key] for key in (first if questions else longest[:MAX_GROUPS_AT_ONCE])}
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
         """Tune every kernel and return its schedule and the facts for reports.
 
         After the end of the budget the answer to an earlier question stays the same. The time to build the kernels is
         reserved.
         """
-        self._preparation.look()
+        self._preparation.receive()
         self._reserve(len(workloads), self._count_unbuilt(w.form for w in workloads.values()))
         share = 0.0 if self._known_only else share
         self.problems = list(map(self._problem, workloads.values()))
-        self.budget.later = seconds_for_routines(self.problems, self.settings, self.budget)
+        self.budget.final_seconds = seconds_for_routines(self.problems, self.settings, self.budget)
         self._prepare(share)
         self._asked.update(zip(workloads, self.problems, strict=True))
         asked = tuple(p.key for p in self.problems)
@@ -342,7 +370,7 @@ class MeasuredSelector:
             for key, c, p in zip(workloads, self.choices, self.problems, strict=True)
         }
 
-    def look_closer(self) -> None:
+    def audit_kernels(self) -> None:
         """Audit the shipped kernels, if requested and the search was complete."""
         if self.audit and self.tuner.complete:
             self.audits = audit_choices(self.tuner, self.problems, self.choices, self.audit, self.settings)
@@ -360,19 +388,23 @@ class MeasuredSelector:
 
     def _reserve(self, kernels: int, new: int) -> None:
         """Reserve the seconds of building a plan of some kernels; `new` ones were never compiled."""
-        rival = self.again(kernels) if self.rivalled else 0.0
+        rival = self.rebuild_seconds(kernels) if self.has_rival_plan else 0.0
         self.budget.needed = self._building_seconds(kernels, new) + rival
 
     def _building_seconds(self, kernels: int, new: int) -> float:
-        return making_seconds(self.tuner.resources, self.target, kernels, new)
+        return building_seconds(self.tuner.resources, self.target, kernels, new)
 
-    def again(self, kernels: int) -> float:
+    def rebuild_seconds(self, kernels: int) -> float:
         """Return the estimated seconds to rebuild a known plan and compare it."""
         stages = sum(self.budget.spent.get(name, 0.0) for name in REPEATED_STAGES)
-        return stages + max(self._building_seconds(kernels, kernels // 2), LOWERED * kernels) + PLAN_SELECTION_SECONDS
+        return (
+            stages
+            + max(self._building_seconds(kernels, kernels // 2), LOWERING_SECONDS * kernels)
+            + PLAN_SELECTION_SECONDS
+        )
 
     @contextmanager
-    def unmeasured(self) -> Iterator[None]:
+    def without_measurements(self) -> Iterator[None]:
         """Measure nothing in a block: known times and the cost model decide."""
         self._known_only, expired = True, self.tuner.resources.expired
         try:
@@ -382,20 +414,20 @@ class MeasuredSelector:
             self._answers.clear()
 
     @contextmanager
-    def deciding_again(self, points: int) -> Iterator[None]:
+    def refining_partition(self, points: int) -> Iterator[None]:
         """Compare groups in a block by searches of up to `points` candidates.
 
         The rest of the budget is used. Where it ends such a search, the search before still counts as complete.
         """
         measured, self._measured = self._measured, {}
-        rivalled, self.rivalled, scale = self.rivalled, True, self.scale
-        self._quick = evolve(QUICK, batch=self.settings.batch, most=points, patience=self.settings.patience)
+        rivalled, self.has_rival_plan, scale = self.has_rival_plan, True, self.scale
+        self._quick = evolve(QUICK_SEARCH, batch=self.settings.batch, most=points, patience=self.settings.patience)
         self._answers.clear()
         try:
-            with self.budget.anew():
+            with self.budget.restart_shares():
                 yield
         finally:
-            self._measured, self._quick, self.rivalled, self.scale = measured, QUICK, rivalled, scale
+            self._measured, self._quick, self.has_rival_plan, self.scale = measured, QUICK_SEARCH, rivalled, scale
             self._answers.clear()
             self.tuner.resources.expired = False
 
@@ -404,12 +436,12 @@ class MeasuredSelector:
     ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
         """Return kernels built by workers, of groups and of shared launches."""
         jobs: dict[Hashable, Job] = {
-            (0, key): alone(self._asked[key], point) for key, point in chosen.items() if key in self._asked
+            (0, key): kernel_job(self._asked[key], point) for key, point in chosen.items() if key in self._asked
         }
         for key, members in launches.items():
-            jobs[1, key] = together(self._joint(members), bundle_members(members))
+            jobs[1, key] = bundle_job(self._joint_task(members), bundle_members(members))
         self._preparation.end()
-        made = make_kernels(self.tuner.resources, jobs, self._preparation.coming)
+        made = build_kernels(self.tuner.resources, jobs, self._preparation.in_progress)
         return (
             {key: made[0, key] for key in chosen if (0, key) in made},
             {key: made[1, key] for key in launches if (1, key) in made},
@@ -422,17 +454,17 @@ class MeasuredSelector:
         ordered, replays = [self.problems[n] for n in order], self.decisions is not None
         found = dict(zip(order, self.tuner.run(ordered, self.settings, share, replays), strict=True))
         unseen = [n for n in order if found[n].seconds is None]
-        if unseen and share and self.budget.limited and not self.tuner.frozen:
+        if unseen and share and self.budget.is_limited and not self.tuner.frozen:
             # A candidate that is built for this measurement need not be built again for the plan.
             self._reserve(len(self.problems), len(unseen) // 2)
-            if not self.budget.over(LOOK_SHARE):
-                looked = self.tuner.run([self.problems[n] for n in unseen], LOOK, LOOK_SHARE)
+            if not self.budget.over(UNSEARCHED_SHARE):
+                looked = self.tuner.run([self.problems[n] for n in unseen], SINGLE_MEASUREMENT, UNSEARCHED_SHARE)
                 found |= dict(zip(unseen, looked, strict=True))
         if not replays:
             found = search_deeper(self.problems, found, self.tuner, self.settings, share)
         return [found[n] for n in range(len(weights))]
 
-    def _gain(self, problem: Problem) -> float:
+    def _gain(self, problem: TuningTask) -> float:
         """Return the seconds of the whole program that a kernel takes beyond its roofline.
 
         Without a measurement it is the whole cost by the model.
@@ -448,11 +480,11 @@ class MeasuredSelector:
         if key not in self._costs:
             assert self._modelled is not None, "the pipeline asks for the evaluator first"
             name = digest(f"{self.target}\n{form_text(group)}")
-            kept = self.tuner.resources.database.expected(name)
+            kept = self.tuner.resources.database.predicted_seconds(name)
             found = self._modelled.cost(group) if kept is None else kept
             if isnan(found):  # not evaluated in time, but may be later
                 return found
             self._costs[key] = found
             if kept is None and found < inf:
-                self.tuner.resources.database.keep_expected(name, found)
+                self.tuner.resources.database.keep_prediction(name, found)
         return self._costs[key]

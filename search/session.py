@@ -10,15 +10,15 @@ from pathlib import Path
 from attrs import evolve
 
 from ..backends.cuda import find_toolchain
-from ..ir import Budget, Target, UsageError, cores
+from ..ir import Budget, Target, UsageError, processor_count
 from .bench import Bench, DeviceBench
 from .build import Workers
 from .database import Database, open_database
 from .device_pool import SERVICE, DevicePool
-from .exchange import PACKED, offer_packs
+from .exchange import PACK_DIALECT, offer_packs
 from .interrupts import first_interrupt_stops
 from .progress import Monitor, make_monitor
-from .remote import DaskWorkers, ShareOut
+from .remote import DaskWorkers, RemoteTuningLoop
 from .replay import ReplayBench
 from .resources import Resources
 from .selector import MeasuredSelector
@@ -52,7 +52,7 @@ def tuning_session(
 
     The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
     it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
-    and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
+    and no result is stored. Where the final plan of a graph is known, only `searches_ahead` continues the search. With
     `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
     and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
     them. Tasks are distributed to the workers of a Dask `scheduler` where one is given.
@@ -71,7 +71,7 @@ def tuning_session(
         if scheduler and not frozen:
             engine = DaskWorkers(scheduler, target, notice)
             opened.callback(engine.close)
-            tuner = evolve(tuner, rounds=partial(ShareOut, engine, notice=notice))
+            tuner = evolve(tuner, rounds=partial(RemoteTuningLoop, engine, notice=notice))
         with first_interrupt_stops(budget):
             yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, audit=audit, further=further)
 
@@ -81,7 +81,7 @@ def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Dat
     if alone:
         return Database(None)
     database = open_database(notice)
-    if database.path is not None and target.dialect == PACKED:
+    if database.path is not None and target.dialect == PACK_DIALECT:
         offer_packs(database, notice)
     return database
 
@@ -135,4 +135,4 @@ def _recording(path: Path) -> Database:
 
 def _workers(target: Target) -> int:
     """Return the number of build processes: one per core, half where the device is the CPU itself."""
-    return max(1, cores() // 2) if target.on_host else cores()
+    return max(1, processor_count() // 2) if target.on_host else processor_count()

@@ -11,22 +11,22 @@ from statistics import median
 from attrs import asdict, define, evolve, field, frozen
 
 from ..passes import Decisions
-from ..passes.schedule import FIRST, Candidate
-from .course import HERE, Search
+from ..passes.schedule import RANKED_POINTS, Candidate
 from .learned import LearnedOrder
-from .problem import Problem
-from .proof import Proof
+from .pruning_certificate import PruningCertificate
+from .trace import HERE, SearchTrace
+from .tuning_task import TuningTask
 
 #: First candidates of the cost model that short searches try, to compare groups.
-COMPARED = 2
+QUICK_CANDIDATES = 2
 #: First candidates of a Bayesian search where no short search has tried more.
-BEGUN = 1
+FIRST_CANDIDATES = 1
 #: Strategies that end early, and those that continue in a deeper search.
-ENDLESS = {"frugal": "thorough"}
+DEEPER_STRATEGIES = {"frugal": "thorough"}
 
 #: Largest and smallest number of groups that are measured at once under a budget: when it ends, most of the rest is
 #: known.
-CHUNK, MIN_GROUPS_AT_ONCE = 96, 8
+MAX_GROUPS_AT_ONCE, MIN_GROUPS_AT_ONCE = 96, 8
 #: Assumed number of groups measured per second, until it is known.
 GROUPS_PER_SECOND = 4.0
 #: Phases of a compilation that belong to a search.
@@ -42,20 +42,20 @@ class Settings:
 
     At most `first` candidates by the cost model's order are tried, then `batch` per proposal, `most` in all; `patience`
     proposals may fail to improve by `tie`. A candidate that is `hopeless` times slower than the best is dropped after
-    `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search is stored as finished. `prove` requests
-    a pruning certificate at the end. A search that `remembers` begins with the best of other machines and ends with no
-    less than the best of longer ones before it. `libraries` lets routines of vendors' libraries replace kernels that
-    they beat. `aided` searches begin with the cost model's best candidates and skip those that a bound proves slower.
-    The slowest kernels are searched `deeper` so many times where a budget leaves time. A `correction` that was learned
-    from measurements changes the order of candidates. With `recalls`, the order uses measurements of the same task on
-    other machines, if there are enough. A `hasty` search skips candidates with long code, which a compiler takes long
-    for; other searches have equal patience for small and large proposals.
+    `runs` runs; `finalists` are timed in `make_search` turns. Only a `final` search is stored as finished. `prove`
+    requests a pruning certificate at the end. A search that `remembers` begins with the best of other machines and ends
+    with no less than the best of longer ones before it. `libraries` lets routines of vendors' libraries replace kernels
+    that they beat. `aided` searches begin with the cost model's best candidates and skip those that a bound proves
+    slower. The slowest kernels are searched `deeper` so many times where a budget leaves time. A `correction` that was
+    learned from measurements changes the order of candidates. With `recalls`, the order uses measurements of the same
+    task on other machines, if there are enough. A `hasty` search skips candidates with long code, which a compiler
+    takes long for; other searches have equal patience for small and large proposals.
     """
 
     strategy: str = "frugal"
     aided: bool = True
     model: str = "bound"
-    first: int = FIRST
+    first: int = RANKED_POINTS
     batch: int = 3
     most: int = 40
     patience: int = 2
@@ -74,23 +74,23 @@ class Settings:
     deeper: int = 2
     hasty: bool = True
 
-    def deepened(self, times: int) -> Settings:
+    def deeper_settings(self, times: int) -> Settings:
         """Return the settings of the next deeper search."""
         more = 1 + times
         return evolve(
             self, first=more * self.first, most=more * self.most, patience=more * max(1, self.patience), hasty=False,
-            strategy=ENDLESS.get(self.strategy, self.strategy),
+            strategy=DEEPER_STRATEGIES.get(self.strategy, self.strategy),
         )  # fmt: skip
 
 
 #: Short search, precise enough to compare groups of short searches with each other.
-QUICK = Settings(first=COMPARED, batch=0, most=COMPARED, patience=0, finalists=1, rounds=1, final=False, prove=False,
+QUICK_SEARCH = Settings(first=QUICK_CANDIDATES, batch=0, most=QUICK_CANDIDATES, patience=0, finalists=1, rounds=1, final=False, prove=False,
                  remembers=False, recalls=False)  # fmt: skip
 #: Single measurement of a kernel that would ship unmeasured.
-LOOK = evolve(QUICK, first=1, most=1, remembers=True)
+SINGLE_MEASUREMENT = evolve(QUICK_SEARCH, first=1, most=1, remembers=True)
 #: Seconds that the device takes to check and time a new kernel, and the largest share of a budget that is reserved for
 #: that.
-LOOKED, LOOKING = 0.05, 0.15
+SECONDS_PER_NEW_KERNEL, MAX_NEW_KERNEL_SHARE = 0.05, 0.15
 
 
 @frozen
@@ -107,7 +107,7 @@ class TunedChoice:
     origin: str = "measured"
     trials: int = 0
     first: float | None = None
-    proof: Proof | None = None
+    proof: PruningCertificate | None = None
     reason: str = ""
 
     def facts(self, key: str) -> dict[str, object]:
@@ -129,7 +129,7 @@ class TunedChoice:
 class Findings:
     """Results of a compilation: tuning tasks, choices, and the decision record."""
 
-    problems: tuple[Problem, ...]
+    problems: tuple[TuningTask, ...]
     choices: tuple[TunedChoice, ...]
     made: Decisions | None
 
@@ -169,7 +169,7 @@ class Statistics:
     rejected: list[Rejected] = field(factory=list)
     building: tuple[float, int] = (0.0, 0)  #: total build seconds of candidates, and their number
     clock: Callable[[], float] = time.monotonic
-    searches: list[Search] = field(factory=list)
+    searches: list[SearchTrace] = field(factory=list)
 
     def record(self) -> dict[str, object]:
         """Return the figures as JSON values."""
@@ -233,7 +233,7 @@ class Pace:
 
     def size(self, seconds: float) -> int:
         """Return the number of groups to measure in the given seconds."""
-        return int(min(CHUNK, max(MIN_GROUPS_AT_ONCE, self.rate * seconds)))
+        return int(min(MAX_GROUPS_AT_ONCE, max(MIN_GROUPS_AT_ONCE, self.rate * seconds)))
 
     def note(self, seconds: float, count: int) -> None:
         """Add the time of measuring some groups."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from .database import Trial
+from .database import Measurement
 from .selector import MeasuredSelector
 from .settings import Statistics
 
@@ -37,14 +37,14 @@ def summary_values(selector: MeasuredSelector) -> dict[str, object]:
     return values
 
 
-def tried(selector: MeasuredSelector) -> dict[str, list[Trial]]:
+def measured_candidates(selector: MeasuredSelector) -> dict[str, list[Measurement]]:
     """Return the measurements of each kernel by its task's key, fastest first.
 
     Failed ones come last.
     """
     database = selector.tuner.resources.database
     return {
-        p.key: sorted(database.trials(p), key=lambda t: (not t.ok, t.seconds or 0.0, t.schedule))
+        p.key: sorted(database.measurements(p), key=lambda t: (not t.ok, t.seconds or 0.0, t.schedule))
         for p in selector.problems
     }
 

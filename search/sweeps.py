@@ -12,25 +12,25 @@ from typing import TypeAlias
 
 from attrs import define, field
 
-from ..ir import WHOLE, PassError
-from .build import DRAW_LIMIT, Done, Scored
-from .problem import schedule_text
+from ..ir import FULL_SHARE, PassError
+from .build import DRAW_LIMIT, JobResult, ScoredCandidate
+from .build_queue import BuildQueue
 from .resources import Resources
-from .sample_points import Drawn
+from .sample_points import SampledCandidates
 from .settings import Settings
-from .task import Entry, SearchTask
-from .trials import Trials
+from .task_record import Entry, TaskRecord
+from .tuning_task import schedule_text
 
 #: Tasks whose candidates are sampled and built before the current one is finished.
-AHEAD = 4
+PREFETCHED_TASKS = 4
 #: Relative difference of clocks from those of an earlier sweep, at most.
 MAX_CLOCK_DRIFT = 0.05
 #: Results of an earlier sweep that was cut short: outcome and samples by task and schedule.
-KeptPoints: TypeAlias = dict[str, dict[str, tuple[str, list[float]]]]
+StoredResults: TypeAlias = dict[str, dict[str, tuple[str, list[float]]]]
 
 
 @define(eq=False)
-class PointList(SearchTask):
+class CandidateList(TaskRecord):
     """Sampled candidates that are timed one by one, without a search.
 
     `turn` is the number of the list among those that are timed together.
@@ -55,7 +55,7 @@ class PointList(SearchTask):
 
 
 @define(eq=False)
-class Sweep(PointList):
+class Sweep(CandidateList):
     """Sample of `count` candidates of a task, compared with the `chosen` one.
 
     Faster ones are timed again with it at the end.
@@ -63,7 +63,7 @@ class Sweep(PointList):
 
     chosen: Entry = field(kw_only=True)
     count: int = field(kw_only=True)
-    drawn: Drawn | None = None
+    drawn: SampledCandidates | None = None
 
     @property
     def best(self) -> Entry:
@@ -71,16 +71,16 @@ class Sweep(PointList):
         return self.chosen
 
 
-class Sweeps:
+class SweepRunner:
     """Time sweeps one by one, while workers build the next ones.
 
     Results of an earlier sweep are in `kept`, where those of interrupted sweeps are stored too.
     """
 
-    def __init__(self, resources: Resources, settings: Settings, kept: KeptPoints | None = None) -> None:
+    def __init__(self, resources: Resources, settings: Settings, kept: StoredResults | None = None) -> None:
         self._resources = resources
         self._settings = settings
-        self._trials = Trials(resources, settings)
+        self._trials = BuildQueue(resources, settings)
         self._kept = {} if kept is None else kept
 
     def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
@@ -88,13 +88,13 @@ class Sweeps:
 
         Yield each sweep when it is finished.
         """
-        self._resources.share = WHOLE
+        self._resources.share = FULL_SHARE
         remaining = enumerate(sweeps)
         begun: list[Sweep] = []
         try:
             with self._resources.interruptible():
                 while not self._resources.over():
-                    for turn, sweep in islice(remaining, AHEAD - len(begun)):
+                    for turn, sweep in islice(remaining, PREFETCHED_TASKS - len(begun)):
                         begun.append(sweep)
                         self._begin(sweep, turn)
                     if not begun:
@@ -111,7 +111,7 @@ class Sweeps:
             if not self._resources.complete:
                 self._resources.close()
 
-    def compare(self, task: SearchTask, entries: Sequence[Entry]) -> None:
+    def compare(self, task: TaskRecord, entries: Sequence[Entry]) -> None:
         """Time candidates again, in turns, so that clock drift affects all equally.
 
         Workers go on meanwhile.
@@ -121,8 +121,8 @@ class Sweeps:
             entry.samples = []
         for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
             if entry.outcome == "ok" and not self._resources.over():
-                self._trials.measurements.again(task, entry)
-                self._trials.loop.take_in()
+                self._trials.runner.time_again(task, entry)
+                self._trials.loop.receive()
 
     def _store(self, sweep: Sweep) -> None:
         """Store results of a sweep that was cut short."""
@@ -148,7 +148,7 @@ class Sweeps:
         """Have candidates of a sweep sampled, and its choice built before them."""
         sweep.turn = turn
         self._resources.database.register(sweep.problem)
-        self._trials.refer(sweep)
+        self._trials.prepare_reference(sweep)
         sweep.entries[sweep.chosen.text] = sweep.chosen
         self._trials.build(sweep, sweep.chosen, turn)
         wanted = self._settings.model, sweep.count, self._settings.seed
@@ -156,7 +156,7 @@ class Sweeps:
             sweep, lambda done: self._take_sample(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT
         )
 
-    def _take_sample(self, sweep: Sweep, done: Done) -> None:
+    def _take_sample(self, sweep: Sweep, done: JobResult) -> None:
         if done.value is None:
             raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
         sweep.drawn, kept = done.value, self._kept.get(sweep.problem.key, {})
@@ -164,7 +164,7 @@ class Sweeps:
             text = schedule_text(candidate.schedule)
             if text in sweep.entries:
                 continue
-            entry = sweep.entries[text] = Entry(Scored(None, candidate), text)
+            entry = sweep.entries[text] = Entry(ScoredCandidate(None, candidate), text)
             if text in kept:
                 entry.outcome, entry.samples = kept[text]
             else:

@@ -25,7 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
-from cuts.tests.declared import SKIPPED, declared
+from cuts.tests.declared import HEADER_GUARD_OPTION, declare_functions
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW = (
@@ -133,9 +133,9 @@ def _declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, s
     """Build a program without PoCL's header, where the PoCL that comes as a package is its compiler."""
     platform = self.choice.platform
     packaged = platform.name == device._POCL and device._version(platform) == (3, 0)
-    program = declared(source) if packaged else None
+    program = declare_functions(source) if packaged else None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device, "_OPTIONS", [*device._OPTIONS, *([SKIPPED] if program else [])])
+        patch.setattr(device, "_OPTIONS", [*device._OPTIONS, *([HEADER_GUARD_OPTION] if program else [])])
         return build(self, program or source)
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 #: Defining it makes PoCL skip the header.
-SKIPPED = "-D_OPENCL_H_"
+HEADER_GUARD_OPTION = "-D_OPENCL_H_"
 _FOLDER = ".libs/share/pocl/include"
 _UNIT = re.compile(r"^#(?:.*\\\n)*.*$|^[^\s#/][^;]*;", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\b(\w+)\s*\(")
 _WORD = re.compile(r"\w+")
 
 
-def declared(source: str) -> str | None:
+def declare_functions(source: str) -> str | None:
     """Return a program without headers, or None without a packaged PoCL."""
     if not _units():
         return None

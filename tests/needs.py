@@ -32,10 +32,10 @@ def opencl_reason() -> str:
 @cache
 def cuda_reason() -> str:
     """Why no CUDA kernel can run here; empty when one can."""
-    from cuts.backends.cuda.query import installed
+    from cuts.backends.cuda.query import import_driver
 
     try:
-        driver = installed()
+        driver = import_driver()
     except ImportError:
         return "neither PyCUDA nor cuda-bindings is installed"
     try:
@@ -81,7 +81,7 @@ def needs_disassembler(test: Test) -> Test:
     return cast(Test, _skip(missing)(test))
 
 
-def disassembled(code: bytes, folder: Path) -> str:
+def disassemble(code: bytes, folder: Path) -> str:
     """Return the instructions of a cubin as text."""
     path = folder / "one.cubin"
     path.write_bytes(code)

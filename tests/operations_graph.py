@@ -87,7 +87,7 @@ def bench_of(uses: Sequence[Use], backward: bool = False) -> Bench:
     return Bench(graph, Spec(builder.gradients.registry, dict(builder.gradients.texts)), builder.inputs)
 
 
-def trained(bench: Bench) -> Bench:
+def with_constants(bench: Bench) -> Bench:
     """Return a bench with constants for all operands but the first.
 
     The constants stand for weights.

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from ..frontends import open_weights
-from ..ir import Array, CutsError, DType, TensorType, UsageError, whole_file
+from ..ir import Array, CutsError, DType, TensorType, UsageError, atomic_write
 
 #: Names of the losses, and of the tensors of the state: this prefix and the tensor's name.
 _LOSSES, _STATE = "losses", "state."
@@ -39,7 +39,7 @@ class Checkpoint:
         Raises `UsageError` where it cannot be written.
         """
         arrays = {f"{_STATE}{name}": np.asarray(array, order="C") for name, array in self.state.items()}
-        with whole_file(path, "checkpoint", (SafetensorError,)) as part:
+        with atomic_write(path, "checkpoint", (SafetensorError,)) as part:
             save_file({_LOSSES: np.asarray(self.losses, np.float64), **arrays}, str(part))
 
 

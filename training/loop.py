@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..compile import CompiledPlan
 from ..ir import Array, TensorType, UsageError
-from ..runtime import CarriedSession
+from ..runtime import DonatedSession
 from .checkpoint import Checkpoint, load_checkpoint
 
 Batch = Mapping[str, object]
@@ -37,7 +37,7 @@ class _OnDevice:
     """Steps whose state stays on the device."""
 
     def __init__(self, plan: CompiledPlan, carried: Mapping[str, str], state: Batch, wanted: Sequence[str]) -> None:
-        self._runs = CarriedSession(plan.session, carried)
+        self._runs = DonatedSession(plan.session, carried)
         self._first: Batch | None = state
         self._fixed = {name: value for name, value in state.items() if name not in carried}
         self._start = {name: np.asarray(state[name]) for name in carried}
@@ -47,7 +47,7 @@ class _OnDevice:
         first, self._first = self._first, None
         if first is not None:
             return self._runs.begin({**first, **batch}, self._wanted)
-        return self._runs.go_on({**self._fixed, **batch}, self._wanted)
+        return self._runs.run_next({**self._fixed, **batch}, self._wanted)
 
     def state(self) -> dict[str, Array]:
         return self._runs.state() if self._first is None else self._start
@@ -73,8 +73,8 @@ class _OnHost:
 class TrainingLoop:
     """Configuration of a training loop.
 
-    `carried` maps inputs to the outputs that replace them; `checkpoint` is a file, written after each `every` steps;
-    `notice` is called after each step; `progress` shows a bar (by default on a terminal).
+    `streamed_registers` maps inputs to the outputs that replace them; `checkpoint` is a file, written after each
+    `every` steps; `notice` is called after each step; `progress` shows a bar (by default on a terminal).
     """
 
     plan: CompiledPlan

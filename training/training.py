@@ -6,8 +6,8 @@ It compiles like any other.
     plan = training.build("opencl")
     trained = training.run(batches, plan, checkpoint="state.safetensors", every=100)
 
-Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: the output `w.next` is the
-input `w` of the next step. The learning rate is an input too, so that it may change without compiling
+Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: the output `w.next_task`
+is the input `w` of the next step. The learning rate is an input too, so that it may change without compiling
 again.
 """
 
@@ -34,12 +34,12 @@ from ..ir import (
     Target,
     TensorType,
     UsageError,
+    atomic_write,
     quote,
     verify_graph,
-    whole_file,
 )
 from ..ops.gradient import Gradients
-from ..passes.graph import DropRepetition, differentiate_graph, fresh_name, prune
+from ..passes.graph import SinkBroadcasts, differentiate_graph, fresh_name, prune
 from .checkpoint import Checkpoint
 from .loop import TrainingLoop
 from .optimisers import Optimiser
@@ -54,8 +54,8 @@ Run: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, Any]]
 class Training:
     """Training graph, its vocabulary, and the state between steps.
 
-    `carried` maps an input to the output that is its value in the next step; `initial` has the values of the first one.
-    `gradients` names the gradient of each parameter in the graph; without an optimiser these are outputs.
+    `streamed_registers` maps an input to the output that is its value in the next step; `initial` has the values of the
+    first one. `gradients` names the gradient of each parameter in the graph; without an optimiser these are outputs.
     """
 
     graph: Graph
@@ -142,7 +142,7 @@ class Training:
         Raises `UsageError` where they cannot be written.
         """
         save_graph(self.graph, path)
-        with whole_file(Path(path).with_suffix(".cuts"), "declarations") as part:
+        with atomic_write(Path(path).with_suffix(".cuts"), "declarations") as part:
             part.write_text("\n".join(self.spec.texts.values()), encoding="utf-8")
 
 
@@ -176,7 +176,7 @@ def grad(
             )
         loss = results[0]
     # Before there are gradients: that of a repeated tensor is one sum then, and not a tensor for each repetition.
-    graph = DropRepetition(vocabulary.registry.instances).shorten(graph)
+    graph = SinkBroadcasts(vocabulary.registry.instances).sink(graph)
     state = graph.interface.state.values()
     kept = {tensor.input: tensor.output for tensor in state}
     builder = _Builder(graph, vocabulary, loss, optimiser, {**kept, **(updates or {})}, given)

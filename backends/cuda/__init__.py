@@ -2,16 +2,16 @@
 
 from .calibrate import load_ceilings, measure_ceilings, save_ceilings
 from .ceiling_kernels import empty_kernel
-from .chains import CudaChains
 from .compile import Cubin, begin_compiling, compile_kernel, compile_kernels, find_toolchain, toolchains
 from .device import CudaDevice
+from .launch_sequence import CudaSequenceLauncher
 from .query import driver, query_target
 from .transfers import CudaTransfers
 
 __all__ = [
     "Cubin",
-    "CudaChains",
     "CudaDevice",
+    "CudaSequenceLauncher",
     "CudaTransfers",
     "begin_compiling",
     "compile_kernel",

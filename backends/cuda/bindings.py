@@ -17,7 +17,7 @@ from .calls import DriverCalls, DriverError, PrimaryContext
 from .handles import DriverEvent, DriverMemory, DriverModule, DriverStream
 
 #: Environment variable with the number of the device to open, as for PyCUDA.
-ORDINAL = "CUDA_DEVICE"
+ORDINAL_VARIABLE = "CUDA_DEVICE"
 
 
 class _Names:
@@ -46,13 +46,13 @@ class BindingsDriver(DriverCalls):
 
     def init(self) -> None:
         """Start the driver."""
-        self.checked(self.cu.cuInit(0))
+        self.check(self.cu.cuInit(0))
 
     def open(self) -> PrimaryContext:
         """Make the device's primary context permanently current in this thread."""
         if self.context is None:
-            device = self.checked(self.cu.cuDeviceGet(int(os.environ.get(ORDINAL, "0"))))
-            self.context = PrimaryContext(self, device, self.checked(self.cu.cuDevicePrimaryCtxRetain(device)))
+            device = self.check(self.cu.cuDeviceGet(int(os.environ.get(ORDINAL_VARIABLE, "0"))))
+            self.context = PrimaryContext(self, device, self.check(self.cu.cuDevicePrimaryCtxRetain(device)))
             self.context.push()
         return self.context
 
@@ -64,48 +64,48 @@ class BindingsDriver(DriverCalls):
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Fill bytes."""
-        self.checked(self.cu.cuMemsetD8(address, value, count))
+        self.check(self.cu.cuMemsetD8(address, value, count))
 
     def memset_d32_async(self, address: int, value: int, count: int, stream: DriverStream) -> None:
         """Fill words on a stream."""
-        self.checked(self.cu.cuMemsetD32Async(address, value, count, stream.raw))
+        self.check(self.cu.cuMemsetD32Async(address, value, count, stream.raw))
 
     def memcpy_htod(self, destination: int, source: Array) -> None:
         """Copy a dense array to the device."""
-        self.checked(self.cu.cuMemcpyHtoD(destination, source.ctypes.data, source.nbytes))
+        self.check(self.cu.cuMemcpyHtoD(destination, source.ctypes.data, source.nbytes))
 
     def memcpy_dtoh(self, destination: Array, source: int) -> None:
         """Copy to a dense array."""
-        self.checked(self.cu.cuMemcpyDtoH(destination.ctypes.data, source, destination.nbytes))
+        self.check(self.cu.cuMemcpyDtoH(destination.ctypes.data, source, destination.nbytes))
 
     def memcpy_htod_async(self, destination: int, source: Array, stream: DriverStream) -> None:
         """Copy a dense array to the device on a stream."""
-        self.checked(self.cu.cuMemcpyHtoDAsync(destination, source.ctypes.data, source.nbytes, stream.raw))
+        self.check(self.cu.cuMemcpyHtoDAsync(destination, source.ctypes.data, source.nbytes, stream.raw))
 
     def memcpy_dtoh_async(self, destination: Array, source: int, stream: DriverStream) -> None:
         """Copy to a dense array on a stream."""
-        self.checked(self.cu.cuMemcpyDtoHAsync(destination.ctypes.data, source, destination.nbytes, stream.raw))
+        self.check(self.cu.cuMemcpyDtoHAsync(destination.ctypes.data, source, destination.nbytes, stream.raw))
 
     def memcpy_dtod_async(self, destination: int, source: int, nbytes: int, stream: DriverStream) -> None:
         """Copy within the device on a stream."""
-        self.checked(self.cu.cuMemcpyDtoDAsync(destination, source, nbytes, stream.raw))
+        self.check(self.cu.cuMemcpyDtoDAsync(destination, source, nbytes, stream.raw))
 
     def pagelocked_empty(self, count: int, dtype: str) -> Array:
         """Return an array in pinned host memory."""
         nbytes = count * np.dtype(dtype).itemsize
-        address = int(self.checked(self.cu.cuMemHostAlloc(nbytes, 0)))
+        address = int(self.check(self.cu.cuMemHostAlloc(nbytes, 0)))
         owner = (ctypes.c_uint8 * nbytes).from_address(address)
         self.release(owner, self.cu.cuMemFreeHost, address)
         return np.ctypeslib.as_array(owner).view(dtype)
 
     def mem_get_info(self) -> tuple[int, int]:
         """Return the bytes that are free, and all there are."""
-        free, total = self.checked(self.cu.cuMemGetInfo())
+        free, total = self.check(self.cu.cuMemGetInfo())
         return int(free), int(total)
 
     def get_driver_version(self) -> int:
         """Return the driver's newest supported CUDA version, as 1000 times its number."""
-        return int(self.checked(self.cu.cuDriverGetVersion()))
+        return int(self.check(self.cu.cuDriverGetVersion()))
 
     # ---- work
 
@@ -132,10 +132,10 @@ class _Contexts:
         return GpuDevice(self._driver, self._driver.open().device)
 
     def synchronize(self) -> None:
-        self._driver.checked(self._driver.cu.cuCtxSynchronize())
+        self._driver.check(self._driver.cu.cuCtxSynchronize())
 
     def pop(self) -> None:
-        self._driver.checked(self._driver.cu.cuCtxPopCurrent())
+        self._driver.check(self._driver.cu.cuCtxPopCurrent())
 
 
 class _Devices:
@@ -143,7 +143,7 @@ class _Devices:
         self._driver = driver
 
     def count(self) -> int:
-        return int(self._driver.checked(self._driver.cu.cuDeviceGetCount()))
+        return int(self._driver.check(self._driver.cu.cuDeviceGetCount()))
 
 
 class GpuDevice:
@@ -154,12 +154,12 @@ class GpuDevice:
 
     def name(self) -> str:
         """The model's name."""
-        found: bytes = self._driver.checked(self._driver.cu.cuDeviceGetName(256, self._raw))
+        found: bytes = self._driver.check(self._driver.cu.cuDeviceGetName(256, self._raw))
         return found.split(b"\0")[0].decode()
 
     def get_attribute(self, attribute: Any) -> int:
         """Return the value of an attribute."""
-        return int(self._driver.checked(self._driver.cu.cuDeviceGetAttribute(attribute, self._raw)))
+        return int(self._driver.check(self._driver.cu.cuDeviceGetAttribute(attribute, self._raw)))
 
     def compute_capability(self) -> tuple[int, int]:
         """Return major and minor number."""

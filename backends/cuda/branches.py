@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..device import Launch
-from .edges import calls_with_data
+from .graph_edges import calls_with_data
 
 #: Driver calls that read and set the dependencies of a recorded stream.
-INFO, FOLLOW = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
+INFO, UPDATE = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
 Call: TypeAlias = Callable[..., tuple[Any, ...]]
 
 
 def can_branch(cu: Any) -> bool:
     """Return whether the bindings and the driver support concurrent launches."""
-    return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, FOLLOW)) is not None
+    return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, UPDATE)) is not None
 
 
 def record_branches(
@@ -30,7 +30,7 @@ def record_branches(
     checked: Callable[[tuple[Any, ...]], Any],
 ) -> None:
     """Launch everything on a recorded stream, each after its dependencies."""
-    calls = calls_with_data(cu, (INFO, FOLLOW))
+    calls = calls_with_data(cu, (INFO, UPDATE))
     assert calls is not None, "whoever asks has looked whether the driver can"
     graph, _ = _capture_state(stream, calls[INFO], checked)
     begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
@@ -40,7 +40,7 @@ def record_branches(
         dependencies = dict.fromkeys(node for number in each for node in ends[number])
         nodes = list(dependencies) or begin
         plain = [cu.CUgraphEdgeData() for _ in nodes]
-        checked(calls[FOLLOW](stream, nodes, plain, len(nodes), only))
+        checked(calls[UPDATE](stream, nodes, plain, len(nodes), only))
         launch()
         ends.append(_capture_state(stream, calls[INFO], checked)[1])
 

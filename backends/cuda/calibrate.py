@@ -1,8 +1,8 @@
 """Calibration of a CUDA device: measured ceilings that lower bounds divide by.
 
 Each ceiling has a small kernel that uses one resource. The best of several runs counts, because a ceiling is the limit
-of the device, and `calibrated` adds 3 % on top, so that a bound made of ceilings stays a bound. Results are stored per
-device in the cache folder.
+of the device, and `calibrate_target` adds 3 % on top, so that a bound made of ceilings stays a bound. Results are
+stored per device in the cache folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cattrs
 import numpy as np
 from attrs import asdict, evolve, fields, frozen
 
-from ...ir import MATRIX_ATOMS, BackendError, KernelFunction, Target, whole_file
+from ...ir import MMA_INSTRUCTIONS, BackendError, KernelFunction, Target, atomic_write
 from ..cache import cache_key, cache_root
 from ..device import Device, Launch, Pointer
 from .ceiling_kernels import (
@@ -75,7 +75,7 @@ def measure_ceilings(device: Device) -> Ceilings:
     return _Calibrator(device).run()
 
 
-def calibrated(target: Target, ceilings: Ceilings | None) -> Target:
+def calibrate_target(target: Target, ceilings: Ceilings | None) -> Target:
     """Return the target with measured ceilings instead of described ones.
 
     Latencies shrink by the head-room, rates grow.
@@ -107,7 +107,7 @@ def save_ceilings(ceilings: Ceilings) -> Path | None:
     """
     path = _path(ceilings.device)
     if path is not None:
-        with whole_file(path, "ceilings") as draft:
+        with atomic_write(path, "ceilings") as draft:
             draft.write_text(json.dumps(asdict(ceilings), indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -292,5 +292,5 @@ KERNELS: tuple[Callable[[], KernelFunction], ...] = (
     lambda: barrier_kernel(1024, 128),
     lambda: chase_kernel(64, _CHASE),
     clock_kernel,
-    *(partial(atom_kernel, name, 16, 132) for name in MATRIX_ATOMS),
+    *(partial(atom_kernel, name, 16, 132) for name in MMA_INSTRUCTIONS),
 )

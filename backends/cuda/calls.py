@@ -20,11 +20,11 @@ class PrimaryContext:
 
     def push(self) -> None:
         """Make it current in this thread."""
-        self._calls.checked(self._calls.cu.cuCtxPushCurrent(self._raw))
+        self._calls.check(self._calls.cu.cuCtxPushCurrent(self._raw))
 
     def pop(self) -> None:
         """Restore the previously current context."""
-        self._calls.checked(self._calls.cu.cuCtxPopCurrent())
+        self._calls.check(self._calls.cu.cuCtxPopCurrent())
 
 
 class DriverCalls:
@@ -37,7 +37,7 @@ class DriverCalls:
         self.cu: Any = cu or import_module("cuda.bindings.driver")
         self.context: PrimaryContext | None = None
 
-    def checked(self, result: Sequence[Any]) -> Any:
+    def check(self, result: Sequence[Any]) -> Any:
         """Return the result of a call.
 
         Raises `DriverError` where it failed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir import MATRIX_ATOMS, Argument, DType, KernelFunction
+from ...ir import MMA_INSTRUCTIONS, Argument, DType, KernelFunction
 from ..source import DIALECTS
 
 #: Default number of threads of a block.
@@ -162,7 +162,7 @@ def atom_kernel(name: str, trips: int, blocks: int) -> KernelFunction:
 
     Each block runs independent chains of accumulators, with `ATOM_WARPS` warps for each quarter of an SM.
     """
-    atom = MATRIX_ATOMS[name]
+    atom = MMA_INSTRUCTIONS[name]
     dialect = DIALECTS["cuda"]
     kind = dialect.type(atom.accumulator)
     held = [f"d[k][{n}]" for n in range(atom.c.registers)]

@@ -21,10 +21,10 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from ...ir import BackendError, KernelFunction, UsageError, cores
+from ...ir import BackendError, KernelFunction, UsageError, processor_count
 from ..cache import KernelStore, cache_key
+from ..compiler_diagnostics import compile_error
 from ..library import DIALECT
-from ..refused import refused
 
 _TIMEOUT = 120.0
 #: Report of ptxas, and macros of math.h, which nvcc includes and NVRTC does not.
@@ -121,7 +121,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     try:
         code, log = tool.compile(kernel.source, arch, timeout)
     except _Rejected as error:
-        raise refused(kernel, f"{arch} with {tool.name} {tool.version}", kernel.source, str(error)) from None
+        raise compile_error(kernel, f"{arch} with {tool.name} {tool.version}", kernel.source, str(error)) from None
     cubin = _read_log(code, log)
     store.put(key, _pack(cubin))
     return cubin
@@ -144,7 +144,7 @@ def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float
     Library steps have no generated code.
     """
     unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
-    with ThreadPoolExecutor(max_workers=cores()) as pool:
+    with ThreadPoolExecutor(max_workers=processor_count()) as pool:
         cubins = dict(
             zip(unique, pool.map(lambda kernel: compile_kernel(kernel, arch, timeout), unique.values()), strict=True)
         )

@@ -14,12 +14,12 @@ from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
 from .compile import compile_kernels
-from .hold import Hold
+from .gap_free_timing import GapFreeSampler
 from .query import current_device, driver, primary_context
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Launches with an event that the host issues while the device writes twice its L2 cache.
-HIDDEN = 2
+LAUNCHES_PER_FLUSH = 2
 
 
 @frozen
@@ -67,7 +67,7 @@ class CudaDevice(Device):
             self._stream = self._driver.Stream()
         self.stream_handle = int(self._stream.handle)
         self._flush: Any = None
-        self.hold = Hold()
+        self.sampler = GapFreeSampler()
 
     def _check_architecture(self, arch: str, major: int, minor: int) -> None:
         digits = arch.removeprefix("sm_").rstrip("af")
@@ -189,11 +189,11 @@ class CudaDevice(Device):
         replay = capture_branches(launches, waits, self._stream.handle, self.target.arch)
         return replay or super().capture_branches(launches, waits)
 
-    def passing(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
+    def evict_first(self, place: Pointer, nbytes: int) -> AbstractContextManager[None]:
         """Context manager: recorded launches read evict-first bytes in the L2 cache."""
-        from .passing import passing_on
+        from .l2_policy import evict_first_on
 
-        return passing_on(self.stream_handle, _address(place), nbytes)
+        return evict_first_on(self.stream_handle, _address(place), nbytes)
 
     def synchronize(self) -> None:
         """Wait for the device's stream."""
@@ -219,7 +219,7 @@ class CudaDevice(Device):
             run()
         if not cold:
             return Timing(tuple(self._sample([run], 0)[0][0] for _ in range(repeats)))
-        taken = self.hold.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
+        taken = self.sampler.samples(repeats, lambda pieces: self._sample([run], pieces, warm))
         return Timing(tuple(seconds for (seconds,) in taken))
 
     def time_each(self, runs: Sequence[Launch], *, warmup: int = 1, repeats: int = 10) -> tuple[Timing, ...]:
@@ -227,10 +227,10 @@ class CudaDevice(Device):
 
         The device is kept busy until the host has launched all of them.
         """
-        least = 1 + len(runs) // HIDDEN
+        least = 1 + len(runs) // LAUNCHES_PER_FLUSH
         for _ in range(warmup):
             self._sample(runs, least)
-        taken = self.hold.samples(repeats, lambda pieces: self._sample(runs, least * pieces))
+        taken = self.sampler.samples(repeats, lambda pieces: self._sample(runs, least * pieces))
         return tuple(Timing(tuple(samples)) for samples in zip(*taken, strict=True))
 
     def _sample(

@@ -14,7 +14,7 @@ from typing import Any
 from ...ir import BackendError
 from ..device import Launch
 from .branches import can_branch, record_branches
-from .overlap import overlap_launches
+from .programmatic_launch import enable_programmatic_launch
 
 #: Bindings that record a graph now, in this thread.
 RECORDING: ContextVar[Any] = ContextVar("RECORDING", default=None)
@@ -74,7 +74,7 @@ def _capture(cu: Any, run: Launch, stream: Any, arch: str) -> Launch:
     finally:
         RECORDING.reset(recording)
         graph = checked(cu.cuStreamEndCapture(stream))
-    overlap_launches(graph, cu, checked, arch)
+    enable_programmatic_launch(graph, cu, checked, arch)
     executable = checked(cu.cuGraphInstantiate(graph, 0))
     checked(cu.cuGraphDestroy(graph))
 

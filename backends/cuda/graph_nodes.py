@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from ...ir import BackendError, KernelFunction
-from ..chains import BlockPlace, Copied
 from ..device import Buffer, Pointer
+from ..launch_sequence import BlockAddress, Copy
 from ..library import Routine
 from .device import CudaDevice, Foreign
-from .passing import pass_through
+from .l2_policy import set_evict_first
 
 
 class NodeDriver(Protocol):
@@ -24,7 +24,7 @@ class NodeDriver(Protocol):
     cu: Any
     context: Any
 
-    def checked(self, result: tuple[Any, ...]) -> Any: ...
+    def check(self, result: tuple[Any, ...]) -> Any: ...
     @property
     def foreign(self) -> CudaDevice: ...
 
@@ -37,7 +37,7 @@ class KernelNode:
         driver: NodeDriver,
         function: Any,
         kernel: KernelFunction,
-        places: Sequence[BlockPlace],
+        places: Sequence[BlockAddress],
         passing: tuple[int, int] | None = None,
     ) -> None:
         self.places, self.passing = tuple(places), passing
@@ -64,27 +64,27 @@ class KernelNode:
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
         self.set(addresses)
-        self.handle = self.driver.checked(
+        self.handle = self.driver.check(
             self.driver.cu.cuGraphAddKernelNode(graph, before or None, len(before), self.params)
         )
         if self.passing is not None:
             argument, nbytes = self.passing
-            pass_through(self.driver.cu, self.handle, self.values[argument], nbytes)
+            set_evict_first(self.driver.cu, self.handle, self.values[argument], nbytes)
 
     def update(self, executable: Any, addresses: Sequence[int]) -> None:
         self.set(addresses)
-        self.driver.checked(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, self.handle, self.params))
+        self.driver.check(self.driver.cu.cuGraphExecKernelNodeSetParams(executable, self.handle, self.params))
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         self.set(addresses)
         function, *geometry = self.shape
-        self.driver.checked(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.arguments, 0))
+        self.driver.check(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.arguments, 0))
 
 
 class CopyNode:
     """A copy within the device."""
 
-    def __init__(self, driver: NodeDriver, copied: Copied) -> None:
+    def __init__(self, driver: NodeDriver, copied: Copy) -> None:
         self.driver, self.copied = driver, copied
         self.places = (copied.source, copied.destination)
         self.handle: Any = None
@@ -100,26 +100,26 @@ class CopyNode:
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
         params = self._params(addresses)
-        self.handle = self.driver.checked(
+        self.handle = self.driver.check(
             self.driver.cu.cuGraphAddMemcpyNode(graph, before or None, len(before), params, self.driver.context)
         )
 
     def update(self, executable: Any, addresses: Sequence[int]) -> None:
         params = self._params(addresses)
-        self.driver.checked(
+        self.driver.check(
             self.driver.cu.cuGraphExecMemcpyNodeSetParams(executable, self.handle, params, self.driver.context)
         )
 
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         source, destination = (addresses[place.block] + place.offset for place in self.places)
-        self.driver.checked(self.driver.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream))
+        self.driver.check(self.driver.cu.cuMemcpyDtoDAsync(destination, source, self.copied.nbytes, stream))
 
 
 class RoutineNode:
     """Library routine as a child graph, bound again where tensors moved."""
 
     def __init__(
-        self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockPlace]
+        self, driver: NodeDriver, routine: Routine, kernel: KernelFunction, places: Sequence[BlockAddress]
     ) -> None:
         self.driver, self.routine, self.kernel, self.places = driver, routine, kernel, tuple(places)
         self.handle: Any = None
@@ -134,22 +134,22 @@ class RoutineNode:
             device.synchronize()
             stream = cu.CUstream(device.stream_handle)
             mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            self.driver.checked(cu.cuStreamBeginCapture(stream, mode))
+            self.driver.check(cu.cuStreamBeginCapture(stream, mode))
             try:
                 self.launched()
             finally:
-                graph = self.driver.checked(cu.cuStreamEndCapture(stream))
+                graph = self.driver.check(cu.cuStreamEndCapture(stream))
         return graph
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
         child = self._graph(addresses)
-        cu, checked = self.driver.cu, self.driver.checked
+        cu, checked = self.driver.cu, self.driver.check
         self.handle = checked(cu.cuGraphAddChildGraphNode(graph, before or None, len(before), child))
         checked(cu.cuGraphDestroy(child))  # the node has a copy
 
     def update(self, executable: Any, addresses: Sequence[int]) -> None:
         child = self._graph(addresses)
-        cu, checked = self.driver.cu, self.driver.checked
+        cu, checked = self.driver.cu, self.driver.check
         checked(cu.cuGraphExecChildGraphNodeSetParams(executable, self.handle, child))
         checked(cu.cuGraphDestroy(child))
 
@@ -165,16 +165,16 @@ class RoutineNode:
 
 
 #: Node of a launch sequence.
-ChainNode: TypeAlias = KernelNode | CopyNode | RoutineNode
+SequenceNode: TypeAlias = KernelNode | CopyNode | RoutineNode
 
 
-def node_of(
+def make_node(
     driver: NodeDriver,
     loaded: Any,
     kernel: KernelFunction,
-    places: Sequence[BlockPlace],
+    places: Sequence[BlockAddress],
     passing: tuple[int, int] | None = None,
-) -> ChainNode:
+) -> SequenceNode:
     """Return the node that calls a loaded kernel or a routine.
 
     `passing` are the argument and the bytes that are evicted first from the cache, if any.

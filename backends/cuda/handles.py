@@ -16,7 +16,7 @@ class DriverMemory:
     """Device memory; its integer value is its address."""
 
     def __init__(self, calls: DriverCalls, nbytes: int) -> None:
-        self._address = int(calls.checked(calls.cu.cuMemAlloc(nbytes)))
+        self._address = int(calls.check(calls.cu.cuMemAlloc(nbytes)))
         calls.release(self, calls.cu.cuMemFree, self._address)
 
     def __int__(self) -> int:
@@ -28,13 +28,13 @@ class DriverStream:
 
     def __init__(self, calls: DriverCalls, flags: int) -> None:
         self._calls = calls
-        self.raw = calls.checked(calls.cu.cuStreamCreate(flags))
+        self.raw = calls.check(calls.cu.cuStreamCreate(flags))
         self.handle = int(self.raw)
         calls.release(self, calls.cu.cuStreamDestroy, self.raw)
 
     def synchronize(self) -> None:
         """Wait for all its work."""
-        self._calls.checked(self._calls.cu.cuStreamSynchronize(self.raw))
+        self._calls.check(self._calls.cu.cuStreamSynchronize(self.raw))
 
 
 class DriverEvent:
@@ -42,28 +42,28 @@ class DriverEvent:
 
     def __init__(self, calls: DriverCalls) -> None:
         self._calls = calls
-        self.raw = calls.checked(calls.cu.cuEventCreate(0))
+        self.raw = calls.check(calls.cu.cuEventCreate(0))
         calls.release(self, calls.cu.cuEventDestroy, self.raw)
 
     def record(self, stream: DriverStream) -> None:
         """Record it after all current work of a stream."""
-        self._calls.checked(self._calls.cu.cuEventRecord(self.raw, stream.raw))
+        self._calls.check(self._calls.cu.cuEventRecord(self.raw, stream.raw))
 
     def query(self) -> bool:
         """Return whether the device has reached it."""
         result = self._calls.cu.cuEventQuery(self.raw)
         if int(result[0]) == NOT_READY:
             return False
-        self._calls.checked(result)
+        self._calls.check(result)
         return True
 
     def synchronize(self) -> None:
         """Wait for it."""
-        self._calls.checked(self._calls.cu.cuEventSynchronize(self.raw))
+        self._calls.check(self._calls.cu.cuEventSynchronize(self.raw))
 
     def time_till(self, end: DriverEvent) -> float:
         """Return the milliseconds until another event."""
-        return float(self._calls.checked(self._calls.cu.cuEventElapsedTime(self.raw, end.raw)))
+        return float(self._calls.check(self._calls.cu.cuEventElapsedTime(self.raw, end.raw)))
 
 
 class DriverModule:
@@ -71,13 +71,13 @@ class DriverModule:
 
     def __init__(self, calls: DriverCalls, code: bytes) -> None:
         self._calls = calls
-        self._raw = calls.checked(calls.cu.cuModuleLoadData(code))
+        self._raw = calls.check(calls.cu.cuModuleLoadData(code))
         calls.release(self, calls.cu.cuModuleUnload, self._raw)
 
     def get_function(self, name: str) -> DriverFunction:
         """Return one of its kernels."""
         return DriverFunction(
-            self, self._calls, self._calls.checked(self._calls.cu.cuModuleGetFunction(self._raw, name.encode()))
+            self, self._calls, self._calls.check(self._calls.cu.cuModuleGetFunction(self._raw, name.encode()))
         )
 
 
@@ -89,7 +89,7 @@ class DriverFunction:
 
     def set_attribute(self, attribute: Any, value: int) -> None:
         """Set an attribute of the kernel."""
-        self._calls.checked(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
+        self._calls.check(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
 
     def prepare(self, kinds: str) -> None:
         """Declare the argument types: only addresses are supported."""
@@ -103,7 +103,7 @@ class DriverFunction:
         places = (ctypes.c_void_p * len(addresses))(
             *(ctypes.addressof(values) + n * ctypes.sizeof(ctypes.c_void_p) for n in range(len(addresses)))
         )
-        self._calls.checked(
+        self._calls.check(
             self._calls.cu.cuLaunchKernel(
                 self._raw, *_three(grid), *_three(block), shared_size, stream.raw, ctypes.addressof(places), 0
             )

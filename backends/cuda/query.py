@@ -17,7 +17,7 @@ from attrs import evolve
 from ...ir import BackendError, Target, UsageError
 from ..targets import DEFAULT_CUDA, described_device, described_target
 from .bindings import BindingsDriver
-from .calibrate import calibrated, load_ceilings
+from .calibrate import calibrate_target, load_ceilings
 
 #: fp32 lanes of one SM by compute capability; the architectures of the CUDA C++ Programming Guide's throughput table.
 _LANES = {"5": 128, "6.0": 64, "6": 128, "7": 64, "8.0": 64, "8": 128, "9": 128, "10": 128, "12": 128}
@@ -32,11 +32,11 @@ def driver() -> Any:
     Raises `BackendError` where both are missing, the driver does not start, or no device is visible.
     """
     try:
-        module = installed()
+        module = import_driver()
         module.init()
         if module.Device.count() == 0:
             raise BackendError("no CUDA device is visible", hint="check nvidia-smi and CUDA_VISIBLE_DEVICES")
-        opened()
+        open_context()
     except ImportError as error:
         raise BackendError(
             f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint="pip install 'cuts[cuda]'"
@@ -49,7 +49,7 @@ def driver() -> Any:
 
 
 @cache
-def installed() -> Any:
+def import_driver() -> Any:
     """Import PyCUDA, else NVIDIA's bindings.
 
     Raises `ImportError` where neither is installed.
@@ -61,9 +61,9 @@ def installed() -> Any:
 
 
 @cache
-def opened() -> tuple[Any, int]:
+def open_context() -> tuple[Any, int]:
     """Return the primary context, and the thread where it stays current."""
-    found = installed()
+    found = import_driver()
     context = found.open() if isinstance(found, BindingsDriver) else import_module("pycuda.autoprimaryctx").context
     return context, get_ident()
 
@@ -73,7 +73,7 @@ def primary_context() -> AbstractContextManager[None]:
 
     A context of PyCUDA is current in one thread at a time.
     """
-    context, home = opened()
+    context, home = open_context()
     return nullcontext() if get_ident() == home else _push_context(context)
 
 
@@ -136,4 +136,4 @@ def query_target() -> Target:
         # of as many SMs is the described one, with any memory.
         l2_bandwidth=base.l2_bandwidth if sms == base.NUM_SM else 64 * sms * clock,
     )
-    return calibrated(described, load_ceilings(described.name))
+    return calibrate_target(described, load_ceilings(described.name))

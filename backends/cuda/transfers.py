@@ -9,7 +9,7 @@ from typing import Any
 
 from ...ir import BackendError
 from ..device import Array, Pointer
-from .query import driver, opened
+from .query import driver, open_context
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream, so kernels go on meanwhile
 
@@ -19,7 +19,7 @@ class CudaTransfers:
 
     def __init__(self) -> None:
         self._driver = driver()
-        self._context = opened()[0]
+        self._context = open_context()[0]
         self._local = threading.local()
 
     def prepare(self) -> None:
@@ -37,7 +37,7 @@ class CudaTransfers:
         finally:
             self._driver.Context.pop()
 
-    def pinned(self, nbytes: int) -> Array:
+    def allocate_pinned(self, nbytes: int) -> Array:
         """Return pinned host memory.
 
         Raises `BackendError` where the driver gives none.

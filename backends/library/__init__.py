@@ -5,8 +5,8 @@ from .routine import (
     Request,
     Routine,
     RoutineError,
-    computed_by_some,
     installed_libraries,
+    is_library_computation,
     library_kernels,
     missing_library,
 )
@@ -16,8 +16,8 @@ __all__ = [
     "Request",
     "Routine",
     "RoutineError",
-    "computed_by_some",
     "installed_libraries",
+    "is_library_computation",
     "library_kernels",
     "missing_library",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from ..device import Buffer, Device, Launch, Pointer
-from .contraction import Matrix, Product, find_product
+from .recognise import Matrix, Product, find_product
 from .routine import Library, Request, RoutineError
 
 #: Workspace of cuBLAS in bytes, as recommended for Hopper. It is allocated up front, as a graph cannot allocate.

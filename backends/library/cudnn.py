@@ -16,16 +16,16 @@ from attrs import evolve, frozen
 
 from ...ir import BackendError, DType, row_major
 from ..device import Buffer, Device, Launch, Pointer
-from .contraction import Block, Convolution, find_convolution
+from .recognise import Block, Convolution, find_convolution
 from .routine import Library, Request, RoutineError
 
 #: Limit of a plan's workspace in bytes.
-MOST_WORKSPACE = 4 << 30
+MAX_WORKSPACE_BYTES = 4 << 30
 #: Ratio to the best plan in the first run above which a plan is not timed again.
 _MAX_FIRST_RATIO = 1.5
 #: Seconds in which plans of a library step are built and timed. Those that cuDNN ranks best come first; it has dozens,
 #: many of them with a build time of a tenth of a second.
-PATIENCE = 1.0
+MAX_PLAN_SECONDS = 1.0
 
 
 @frozen
@@ -159,7 +159,7 @@ class CuDNN(Library):
 
     def _fastest_plan(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> PlanChoice:
         """Return the fastest plan, and record its position and name."""
-        plans = self.plans(device, convolution, places, patience=PATIENCE)
+        plans = self.plans(device, convolution, places, patience=MAX_PLAN_SECONDS)
         if not plans:
             raise RoutineError("cuDNN has no strict fp32 plan for this group")
         best = min(plans, key=lambda plan: plan.seconds)
@@ -203,7 +203,7 @@ class CuDNN(Library):
             try:
                 graph.build_plan_at_index(index)
                 needed = int(graph.get_workspace_size_plan_at_index(index))
-                if needed > MOST_WORKSPACE:
+                if needed > MAX_WORKSPACE_BYTES:
                     continue
                 if needed > workspace.nbytes:
                     workspace = device.allocate(needed)

@@ -19,7 +19,7 @@ from attrs import field, frozen
 from ...ir import Argument, BackendError, CutsError, FusedGroup, KernelFunction, Storage, parse_ir, print_ir
 from ..cache import cache_key
 from ..device import Device, Launch, Pointer
-from .contraction import find_convolution, find_product
+from .recognise import find_convolution, find_product
 
 #: The dialect of library steps.
 DIALECT = "library"
@@ -140,12 +140,12 @@ def require_library(name: str) -> Library:
 
 def library_kernels(request: Request) -> list[KernelFunction]:
     """Return all library steps for a group, as candidates beside generated kernels."""
-    if not computed_by_some(request):
+    if not is_library_computation(request):
         return []
     return [library.kernel(request) for library in libraries() if library.supports(request)]
 
 
-def computed_by_some(request: Request) -> bool:
+def is_library_computation(request: Request) -> bool:
     """Return whether a group is a plain product or convolution.
 
     No library is imported for that.

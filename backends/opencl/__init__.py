@@ -1,7 +1,7 @@
 """OpenCL: device choice, shared programs, launches timed by events."""
 
-from .chains import OpenCLChains
 from .device import OpenCLDevice, choose_device
+from .launch_sequence import OpenCLSequenceLauncher
 from .transfers import OpenCLTransfers
 
-__all__ = ["OpenCLChains", "OpenCLDevice", "OpenCLTransfers", "choose_device"]
+__all__ = ["OpenCLDevice", "OpenCLSequenceLauncher", "OpenCLTransfers", "choose_device"]

@@ -22,11 +22,11 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import BackendError, KernelFunction, Target
-from ..cache import cache_root, private_folder
+from ..cache import cache_root, create_private_folder
+from ..compiler_diagnostics import compile_error
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..host_memory import require_host_memory
-from ..refused import refused
-from .pocl_cache import set_damaged_aside, set_programs_aside
+from .pocl_cache import quarantine_damaged, quarantine_programs
 from .probe import computes_right
 from .processor import name_processor
 from .programs import programs_of
@@ -62,9 +62,9 @@ def _open_cache() -> int:
     root = cache_root()
     if root is not None:
         # PoCL caches its programs, keyed by source and launch geometry; only its folder is set to a private one.
-        folder = private_folder(root / "pocl")
+        folder = create_private_folder(root / "pocl")
         os.environ.setdefault("POCL_CACHE_DIR", str(folder))
-        for aside in set_damaged_aside(folder):
+        for aside in quarantine_damaged(folder):
             _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)
     else:
         os.environ.setdefault("POCL_KERNEL_CACHE", "0")
@@ -210,7 +210,7 @@ class OpenCLDevice(Device):
         """Return whether kernels run on host memory, as PoCL's do on CPUs."""
         return self.choice.platform.name == _POCL and bool(self.choice.device.type & self._cl.device_type.CPU)
 
-    def over(self, address: int, nbytes: int) -> Buffer:
+    def wrap_host_memory(self, address: int, nbytes: int) -> Buffer:
         """Return host memory of another owner as device memory."""
         if not nbytes:
             return self.allocate(1)
@@ -261,7 +261,7 @@ class OpenCLDevice(Device):
             if len(kernels) > 1:
                 return [self._compile([kernel])[0] for kernel in kernels]
             log = str(error).split("(options:")[0].strip()
-            raise refused(kernels[0], self.name, program.source, log) from error
+            raise compile_error(kernels[0], self.name, program.source, log) from error
 
     def _whole(self, source: str, names: Sequence[str]) -> Any:
         """Return a built program with all its kernels; a cached one without some is built again."""
@@ -271,7 +271,7 @@ class OpenCLDevice(Device):
         if not lost or not kept:
             return program
         for name in lost:
-            for aside in set_programs_aside(Path(kept), name):
+            for aside in quarantine_programs(Path(kept), name):
                 _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)
         return self._program(source)
 

@@ -24,7 +24,7 @@ _ELF, _ELF_BYTES, _TABLE = b"\x7fELF", 64, struct.Struct("<40xQ10xHH")
 _BITCODE, _WORD = b"BC\xc0\xde", 4
 
 
-def set_damaged_aside(folder: Path) -> list[Path]:
+def quarantine_damaged(folder: Path) -> list[Path]:
     """Rename folders of damaged programs, and return their new names.
 
     PoCL does not find them then. Folders that were renamed earlier stay: `cuts cache clear` removes them.
@@ -35,7 +35,7 @@ def set_damaged_aside(folder: Path) -> list[Path]:
     )
 
 
-def set_programs_aside(folder: Path, kernel: str) -> list[Path]:
+def quarantine_programs(folder: Path, kernel: str) -> list[Path]:
     """Rename the folders of programs with a kernel of this name."""
     return _aside(folder, (program for program in _programs(folder) if (program / kernel).is_dir()))
 

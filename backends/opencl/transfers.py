@@ -19,7 +19,7 @@ class OpenCLTransfers:
     def prepare(self) -> None:
         """Threads need no preparation."""
 
-    def pinned(self, nbytes: int) -> Array:
+    def allocate_pinned(self, nbytes: int) -> Array:
         """Return page-aligned host memory."""
         return aligned_bytes(nbytes)
 

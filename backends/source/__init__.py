@@ -2,6 +2,6 @@
 
 from .dialects import DIALECTS
 from .emit import emit
-from .unrolled import unrolled_statements
+from .text_size import unrolled_statements
 
 __all__ = ["DIALECTS", "emit", "unrolled_statements"]

@@ -9,7 +9,6 @@ from attrs import frozen
 
 from ...ir import TF32_NEAR, DType
 from .arithmetic import arithmetic_helpers, clamped_conversions
-from .atom_text import emulations, instructions
 from .halves import (
     CUDA_LOAD,
     CUDA_ROUND,
@@ -20,7 +19,8 @@ from .halves import (
     cuda_halves,
     opencl_halves,
 )
-from .matrices import matrix_helpers
+from .ldmatrix import matrix_helpers
+from .mma_text import emulations, instructions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 
 
@@ -49,7 +49,7 @@ class Dialect:
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
     between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
     register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
-    `vectors` has the vector accesses of element types, `copy` the asynchronous copy of {bytes} bytes, `copy_element`
+    `vectors` has the vector accesses of element types, `fork` the asynchronous copy of {bytes} bytes, `copy_element`
     that of one element that is too narrow for it. `spaces` qualifies pointers to memory of a kind, `warp` is the number
     of lanes that exchange values by `shuffle`, or read that of a thread by `shuffle_from`. `meeting_counter` is the
     type of a loop's counter where threads synchronise in the loop, `meeting_end` the text after every condition on the

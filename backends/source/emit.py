@@ -5,25 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ...ir import WAITING, Argument, Bundle, DType, Kernel, KernelFunction
+from ...ir import WAITING_SUFFIX, Argument, DType, HorizontalKernel, Kernel, KernelFunction
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
-from .bundle import bundle_arguments, bundle_body
 from .dialects import DIALECTS, Dialect
+from .horizontal_kernel import kernel_arguments, kernel_body
 from .index_ctext import PointerName
 from .scope import Writer
 
 
-def emit(kernel: Kernel | Bundle, dialect_name: str, info: Mapping[str, object] | None = None) -> KernelFunction:
+def emit(
+    kernel: Kernel | HorizontalKernel, dialect_name: str, info: Mapping[str, object] | None = None
+) -> KernelFunction:
     """Return the function of an extracted kernel, or of several.
 
     Several share a launch. Its name is a digest of its text, so equal kernels are equal.
     """
     dialect = DIALECTS[dialect_name]
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
-    if isinstance(kernel, Bundle):
-        arguments, tables = bundle_arguments(kernel, _arguments)
-        body, used = bundle_body(kernel, dialect, _arguments, _dynamic(kernel, dialect))
+    if isinstance(kernel, HorizontalKernel):
+        arguments, tables = kernel_arguments(kernel, _arguments)
+        body, used = kernel_body(kernel, dialect, _arguments, _dynamic(kernel, dialect))
     else:
         arguments, tables = _arguments(kernel), dict(kernel.tables)
         body, used = _body(kernel, dialect, arguments)
@@ -32,7 +34,7 @@ def emit(kernel: Kernel | Bundle, dialect_name: str, info: Mapping[str, object] 
     least = min(member.min_blocks for member in members)
     head = _head(kernel.threads, least, dialect, arguments)
     digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
-    name = f"cuts_{digest}{WAITING if dialect.begin else ''}"
+    name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
     combining, more = combining_helpers(used, dialect)
     source = (
         f"{dialect.prologue}{dialect.helpers_of(used | more)}{combining}{head.replace(_NAME, name)} {{\n{body}\n}}\n"
@@ -85,6 +87,6 @@ def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> 
     return "\n".join([*head.lines, *text.lines]), text.used | head.used
 
 
-def _dynamic(kernel: Kernel | Bundle, dialect: Dialect) -> int:
+def _dynamic(kernel: Kernel | HorizontalKernel, dialect: Dialect) -> int:
     """Return the dynamic shared bytes: all of them where they exceed the limit of a declaration, else none."""
     return kernel.shared_bytes if dialect.shared_pool and kernel.shared_bytes > dialect.static_shared else 0

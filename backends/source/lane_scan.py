@@ -15,7 +15,7 @@ from math import prod
 
 from attrs import field, frozen
 
-from ...ir import ALONG, COMBINERS, LaneReduce, Var
+from ...ir import COMBINERS, SCAN_MODES, LaneReduce, Var
 from .ctext import call_text, number_text
 from .scope import KernelNames, Writer
 
@@ -48,9 +48,9 @@ class LaneScan:
     @property
     def mirrored(self) -> bool:
         """True where the scan runs from the end of the row."""
-        return ALONG[self.node.along][0]
+        return SCAN_MODES[self.node.along][0]
 
-    def combined(self, left: str, right: str) -> str:
+    def combine(self, left: str, right: str) -> str:
         """Return two combined values, the earlier one on the left."""
         return call_text(COMBINERS[self.node.combine].fn, (left, right), self.node.dtype, self.names.dialect)
 
@@ -89,7 +89,7 @@ class LaneScan:
             front = f"{carry}[(k + {start}) / {self.stretches}]"
             whole = self._across(before) if self._crosses else self._last(total)
             self._apply(start, front, before)
-            self.out.line(f"{front} = {self.combined(front, whole)};")
+            self.out.line(f"{front} = {self.combine(front, whole)};")
         if self._crosses:
             self.out.line(self.names.dialect.barrier)
 
@@ -118,7 +118,7 @@ class LaneScan:
         for place in self._places():
             register = self._register(start, place)
             if last:
-                self.out.line(f"{register} = {self.combined(last, register)};")
+                self.out.line(f"{register} = {self.combine(last, register)};")
             last = register
         self.out.line(f"{total} = {last};")
 
@@ -141,7 +141,7 @@ class LaneScan:
             # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
             other = self.names.fresh()
             self.out.line(f"const {self.kind} {other} = {self._shuffle(total, self._beside(distance))};")
-            self.out.line(f"if ({lane} >= {distance}) {total} = {self.combined(other, total)};")
+            self.out.line(f"if ({lane} >= {distance}) {total} = {self.combine(other, total)};")
             distance *= 2
         self.out.line(f"{before} = {self._shuffle(total, self._beside(1))};")
         self.out.line(f"if ({lane} == 0) {before} = {self.identity};")
@@ -156,7 +156,7 @@ class LaneScan:
             self.out.line(f"{self.kind} {other} = {self.identity};")
             self.out.line(f"if ({lane} >= {distance}) {other} = {scratch}[{self._beside(distance)}];")
             self.out.line(barrier)
-            self.out.line(f"{scratch}[tid] = {self.combined(other, f'{scratch}[tid]')};")
+            self.out.line(f"{scratch}[tid] = {self.combine(other, f'{scratch}[tid]')};")
             self.out.line(barrier)
             distance *= 2
         self.out.line(f"{before} = {self.identity};")
@@ -201,15 +201,15 @@ class LaneScan:
             place = f"({warps - 1} - s)" if self.mirrored else "s"
             self.out.line(f"if ({place} == tid % {self.node.lanes} / {self.warp}) {front} = {whole};")
             value = f"{self._scratch}[k * {self._every} + tid / {self.node.lanes} * {warps} + {place}]"
-            self.out.line(f"{whole} = {self.combined(whole, value)};")
-        self.out.line(f"{before} = {self.combined(front, before)};")
+            self.out.line(f"{whole} = {self.combine(whole, value)};")
+        self.out.line(f"{before} = {self.combine(front, before)};")
         return whole
 
     def _apply(self, start: int, front: str, before: str) -> None:
         """Combine a lane's prefix with its neighbours; an exclusive scan shifts them by one."""
-        self.out.line(f"{before} = {self.combined(front, before)};")
-        places, without = self._places(), ALONG[self.node.along][1]
+        self.out.line(f"{before} = {self.combine(front, before)};")
+        places, without = self._places(), SCAN_MODES[self.node.along][1]
         for number, place in reversed([*enumerate(places)]):
             value = self._register(start, places[number - without] if number or not without else 0)
-            new = before if without and number == 0 else self.combined(before, value)
+            new = before if without and number == 0 else self.combine(before, value)
             self.out.line(f"{self._register(start, place)} = {new};")

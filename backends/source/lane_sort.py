@@ -14,7 +14,7 @@ from math import prod
 
 from attrs import frozen
 
-from ...ir import ORDERS, DType, LaneReduce, Var
+from ...ir import SORT_ORDERS, DType, LaneReduce, Var
 from .scope import KernelNames, Writer
 
 #: Word of a place after the end of a row: it is the largest.
@@ -64,7 +64,7 @@ class LaneSort:
         """Return an element and its place as one number, `k` numbering the lane's places."""
         value = f"{self.names.registers[self.node.keys]}[e * {self.count} + k]"
         bits = f"cuts_ordered_{self.kind.value}({value})"
-        bits = bits if ORDERS[self.node.along] else f"~{bits}"
+        bits = bits if SORT_ORDERS[self.node.along] else f"~{bits}"
         place = self._place("k")
         key = f"({place} < {self.node.extent} ? {bits} : {_NOTHING})"
         return f"({word}){key} << 32 | ({word}){place}"

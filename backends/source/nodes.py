@@ -9,21 +9,21 @@ from attrs import define
 
 from ...ir import (
     COMBINERS,
-    MATRIX_ATOMS,
-    ORDERS,
+    MMA_INSTRUCTIONS,
+    SORT_ORDERS,
     WIDEST_BYTES,
     Accumulate,
-    AtomAccumulate,
     Convert,
     DfgNode,
     Guard,
     Index,
     Initialise,
-    Keep,
     LaneReduce,
     Load,
+    MmaAccumulate,
     Op,
     Pack,
+    RegisterWrite,
     Store,
     Var,
     WideStore,
@@ -33,15 +33,15 @@ from ...ir import (
     vector_address,
     vector_guards,
 )
-from .arrivals import arrive
-from .atom_text import fragment_places, operand_words
+from .atomic_updates import print_atomic_update
 from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
 from .lane_sort import LaneSort
-from .matrices import MatrixLoad, matrix_load
-from .values import NARROWEST_COPY, ValuePrinter
-from .window_loads import part, pieces
+from .ldmatrix import MatrixLoad, matrix_load
+from .mma_text import fragment_places, operand_words
+from .values import MIN_COPY_BYTES, ValuePrinter
+from .window_loads import slice_load, split_accesses
 
 
 @define
@@ -67,7 +67,7 @@ class NodePrinter(ValuePrinter):
         users = self.users.get(node, ())
         if not isinstance(node, Load) or not any(isinstance(u, Window) and var in u.axes for u in users):
             return ()
-        found = pieces(node, var, self.names.alignment(node.space, node.buffer))
+        found = split_accesses(node, var, self.names.alignment(node.space, node.buffer))
         return found if 2 * sum(len(p) for p in found if len(p) > 1) >= var.extent else ()
 
     def _walks_vector(self, node: Load | Store, var: Var) -> bool:
@@ -140,7 +140,7 @@ class NodePrinter(ValuePrinter):
             value = self.expression(substitute_node(node, {var: lanes.start}, {}))
             self.out.line(f"{self.lane_text(node, var, lanes.start)} = {value};")
             return
-        here, lane = part(node, var, lanes)
+        here, lane = slice_load(node, var, lanes)
         start, guards = vector_address(here.address, lane), vector_guards(here.guards, lane)
         assert start is not None and guards is not None, "a piece is a vector"
         self._vector_load(node, start, guards, var, lanes)
@@ -150,7 +150,7 @@ class NodePrinter(ValuePrinter):
         where = self._vector_place(node, start, len(lanes))
         name = self.names.fresh()
         if guards:
-            (fill,) = vectors.packed([number_text(node.fill, node.dtype, self.names.dialect)] * vectors.per_word)
+            (fill,) = vectors.pack([number_text(node.fill, node.dtype, self.names.dialect)] * vectors.per_word)
             self.out.line(
                 f"{where['vector']} {name}; {'; '.join(f'{name}.{c} = {fill}' for c in vectors.parts(len(lanes)))};"
             )
@@ -171,7 +171,7 @@ class NodePrinter(ValuePrinter):
         vectors = self.names.dialect.vectors[node.dtype.value]
         condition = f"if ({guard_text(guards, self.names.pointers)}) " if guards else ""
         place = self._vector_place(node, start, len(values))
-        self.out.line(condition + vectors.store.format(**place, values=", ".join(vectors.packed(values))))
+        self.out.line(condition + vectors.store.format(**place, values=", ".join(vectors.pack(values))))
 
     def _vector_place(self, node: Load | Store | WideStore, start: Index, width: int) -> dict[str, str]:
         """Return the values of the templates of vector accesses."""
@@ -203,9 +203,9 @@ class NodePrinter(ValuePrinter):
             outer, inner = vector_guards(outer, var) or (), vector_guards(inner, var) or ()
         pointers, dialect = self.names.pointers, self.names.dialect
         nbytes = len(lanes) * node.dtype.size
-        template = dialect.copy if nbytes >= NARROWEST_COPY else dialect.copy_element
+        template = dialect.copy if nbytes >= MIN_COPY_BYTES else dialect.copy_element
         source = self.names.buffer(load.space, load.buffer)
-        if self.names.keeps and (unrolled := self._unrolled_part(start)) != Index():
+        if self.names.stores_operands and (unrolled := self._unrolled_part(start)) != Index():
             # Between products, copies add their unrolled offset to a shared pointer, and need no other register.
             source, start = f"({source} + ({index_text(start - unrolled, pointers)}))", unrolled
         text = template.format(
@@ -232,15 +232,15 @@ class NodePrinter(ValuePrinter):
             self._vector_store(node, node.address, node.guards, [self.text(v) for v in node.values])
         elif isinstance(node, Accumulate):
             self._accumulate(node)
-        elif isinstance(node, AtomAccumulate):
+        elif isinstance(node, MmaAccumulate):
             self._multiply(node)
-        elif isinstance(node, Keep):
-            self.out.line(f"{self.names.held(node.name, node.at)} = {self.text(node.value)};")
+        elif isinstance(node, RegisterWrite):
+            self.out.line(f"{self.names.register(node.name, node.at)} = {self.text(node.value)};")
         elif isinstance(node, Initialise):
             identity = number_text(COMBINERS[node.combine].identity(node.dtype), node.dtype, self.names.dialect)
             self.names.initialise(self.out, node, identity)
         elif isinstance(node, LaneReduce):
-            if node.along in ORDERS:
+            if node.along in SORT_ORDERS:
                 LaneSort(node, self.names.types[node.keys], self.names, self.out).print()
             elif node.along:
                 LaneScan(node, self.names, self.out).print()
@@ -253,7 +253,7 @@ class NodePrinter(ValuePrinter):
             self.out.line(f"const {self.names.dialect.type(node.dtype)} {name} = {self.expression(node)};")
             self.texts[node] = name
 
-    def absorbed(self, node: Load) -> bool:
+    def is_absorbed(self, node: Load) -> bool:
         """Return whether the users of a load read memory themselves."""
         users = self.users.get(node, [])
         return self.feeds_copy(node) or (
@@ -263,11 +263,17 @@ class NodePrinter(ValuePrinter):
 
     def _fragment(self, node: Pack | Load) -> tuple[Var, Var] | None:
         """Return the variable that numbers the registers of a value's fragment, and that of the lanes."""
-        axes = {v: r.lane for r in self.phase.roots if isinstance(r, (AtomAccumulate, Keep)) for v in r.axes if r.lane}
+        axes = {
+            v: r.lane
+            for r in self.phase.roots
+            if isinstance(r, (MmaAccumulate, RegisterWrite))
+            for v in r.axes
+            if r.lane
+        }
         for user in self.users.get(node, ()):
-            if isinstance(user, Keep) and user.lane:
+            if isinstance(user, RegisterWrite) and user.lane:
                 return user.axes[0], user.lane
-            if isinstance(user, AtomAccumulate) and user.lane:
+            if isinstance(user, MmaAccumulate) and user.lane:
                 return user.axes[0] if user.a == node else user.axes[1], user.lane
         return next(((v, axes[v]) for v in own_variables(node) if v in axes), None)
 
@@ -279,7 +285,7 @@ class NodePrinter(ValuePrinter):
         if found is None:
             return None
         registers, lane = found
-        over = {v for r in self.phase.roots if isinstance(r, AtomAccumulate) for v in r.over}
+        over = {v for r in self.phase.roots if isinstance(r, MmaAccumulate) for v in r.over}
         others = [(v, registers) for v in reversed(rest) if v != registers and v not in over]
         loads = (matrix_load(node, axes, lane) for axes in (*others, (registers,)))
         return next((load for load in loads if load is not None), None)
@@ -297,10 +303,10 @@ class NodePrinter(ValuePrinter):
             )
         )
 
-    def _multiply(self, node: AtomAccumulate) -> None:
+    def _multiply(self, node: MmaAccumulate) -> None:
         """Print one matrix instruction: the registers of its C, in the order of its elements, then of A and B."""
-        atom, dialect = MATRIX_ATOMS[node.atom], self.names.dialect
-        results = [dialect.atom_result.format(self.names.held(node.name, at)) for at in fragment_places(node, atom)]
+        atom, dialect = MMA_INSTRUCTIONS[node.atom], self.names.dialect
+        results = [dialect.atom_result.format(self.names.register(node.name, at)) for at in fragment_places(node, atom)]
         registers = [
             self.lane_text(operand, axis, n)
             for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
@@ -323,7 +329,7 @@ class NodePrinter(ValuePrinter):
             self._copy(node, None)
             return
         if node.into:
-            arrive(node, self.text(node.value), (), self.names, self.out)
+            print_atomic_update(node, self.text(node.value), (), self.names, self.out)
             return
         dialect, pointers = self.names.dialect, self.names.pointers
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
@@ -332,12 +338,12 @@ class NodePrinter(ValuePrinter):
         )
         self.out.line((f"if ({guard_text(node.guards, pointers)}) " if node.guards else "") + text)
 
-    def arrive(self, node: Store, rest: tuple[Var, ...]) -> None:
+    def print_atomic_updates(self, node: Store, rest: tuple[Var, ...]) -> None:
         """Print the atomic operations of a box."""
-        arrive(node, self.text(node.value), rest, self.names, self.out)
+        print_atomic_update(node, self.text(node.value), rest, self.names, self.out)
 
     def _accumulate(self, node: Accumulate) -> None:
-        held = self.names.held(node.name, node.at)
+        held = self.names.register(node.name, node.at)
         if node.name in self.names.along:
             self.out.line(f"{held} = {self.text(node.value)};")
             return

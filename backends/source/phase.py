@@ -15,17 +15,17 @@ from attrs import define, field
 
 from ...ir import (
     Accumulate,
-    AtomAccumulate,
     DfgNode,
-    Held,
     IndexNode,
     Initialise,
-    Keep,
     LaneReduce,
     Literal,
     Load,
+    MmaAccumulate,
     Pack,
     Phase,
+    RegisterRead,
+    RegisterWrite,
     Store,
     Test,
     Value,
@@ -89,24 +89,26 @@ class PhasePrinter:
         self.scopes = frozenset(
             v
             for r in self.phase.roots
-            if isinstance(r, (Accumulate, AtomAccumulate))
+            if isinstance(r, (Accumulate, MmaAccumulate))
             for v in r.over
             if v not in vectors
         )
         if self.phase.kind == "fetch":
             self.scopes = frozenset(self.phase.unrolled[:1])
-        nodes = [n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.absorbed(n))]
+        nodes = [
+            n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.is_absorbed(n))
+        ]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):
             self._block(nodes, ())
 
     def _box(self, node: DfgNode) -> tuple[Var, ...]:
         own = set(own_variables(node))
-        if isinstance(node, (Accumulate, AtomAccumulate)):
+        if isinstance(node, (Accumulate, MmaAccumulate)):
             own |= set(node.over)
         for operand in operand_nodes(node):
             own |= set(self.boxes[operand])
-        if isinstance(node, (Window, AtomAccumulate)):
+        if isinstance(node, (Window, MmaAccumulate)):
             own -= set(node.axes)
         if isinstance(node, Pack):
             own.discard(node.axis)
@@ -127,7 +129,7 @@ class PhasePrinter:
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
-                    self.printer.arrive(node, rest)
+                    self.printer.print_atomic_updates(node, rest)
             elif unit.key[0] == "vector":
                 axes = self.printer.vector_axes(unit.nodes[0], rest)
                 with self.out.loops([v for v in rest if v not in axes]):
@@ -174,14 +176,19 @@ class PhasePrinter:
         """
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
-        held = (o for n in unit.nodes for o in (n, *operand_nodes(n)) if isinstance(o, (Held, Accumulate, Keep)))
+        held = (
+            o
+            for n in unit.nodes
+            for o in (n, *operand_nodes(n))
+            if isinstance(o, (RegisterRead, Accumulate, RegisterWrite))
+        )
         along = any(var in variables(i) for o in held for i in o.at)
         return along or any(var in self.boxes[node] for node in (*left, *found))
 
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, AtomAccumulate)))
+        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, MmaAccumulate)))
         moves = sum(
             size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store, WideStore))
         )
@@ -194,7 +201,7 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(isinstance(n, AtomAccumulate) for n in nodes)
+        return self.names.dialect.atoms_meet and any(isinstance(n, MmaAccumulate) for n in nodes)
 
     def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
         return prod(v.extent for v in self.printer.vector_axes(node, self._rest(node, opened)))
@@ -206,7 +213,7 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
-        if isinstance(node, AtomAccumulate) and not (rest and rest[0] in self.scopes):
+        if isinstance(node, MmaAccumulate) and not (rest and rest[0] in self.scopes):
             return ("products", node)  # products of other parts add to the same registers, and would wait for these
         if rest and rest[0] in self.scopes:
             only = {*rest} == {*self.printer.vector_axes(node, rest)}
@@ -239,7 +246,7 @@ class PhasePrinter:
         """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
         for node in unit.nodes:
             if (
-                isinstance(node, (Store, WideStore, Accumulate, AtomAccumulate, Keep, Initialise, LaneReduce))
+                isinstance(node, (Store, WideStore, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce))
                 or node in self.printer.declared
             ):
                 continue
@@ -249,7 +256,7 @@ class PhasePrinter:
 
 
 def _inline_always(node: DfgNode) -> bool:
-    return isinstance(node, (Literal, Held, Test, IndexNode, Window))
+    return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window))
 
 
 def _sources(node: DfgNode) -> list[Value]:

@@ -19,9 +19,9 @@ from ...ir import (
     DType,
     Index,
     Initialise,
-    Keep,
     Kernel,
     LaneReduce,
+    RegisterWrite,
     Var,
     linearise,
     longest_vector,
@@ -102,10 +102,12 @@ class KernelNames:
     count: int = 0
 
     @cached_property
-    def keeps(self) -> bool:
+    def stores_operands(self) -> bool:
         """Return whether operands of matrix instructions stay in registers between phases."""
         return any(
-            isinstance(root, Keep) and root.operand for phase in phases(self.kernel.items) for root in phase.roots
+            isinstance(root, RegisterWrite) and root.operand
+            for phase in phases(self.kernel.items)
+            for root in phase.roots
         )
 
     @cached_property
@@ -141,7 +143,7 @@ class KernelNames:
             return extent
         return widest if widest and extent <= longest and extent % widest == 0 else 0
 
-    def held(self, name: str, at: tuple[Index, ...]) -> str:
+    def register(self, name: str, at: tuple[Index, ...]) -> str:
         """Return the register that holds a reduction's value."""
         return f"{self.registers[name]}[{index_text(linearise(at, row_major(self.shapes[name])), self.pointers)}]"
 

@@ -11,7 +11,6 @@ from ...ir import (
     Convert,
     DfgNode,
     Guard,
-    Held,
     IndexLike,
     IndexNode,
     Literal,
@@ -19,6 +18,7 @@ from ...ir import (
     Op,
     Pack,
     Phase,
+    RegisterRead,
     Store,
     Test,
     Value,
@@ -38,7 +38,7 @@ from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
 #: Smallest asynchronous copy in bytes.
-NARROWEST_COPY = 4
+MIN_COPY_BYTES = 4
 
 
 @define
@@ -85,7 +85,7 @@ class ValuePrinter:
 
     def lane_text(self, node: Value, var: Var, number: int) -> str:
         """Return a value at one value of a variable."""
-        if isinstance(node, (Held, IndexNode, Test)):
+        if isinstance(node, (RegisterRead, IndexNode, Test)):
             return self.expression(substitute_node(node, {var: number}, {}))
         if isinstance(node, Window):
             places = (substitute(place, {var: number}) for place in node.at)
@@ -117,7 +117,7 @@ class ValuePrinter:
         """
         text = convert_text(self.text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
         stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
-        rounded = stored or isinstance(node.arg, Held) or node.arg.dtype is node.dtype
+        rounded = stored or isinstance(node.arg, RegisterRead) or node.arg.dtype is node.dtype
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
     def expression(self, node: Value) -> str:
@@ -129,8 +129,8 @@ class ValuePrinter:
             return f"({dialect.type(node.dtype)})({index_text(node.index, pointers, raw=True)})"
         if isinstance(node, Test):
             return f"({self._condition(node.guards, self.phase.kind == 'fetch')})"
-        if isinstance(node, Held):
-            return self.names.held(node.name, node.at)
+        if isinstance(node, RegisterRead):
+            return self.names.register(node.name, node.at)
         if isinstance(node, Op):
             kind = node.args[-1 if node.fn == "select" else 0].dtype
             return call_text(node.fn, [self.text(a) for a in node.args], kind, dialect)
@@ -143,7 +143,7 @@ class ValuePrinter:
         text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
         if not node.guards:
             return text
-        many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < NARROWEST_COPY)
+        many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < MIN_COPY_BYTES)
         condition = self._condition(node.guards, many)
         return f"({condition} ? {text} : {number_text(node.fill, node.dtype, dialect)})"
 

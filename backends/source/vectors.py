@@ -44,7 +44,7 @@ class Vectors:
         word, place = divmod(number, self.per_word)
         return self.elements[place].format(x=name, c=self.names[word])
 
-    def packed(self, values: Sequence[str]) -> list[str]:
+    def pack(self, values: Sequence[str]) -> list[str]:
         """Return the parts with some values."""
         return [self.word.format(*values[k : k + self.per_word]) for k in range(0, len(values), self.per_word)]
 

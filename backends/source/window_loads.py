@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...ir import Load, Var, as_index, substitute, substitute_guards, vector_address, vector_guards, vector_widths
 
 
-def pieces(load: Load, var: Var, aligned: int) -> Sequence[range]:
+def split_accesses(load: Load, var: Var, aligned: int) -> Sequence[range]:
     """Return the elements of each access along a variable.
 
     Vectors are as long as the buffer's alignment in bytes allows, and in range together.
@@ -27,7 +27,7 @@ def pieces(load: Load, var: Var, aligned: int) -> Sequence[range]:
     return found
 
 
-def part(load: Load, var: Var, lanes: range) -> tuple[Load, Var]:
+def slice_load(load: Load, var: Var, lanes: range) -> tuple[Load, Var]:
     """Return a load of some elements along a variable, with its variable."""
     lane = Var(var.name, len(lanes))
     here = {var: as_index(lane) + lanes.start}
@@ -37,5 +37,5 @@ def part(load: Load, var: Var, lanes: range) -> tuple[Load, Var]:
 
 def _moves(load: Load, var: Var, start: int, width: int) -> bool:
     """Return whether one access may move some elements."""
-    found, lane = part(load, var, range(start, start + width))
+    found, lane = slice_load(load, var, range(start, start + width))
     return vector_address(found.address, lane) is not None and vector_guards(found.guards, lane) is not None

@@ -3,6 +3,6 @@
 These are the evaluation of DeepCuts (section 7), and networks by precision policy.
 """
 
-from .models import settled
+from .models import fit_norms
 
-__all__ = ["settled"]
+__all__ = ["fit_norms"]

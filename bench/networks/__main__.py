@@ -26,7 +26,7 @@ from cuts.search.child import START_LIMIT
 
 from . import tables
 from .isolated import Bout
-from .ledger import LEDGER, Pair, keep, missing, wanted
+from .ledger import LEDGER, Pair, keep, missing, requested_pairs
 from .systems import OURS, SYSTEMS, USUAL, Row
 
 #: Seconds that a row may end after the limit of the call.
@@ -64,7 +64,7 @@ def arguments() -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Measure missing rows within the time limit, and yield them."""
     end = monotonic() + options.limit
-    pairs = wanted(options.only, options.systems)
+    pairs = requested_pairs(options.only, options.systems)
     bouts = _bouts(pairs, options.budget)
     gpu = bouts[0].child.call(START_LIMIT, "gpu") if bouts else ""
     if not options.again:
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     bouts = [bout for bout in bouts if bout.systems]
     for bout, following in zip_longest(bouts, bouts[1:]):
         for system in bout.systems:
-            if monotonic() + bout.expected(system) > end:
+            if monotonic() + bout.expected_seconds(system) > end:
                 continue
             row = bout.measure(system, end - monotonic() + LATE)
             if following is not None:

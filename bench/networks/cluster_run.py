@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 import torch.distributed
 from attrs import asdict, evolve, frozen
+
 from cuts.cluster.batches import random_batches
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.feasible import fit
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.measure import RunPrediction, predict, storage_at_work
+from cuts.cluster.measure import RunPrediction, predict, storage_utilisation
 from cuts.cluster.plan_file import ClusterPlan
 from cuts.cluster.running import Runner
 from cuts.cluster.ways import Way, columns
@@ -182,7 +183,7 @@ def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
 
 def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
     """Return a run's report, and the prediction with its storage rates."""
-    report, at_work = runner.report, storage_at_work(runner, found)
+    report, at_work = runner.report, storage_utilisation(runner, found)
     return {
         "disk": at_work.part if at_work else 1.0,
         "with_disk": at_work.seconds if at_work else found.terms["total"],

@@ -13,12 +13,13 @@ from importlib import import_module
 from time import monotonic
 
 from attrs import define, field
+
 from cuts.ir import CutsError
-from cuts.search.child import Child, Lost
+from cuts.search.child import Child, ChildLost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task
-from .systems import EXPORTED, LEAVING, SYSTEMS, ModelCase, Row, run
+from .systems import EXPORT_SYSTEMS, LEAVING, SYSTEMS, ModelCase, Row, run
 
 #: Seconds that a row may take beyond its expected time.
 PATIENCE = 60.0
@@ -57,10 +58,10 @@ class Bout:
     child: Child = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        exported = self.workload.task == "inference" and any(system in EXPORTED for system in self.systems)
+        exported = self.workload.task == "inference" and any(system in EXPORT_SYSTEMS for system in self.systems)
         self.child = Child(f"{__name__}:Contest", text_of(self.workload), self.budget, exported)
 
-    def expected(self, system: str) -> float:
+    def expected_seconds(self, system: str) -> float:
         """Return the seconds that a system needs about."""
         return SYSTEMS[system].seconds(self.workload.task, self.budget)
 
@@ -71,8 +72,8 @@ class Bout:
         """
         start = monotonic()
         try:
-            found: Row = self.child.call(min(limit, self.expected(system) + PATIENCE), "measure", system)
-        except Lost as lost:
+            found: Row = self.child.call(min(limit, self.expected_seconds(system) + PATIENCE), "measure", system)
+        except ChildLost as lost:
             found = {"failure": str(lost)}
         except CutsError as error:  # the model could not be made
             found = {"failure": error.message.splitlines()[0][:300]}

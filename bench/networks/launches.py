@@ -23,7 +23,7 @@ from cuts.search import export_pack, open_database
 
 from .isolated import text_of
 from .ledger import parse_workload
-from .systems import ModelCase, Row, planned, tuned
+from .systems import ModelCase, Row, plan_by_model, tune_plan
 
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
@@ -100,9 +100,9 @@ def main() -> int:
             workload, workload.model.make(workload.batch, False), torch, workload.budget or arguments.budget
         )
         if arguments.untuned:
-            plan, search = planned(case), dict[str, object]()
+            plan, search = plan_by_model(case), dict[str, object]()
         else:
-            plan, search = tuned(case, "mixed", fresh=arguments.fresh, further=arguments.further)
+            plan, search = tune_plan(case, "mixed", fresh=arguments.fresh, further=arguments.further)
         if arguments.pack:
             export_pack(open_database(), arguments.pack)
         plan.run({n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)})

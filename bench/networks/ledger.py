@@ -56,7 +56,7 @@ def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]
 def parse_workload(text: str) -> ModelWorkload:
     """Read `MODEL:BATCH`, or `MODEL:training`; exit with the choices on an error.
 
-    `=SECONDS` at the end sets its own budget. `torchvision.NAME` is a network of images that is none of the
+    `=SECONDS` at the end sets its own budget. `torchvision.PROCESS_NAME` is a network of images that is none of the
     evaluation's.
     """
     found = _WORKLOAD.fullmatch(text.lower())
@@ -71,7 +71,7 @@ def parse_workload(text: str) -> ModelWorkload:
     return ModelWorkload(model, "inference", int(found["batch"]), budget)
 
 
-def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:
+def requested_pairs(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:
     """Return the workloads to measure, each by its participating systems.
 
     Without a choice these are all workloads.
@@ -80,7 +80,7 @@ def wanted(texts: Sequence[str], systems: Sequence[str]) -> list[Pair]:
     return [(w, s) for w in chosen for s in systems if SYSTEMS[s].takes(w.task)]
 
 
-def measured(rows: Sequence[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
+def measured_rows(rows: Sequence[Row]) -> dict[tuple[str, str, int], dict[str, Row]]:
     """Return timed rows by workload and system, in the evaluation's order."""
     found: dict[tuple[str, str, int], dict[str, Row]] = {}
     for workload in workloads():

@@ -78,7 +78,7 @@ def vision(name: str, batch: int, small: bool, size: int = 224, least: int = 64,
         warnings.simplefilter("ignore")
         model = getattr(torchvision_models(), name)(weights=None, **options)
     images = torch.randn(batch, 3, *2 * (least if small else size,))
-    return settled(model, images, torch), (images,)
+    return fit_norms(model, images, torch), (images,)
 
 
 def torchvision_models() -> Any:
@@ -108,7 +108,7 @@ def speech(batch: int, small: bool) -> Made:
     torch, modules = _prepared()
     model = modules.DeepSpeech2(width=16, layers=2) if small else modules.DeepSpeech2()
     spectrograms = torch.randn(batch, 1, 161, 24 if small else FRAMES)
-    return settled(model, spectrograms, torch), (spectrograms,)
+    return fit_norms(model, spectrograms, torch), (spectrograms,)
 
 
 def translation(batch: int, small: bool) -> Made:
@@ -162,7 +162,7 @@ BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
 
 
 def other_vision(name: str) -> Application | None:
-    """Return a torchvision network by `torchvision.NAME`, or nothing without one."""
+    """Return a torchvision network by `torchvision.PROCESS_NAME`, or nothing without one."""
     package, _, own = name.partition(".")
     if package != "torchvision" or own not in torchvision_models().list_models(torchvision_models()):
         return None
@@ -181,7 +181,7 @@ def workloads() -> tuple[ModelWorkload, ...]:
 IMAGES = 8
 
 
-def settled(model: Any, images: Any, torch: Any) -> Any:
+def fit_norms(model: Any, images: Any, torch: Any) -> Any:
     """Return a network with batch norms fitted to some images.
 
     It is in evaluation mode. With initial statistics numbers fall below the range of half types, and errors would say

@@ -49,7 +49,7 @@ def _round(torch: Any, call: Callable[[], object], repeats: int) -> float:
     return float(begin.elapsed_time(end)) / repeats
 
 
-def graphed(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
+def capture_graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
     """Return the replay of a call as a captured CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -148,7 +148,7 @@ class Compiled:
         """Return the final inputs after `turns` iterations."""
         return self._loop(count, self.state, self.inputs)
 
-    def timed(self, run: Callable[[int], Any]) -> CallTime:
+    def time_loop(self, run: Callable[[int], Any]) -> CallTime:
         """Return the time of an iteration of a repeated call."""
 
         def seconds(count: int) -> float:

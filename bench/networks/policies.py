@@ -21,8 +21,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import cuts
 from attrs import asdict, frozen
+
+import cuts
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
@@ -30,8 +31,8 @@ from cuts.ir.precision import PRECISIONS, PrecisionName
 from cuts.search import summary_values, tuning_session
 
 from .launches import launches
-from .models import settled
-from .peer_calls import error_of, first, graphed, time_calls
+from .models import fit_norms
+from .peer_calls import capture_graph, error_of, first, time_calls
 
 #: Networks of torchvision, and the encoder of BERT-base over 128 tokens, without its embeddings.
 NETWORKS = ("resnet50", "mobilenet_v2", "encoder")
@@ -66,7 +67,7 @@ def network(name: str, batch: int, torch: Any) -> tuple[Any, tuple[Any, ...]]:
         return torch.nn.TransformerEncoder(layer, 12).eval(), (torch.randn(batch, 128, 768),)
     model = getattr(import_module("torchvision.models"), name)(weights=None)
     images = torch.randn(batch, 3, 224, 224)
-    return settled(model, images, torch), (images,)
+    return fit_norms(model, images, torch), (images,)
 
 
 def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled: bool) -> Iterator[tuple[str, Any]]:
@@ -122,7 +123,7 @@ def measure(
         kernels.write_text(json.dumps(record, indent=1) + "\n")
     best, best_name, worst = float("inf"), "", 0.0
     for peer, run in peers(torch, model, inputs, policy, compiled) if not alone else ():
-        taken = time_calls(torch, graphed(torch, run)).ms
+        taken = time_calls(torch, capture_graph(torch, run)).ms
         if taken < best:
             best, best_name, worst = taken, peer, error_of(first(run()), exact)
     return Outcome(

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
+
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
 from cuts.compile.torch_backend import cuts_backend
@@ -27,7 +28,7 @@ from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_cont
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
 
 from .models import Made, ModelWorkload, Task
-from .peer_calls import Compiled, error_of, exact, first, graphed, on_gpu, strict, time_calls
+from .peer_calls import Compiled, capture_graph, error_of, exact, first, on_gpu, strict, time_calls
 from .training import train, train_as_one_graph
 
 #: Samples that are compared with double precision.
@@ -74,13 +75,13 @@ class ModelCase:
         return self._known["wanted"]
 
 
-def tuned(
+def tune_plan(
     case: ModelCase, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
 ) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan of a search within the budget, and its report.
 
     Where `libraries` are installed they take part in mode `mixed`, as users have it; a `fresh` search ignores earlier
-    ones, one that goes `further` continues a finished one.
+    ones, one that goes `searches_ahead` continues a finished one.
     """
     program = case.program  # making it is the exporter's work
     start, budget = perf_counter(), Budget.of(case.budget)
@@ -109,11 +110,11 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
 def untuned(case: ModelCase) -> Row:
     """Time the plan that the model makes without a measurement."""
     start = perf_counter()
-    plan = planned(case)
+    plan = plan_by_model(case)
     return {**_timed(case, plan), "seconds": perf_counter() - start}
 
 
-def planned(case: ModelCase) -> CompiledPlan:
+def plan_by_model(case: ModelCase) -> CompiledPlan:
     """Return the cost model's plan, without earlier searches or packs."""
     spec, target = load_spec([]), find_target("cuda")
     graph = load_model(case.program, spec, None, ())
@@ -136,7 +137,7 @@ def afresh(case: ModelCase, seconds: float) -> Row:
 
 def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
-    plan, search = tuned(case, mode, fresh=fresh)
+    plan, search = tune_plan(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
     row = {**_timed(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
     return row | _breakdown(case, lambda: of_plan(plan))
@@ -172,7 +173,7 @@ def _ms(row: Row) -> float:
 def _captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
     torch, start = case.torch, perf_counter()
     with torch.no_grad():
-        replay = graphed(torch, lambda: network(*given))
+        replay = capture_graph(torch, lambda: network(*given))
         timed, seconds = time_calls(torch, replay), perf_counter() - start
         row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error_of(first(network(*given)), case.wanted)}
         row |= {"layout": layout, "seconds": seconds}
@@ -208,7 +209,7 @@ def compiled(case: ModelCase, mode: str) -> Row:
         timed = time_calls(torch, lambda: call(*given))
         row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error, "layout": layout, "seconds": seconds}
         if mode == "default":
-            captured = time_calls(torch, graphed(torch, lambda: call(*given)))
+            captured = time_calls(torch, capture_graph(torch, lambda: call(*given)))
             row |= {"ms": captured.ms, "spread": captured.spread, "calls_ms": timed.ms}
     return row
 
@@ -223,7 +224,7 @@ def by_door(case: ModelCase) -> Row:
         error, seconds = error_of(first(call(*given)), case.wanted), perf_counter() - start
         timed, captured = (
             time_calls(torch, lambda: call(*given)),
-            time_calls(torch, graphed(torch, lambda: call(*given))),
+            time_calls(torch, capture_graph(torch, lambda: call(*given))),
         )
     row: Row = {"ms": captured.ms, "spread": captured.spread, "error": error, "calls_ms": timed.ms}
     return row | {"seconds": seconds, "budget_s": case.budget}
@@ -238,7 +239,7 @@ def by_xla(case: ModelCase) -> Row:
     made = Compiled(case.program, case.made[1])
     error = error_of(case.torch.from_numpy(np.array(first(made.call()))), case.wanted)
     seconds = perf_counter() - start
-    looped, calls = made.timed(made.loop), made.timed(made.one_by_one)
+    looped, calls = made.time_loop(made.loop), made.time_loop(made.one_by_one)
     best = min(looped, calls, key=lambda time: time.ms)
     row: Row = {"ms": best.ms, "spread": best.spread, "error": error, "layout": "", "seconds": seconds}
     return row | {"calls_ms": calls.ms, "loop_ms": looped.ms}
@@ -289,10 +290,10 @@ SYSTEMS: Mapping[str, System] = {
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 #: Points of the curve, which have a table of their own.
-CURVED = tuple(f"cuts {seconds} s" for seconds in CURVE)
+CURVE_SYSTEMS = tuple(f"cuts {seconds} s" for seconds in CURVE)
 PEERS = tuple(name for name in SYSTEMS if name not in OURS)
 #: Systems that begin with the exported program.
-EXPORTED = (*OURS, "XLA")
+EXPORT_SYSTEMS = (*OURS, "XLA")
 #: Systems that leave a process unfit for others: torchax becomes a backend there that PyTorch's compiler does not know.
 LEAVING = ("XLA",)
 #: Systems of a call without a choice.

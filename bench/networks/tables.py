@@ -14,9 +14,9 @@ from textwrap import fill
 
 from cuts.bench.tools.records import geomean
 
-from .ledger import measured
+from .ledger import measured_rows
 from .models import APPLICATIONS, Task
-from .systems import CURVED, OURS, PEERS, SYSTEMS, Row
+from .systems import CURVE_SYSTEMS, OURS, PEERS, SYSTEMS, Row
 
 #: Columns of a document's text.
 WIDTH = 120
@@ -33,7 +33,7 @@ def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     peer ran.
     """
     found: dict[str, dict[str, int]] = {}
-    for (model, task, _), each in measured(rows).items():
+    for (model, task, _), each in measured_rows(rows).items():
         if not _compared(each):
             continue
         contenders = {name: row["ms"] for name, row in each.items() if name == OURS[0] or name in PEERS}
@@ -65,7 +65,7 @@ def speedups(rows: Sequence[Row], task: Task = "inference") -> dict[str, tuple[f
     The mean is geometric; graphed PyTorch is the paper's "cuDNN".
     """
     ratios: dict[str, list[float]] = {}
-    for each in (found for key, found in measured(rows).items() if key[1] == task):
+    for each in (found for key, found in measured_rows(rows).items() if key[1] == task):
         for name, row in each.items():
             if "PyTorch" in each and name != "PyTorch":
                 ratios.setdefault(name, []).append(each["PyTorch"]["ms"] / row["ms"])
@@ -78,12 +78,12 @@ def anytime(rows: Sequence[Row]) -> str:
     The plans are those of searches of several budgets that any workload has. Changes are the greatest slowdown of a
     longer search of the same version, and the ratio of the plan without measurements to the tuned one.
     """
-    there = {name for each in measured(rows).values() for name in each}
-    names = ["cuts untuned", *(name for name in CURVED if name in there), OURS[0]]
+    there = {name for each in measured_rows(rows).values() for name in each}
+    names = ["cuts untuned", *(name for name in CURVE_SYSTEMS if name in there), OURS[0]]
     heads = [name.removeprefix("cuts ") for name in names]
     lines = [f"| workload | {' | '.join(heads)} | rise | untuned / tuned |", "|---" * (len(names) + 3) + "|"]
     ratios: list[float] = []
-    for (model, task, batch), each in measured(rows).items():
+    for (model, task, batch), each in measured_rows(rows).items():
         curve = [each[name] for name in names[:-1] if name in each]
         if task == "training" or not curve:
             continue
@@ -109,9 +109,9 @@ def breakdowns(rows: Sequence[Row]) -> str:
     """Return microseconds by kind of kernel, for rows that have them."""
     kinds = ("complex", "complex (fusion)", "simple", "simple (fusion)")
     lines = [f"| workload | system | {' | '.join(kinds)} |", "|---" * 6 + "|"]
-    for (model, _, batch), each in measured(rows).items():
+    for (model, _, batch), each in measured_rows(rows).items():
         for name, row in each.items():
-            if "breakdown" in row and name not in CURVED:
+            if "breakdown" in row and name not in CURVE_SYSTEMS:
                 cells = " | ".join(f"{row['breakdown'].get(kind, 0.0):.1f}" for kind in kinds)
                 lines.append(f"| {model} b{batch} | {name} | {cells} |")
     return "\n".join(lines)
@@ -122,7 +122,7 @@ def readme(rows: Sequence[Row]) -> str:
 
     It has models at batch 1 and at the largest measured one, with their peers, where both were measured.
     """
-    found = {key: each for key, each in measured(rows).items() if key[1] == "inference" and _compared(each)}
+    found = {key: each for key, each in measured_rows(rows).items() if key[1] == "inference" and _compared(each)}
     names = [p for p in PEERS if any(p in each for each in found.values())]
     columns = ["model", "batch", "`cuts`", *(_heading(name) for name in names), "over the best"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -157,9 +157,9 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
 
 def whole(rows: Sequence[Row]) -> str:
     """Return all tables: times, wins, means, breakdowns, and failures."""
-    names = [name for name in SYSTEMS if name not in CURVED and any(row["system"] == name for row in rows)]
+    names = [name for name in SYSTEMS if name not in CURVE_SYSTEMS and any(row["system"] == name for row in rows)]
     lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
-    for (model, task, batch), found in measured(rows).items():
+    for (model, task, batch), found in measured_rows(rows).items():
         label = f"{model} b{batch}" + (" training" if task == "training" else "")
         cells = [f"{found[name]['ms']:.3g}" if name in found else "" for name in names]
         ours = found.get(OURS[0], {})
@@ -167,14 +167,14 @@ def whole(rows: Sequence[Row]) -> str:
         lines.append(f"| {label} | {' | '.join(cells)} | {ours.get('launches', '')} | {error} |")
     lines += ["", "Workloads that each system wins:", "", winners_table(rows), ""]
     for task in TASKS:
-        found_means = {name: each for name, each in speedups(rows, task).items() if name not in CURVED}
+        found_means = {name: each for name, each in speedups(rows, task).items() if name not in CURVE_SYSTEMS}
         means = [f"{name} {mean:.2f} ({count})" for name, (mean, count) in found_means.items()]
         said = f"Geometric means over graphed PyTorch in {task}, with how many workloads: {', '.join(means)}."
         lines += [fill(said, WIDTH), ""] if means else []
     lines += [curve, ""] if (curve := anytime(rows)) else []
     lines += ["Microseconds of each kind of kernel (section 7.3 of the paper):", "", breakdowns(rows), ""]
     lines += [f"Failed: {r['model']} b{r['batch']} {r['system']}: {r['failure'][:80]}." for r in rows if "failure" in r]
-    return "\n".join([*lines, *_circumstances([row for each in measured(rows).values() for row in each.values()])])
+    return "\n".join([*lines, *_circumstances([row for each in measured_rows(rows).values() for row in each.values()])])
 
 
 #: Contents between the lines of each name.
@@ -208,8 +208,8 @@ COLOURS = ("#0b6e4f", "#4d9078", "#a3c9a8", "#e09f3e", "#9e2a2b", "#540b0e", "#3
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the panels that have rows; equal rows make equal files."""
     mpl, plt = import_module("matplotlib"), import_module("matplotlib.pyplot")
-    found = {key: each for key, each in measured(rows).items() if BASE in each and len(each) > 1}
-    shown = [name for name in SYSTEMS if name not in (BASE, *CURVED)]
+    found = {key: each for key, each in measured_rows(rows).items() if BASE in each and len(each) > 1}
+    shown = [name for name in SYSTEMS if name not in (BASE, *CURVE_SYSTEMS)]
     names = [name for name in shown if any(name in each for each in found.values())]
     panels = [(title, part) for title, kinds, task in PANELS if (part := _part(found, kinds, task))]
     mpl.rcParams.update({"svg.hashsalt": "cuts", "svg.fonttype": "none", "font.size": 9})

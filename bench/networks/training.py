@@ -25,7 +25,7 @@ from cuts.ir import CompileOptions
 from cuts.search import Settings, summary_values, tuning_session
 
 from .models import Made
-from .peer_calls import graphed, strict, time_calls
+from .peer_calls import capture_graph, strict, time_calls
 
 #: Steps until losses are compared.
 STEPS = 3
@@ -102,7 +102,7 @@ def train(torch: Any, made: Made, way: str, budget: float) -> dict[str, Any]:
     step = step_of(torch, made, way, budget)
     found = [float(step()) for _ in range(STEPS)][-1]
     seconds = perf_counter() - start
-    timed = time_calls(torch, graphed(torch, step))
+    timed = time_calls(torch, capture_graph(torch, step))
     row: dict[str, Any] = {"ms": timed.ms, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
     return row | {"seconds": seconds} | ({"budget_s": budget} if way == "cuts door" else {})
 

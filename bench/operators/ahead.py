@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
+
 from cuts.bench.operators.contenders import load_torch
 from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.vocabulary import SizedOperation
@@ -85,7 +86,7 @@ def read(row: SizedOperation) -> tuple[Graph, tuple[Source, ...]]:
     These are those of gradients.
     """
     graph, operation = graph_of(row), row.operation
-    return operation.derived(graph) if isinstance(operation, GradientOperation) else (graph, ())
+    return operation.derive(graph) if isinstance(operation, GradientOperation) else (graph, ())
 
 
 def ready(number: int, compiles: bool) -> Ready:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import define, field
+
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
@@ -29,7 +30,7 @@ from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.operators.contenders import Peers
 from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.timing import Contender, in_turns, together
-from cuts.bench.operators.tuned import Tuned, bind, cold_sets, tune, tuned_apart, with_times
+from cuts.bench.operators.tuned import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.records import (
     Row,
@@ -40,12 +41,12 @@ from cuts.bench.tools.records import (
     geomean,
     is_stale,
     key_of,
-    merged,
+    merge_row,
     parse_share,
     read_rows,
     write_rows,
 )
-from cuts.ir.budget import cores
+from cuts.ir.budget import processor_count
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
 
@@ -130,7 +131,7 @@ class Breadth:
             for number, each in found.items()
             if each.graph is not None
         }
-        tuned = tuned_apart(list(cases.values()), self._tuned)
+        tuned = tune_separately(list(cases.values()), self._tuned)
         self._say(f"{len(cases)} rows are tuned")
         wait(later, timeout=max(0.0, self.left))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
@@ -151,7 +152,7 @@ class Breadth:
         return dict(next(found, {})) if self.options.reuse else {}
 
     def _keep(self, row: Row) -> None:
-        self.rows = merged(self.rows, row)
+        self.rows = merge_row(self.rows, row)
         write_rows(self.options.out, self.rows)
         print(line(row), flush=True)
 
@@ -178,7 +179,7 @@ class Breadth:
         if self.torch is not None:
             peers = Peers(tuned, self.device, self.torch, sets, EVERY[number].operation.call)
             wrong = peers.difference()
-            ways = {"torch": peers.eager, **({"compile": peers.compiled} if self.options.compile else {})}
+            ways = {"torch": peers.eager, **({"compile": peers.compile_case} if self.options.compile else {})}
             for name, make in ways.items() if not known else ():
                 if name not in missing:
                     try:
@@ -304,7 +305,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gradients", action="store_true", help="the suite of gradients (bench/operators/suite.py)")
     parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
-    parser.add_argument("--workers", type=int, default=cores(), metavar="N", help="processes that prepare")
+    parser.add_argument("--workers", type=int, default=processor_count(), metavar="N", help="processes that prepare")
     parser.add_argument(
         "--share",
         type=parse_share,

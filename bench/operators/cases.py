@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from attrs import frozen
+
 from cuts.bench.operators.shapes import Case, convolution_cases, dense_cases, gemm_cases, memory_cases
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
@@ -26,7 +27,7 @@ TRAINING_BATCHES = (16, 64)
 #: The class of rows for the gradient of each operand.
 KINDS = ("dgrad", "wgrad")
 #: Names in rows for the operands of a convolution, and the gradient of its result.
-OPERANDS, GIVEN = ("x", "w"), "dy"
+OPERANDS, RESULT_GRADIENT = ("x", "w"), "dy"
 
 
 @frozen
@@ -87,7 +88,7 @@ def gradient_case(case: Case, position: int, kind: str) -> GradientCase:
     strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
     result = (image[0], weight[0], *(_extent(*e) for e in zip(image[2:], weight[2:], strides, pads, strict=True)))
     other = OPERANDS[1 - position]
-    inputs = {other: (image, weight)[1 - position], GIVEN: result}
+    inputs = {other: (image, weight)[1 - position], RESULT_GRADIENT: result}
     nodes = ((op, tuple(inputs), "y", attributes),)
     return GradientCase(
         kind, case.name, case.batch, inputs, nodes, dict(case.uses), forward=(image, weight), position=position
@@ -108,7 +109,7 @@ def _extent(size: int, kernel: int, stride: int, pad: int) -> int:
 CLASSES = ("conv", "depthwise", "gemm", "gemv", "memory", *KINDS)
 
 
-def sampled(cases: Iterable[Case], every: int) -> list[Case]:
+def sample_cases(cases: Iterable[Case], every: int) -> list[Case]:
     """Return every few cases of each class and batch size.
 
     All kinds of them are there.

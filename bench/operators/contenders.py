@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 from attrs import define, evolve
+
 from cuts.backends.device import Device, Pointer
-from cuts.backends.library.contraction import Block, Convolution, find_convolution
 from cuts.backends.library.cudnn import Numerics, Wanted
+from cuts.backends.library.recognise import Block, Convolution, find_convolution
 from cuts.backends.library.routine import require_library
-from cuts.bench.operators.cases import GIVEN, OPERANDS, GradientCase, pair
+from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
 from cuts.bench.operators.tuned import Tuned, TunedBuffers, group_of
-from cuts.ir.atoms import MATH_MODES
 from cuts.ir.attributes import Attribute
 from cuts.ir.errors import BackendError
+from cuts.ir.matrix_instructions import MATH_MODES
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.types import DType, row_major
 
@@ -226,7 +227,7 @@ class Peers:
         """Return PyTorch, operation by operation."""
         return self._recorded("torch", self.call)
 
-    def compiled(self, mode: str = "default") -> Contender:
+    def compile_case(self, mode: str = "default") -> Contender:
         """Return torch.compile's version of the case in a mode.
 
         It is for these shapes alone.
@@ -287,7 +288,7 @@ class Peers:
         for name, shape in self.tuned.case.inputs.items():
             place = memory.place(self.tuned.name(name))
             address = int(place.buffer.handle) + place.offset
-            turned = self.tuned.case.turned(name)
+            turned = self.tuned.case.is_channels_last(name)
             lies = tuple(shape[d] for d in TO_LAST) if turned else shape
             view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
             views.append(view.permute(TO_FIRST) if turned else view)
@@ -343,7 +344,7 @@ def gradient_of(case: GradientCase) -> tuple[Convolution, Wanted]:
     image, weight = case.forward
     names = [result if case.position == place else operand for place, operand in enumerate(OPERANDS)]
     strides, pads = pair(attributes["strides"]), pair(attributes["pads"])
-    blocks = (dense(names[0], image), dense(names[1], weight), dense(GIVEN, case.inputs[GIVEN]))
+    blocks = (dense(names[0], image), dense(names[1], weight), dense(RESULT_GRADIENT, case.inputs[RESULT_GRADIENT]))
     return Convolution(*blocks, strides, (1, 1), pads, pads), PARTS[case.position]
 
 

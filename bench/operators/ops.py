@@ -19,14 +19,15 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from attrs import define, evolve, field
+
 from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
-from cuts.bench.operators.cases import CLASSES, all_cases, sampled
+from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, copy_bandwidth, copying, function_of, load_torch
-from cuts.bench.operators.shapes import LAST, Case
+from cuts.bench.operators.shapes import CHANNELS_LAST, Case
 from cuts.bench.operators.timing import Contender, in_turns, together
-from cuts.bench.operators.tuned import Tuned, bind, cold_sets, floor, parts, tune, tuned_apart, with_times
+from cuts.bench.operators.tuned import Tuned, bind, cold_sets, floor, parts, tune, tune_separately, with_times
 from cuts.bench.tools.records import (
     Row,
     add_every_option,
@@ -37,7 +38,7 @@ from cuts.bench.tools.records import (
     is_stale,
     key_of,
     markdown,
-    merged,
+    merge_row,
     read_rows,
     row_line,
     shares_of_copy,
@@ -88,7 +89,7 @@ class Suite:
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
-        for case, each in zip(part, tuned_apart(part, self._tuned), strict=True):
+        for case, each in zip(part, tune_separately(part, self._tuned), strict=True):
             if self.left < 0:
                 return
             self._keep(self._measured(case, each))
@@ -108,7 +109,7 @@ class Suite:
         return tuning_session(self.target, budget=budget, devices=self.options.devices)
 
     def _keep(self, row: Row) -> None:
-        self.rows = merged(self.rows, row)
+        self.rows = merge_row(self.rows, row)
         write_rows(self.options.out, self.rows)
         print(row_line(row), flush=True)
 
@@ -125,7 +126,7 @@ class Suite:
                     "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": None,
                     "roofline_ms": roofline * 1e3, "flops": work, "bytes": moved,
                     "copy_bandwidth": self.copy_bandwidth, "uses": dict(case.uses), **self.facts}  # fmt: skip
-        row |= {"layout": LAST} if case.channels_last else {}
+        row |= {"layout": CHANNELS_LAST} if case.channels_last else {}
         if isinstance(tuned, str):
             return row | {"failure": tuned}
         row |= {"bound_ms": tuned.bound * 1e3}
@@ -145,7 +146,7 @@ class Suite:
             launches[0]()
             wrong = peers.difference()
             contenders += [peers.eager(), *peers.libraries(case)]
-            contenders += [peers.compiled("max-autotune-no-cudagraphs")] if self.options.compile else []
+            contenders += [peers.compile_case("max-autotune-no-cudagraphs")] if self.options.compile else []
         timings = in_turns(self.device, contenders)
         times = {name: timing.median * 1e3 for name, timing in timings.items() if name not in ("cuts", "copy")}
         ours: Timing = timings["cuts"]
@@ -179,7 +180,7 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
         named = not options.only or any(text in case.name or text in case.uses for text in options.only)
         if right and named:
             wanted.append(case)
-    return [case for case in sampled(wanted, options.every) if options.again or case.key not in known]
+    return [case for case in sample_cases(wanted, options.every) if options.again or case.key not in known]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

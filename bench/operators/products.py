@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
+
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
@@ -38,10 +39,10 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.passes.lowering import extract, lower
-from cuts.passes.model.bound import bound
-from cuts.passes.model.rank import rank
+from cuts.passes.model.cost_model import estimate_time
+from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule import check_schedule, choose
-from cuts.passes.schedule.legal_points import features_of
+from cuts.passes.schedule.schedule_geometry import features_of
 
 
 @frozen
@@ -97,7 +98,7 @@ class HandPoint:
 
 
 #: Blocks of 128x256, 256x128 and 128x128, the last one of four warps and of eight; `fp32x3` holds sums twice.
-WIDE = tuple(
+WIDE_POINTS = tuple(
     HandPoint(warps, (4, 8), row, stages, ahead)
     for warps, row, stages in (
         ((2, 4), 128, 3),
@@ -108,7 +109,7 @@ WIDE = tuple(
     )
     for ahead in (0, 1)
 )
-PROMOTED = tuple(
+PROMOTED_POINTS = tuple(
     HandPoint(warps, atoms, 128, stages, ahead)
     for warps, atoms, stages in (((2, 4), (4, 4), 3), ((2, 2), (4, 4), 3), ((4, 2), (2, 8), 3), ((2, 4), (4, 4), 2))
     for ahead in (0, 1)
@@ -174,9 +175,9 @@ class ProductBench:
                         "over_torch": peer / timing.median, "error": errors.get(label)}  # fmt: skip
             if label in schedules:
                 features = features_of(group, schedules[label], self.target)
-                found = bound(features, self.target)
+                found = lower_bound(features, self.target)
                 row |= {
-                    "model_us": float(rank(features, found, self.target)) * 1e6,
+                    "model_us": float(estimate_time(features, found, self.target)) * 1e6,
                     "bound_us": float(found.time) * 1e6,
                 }
             rows.append(row)
@@ -224,7 +225,7 @@ def _points(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield points by name: those written by hand that are legal, and the model's first ones."""
     if hand:
-        for point in PROMOTED if format_.math == "fp32x3" else WIDE:
+        for point in PROMOTED_POINTS if format_.math == "fp32x3" else WIDE_POINTS:
             schedule = point.schedule(group, format_)
             if not check_schedule(group, schedule, target):
                 yield (
@@ -232,10 +233,10 @@ def _points(
                     schedule,
                 )
     for number, candidate in enumerate(choose(group, target, count=count)):
-        yield f"model {number}: {described(candidate.schedule)}", candidate.schedule
+        yield f"model {number}: {describe_schedule(candidate.schedule)}", candidate.schedule
 
 
-def described(schedule: Schedule) -> str:
+def describe_schedule(schedule: Schedule) -> str:
     """Return a schedule in a few words."""
     segment = schedule.segments[0]
     loop = segment.reductions[0] if segment.reductions else None

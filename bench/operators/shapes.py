@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 from attrs import evolve, field, frozen
+
 from cuts.backends.device import Array
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node
@@ -141,7 +142,7 @@ def convolutions(network: str) -> dict[ConvolutionShape, int]:
 
 
 #: The layout of cases whose images have their channels innermost, and the dims of either order in the other.
-LAST, TO_LAST, TO_FIRST = "channels last", (0, 2, 3, 1), (0, 3, 1, 2)
+CHANNELS_LAST, TO_LAST, TO_FIRST = "channels last", (0, 2, 3, 1), (0, 3, 1, 2)
 #: An operation of a case: its name, its operands, its result, its attributes.
 Step: TypeAlias = tuple[str, tuple[str, ...], str, Mapping[str, Attribute]]
 
@@ -170,7 +171,7 @@ class Case:
     def key(self) -> str:
         """Identity of a row."""
         known = f"{self.kind}/{self.name}/b{self.batch}{'' if self.precision == 'fp32' else f'/{self.precision}'}"
-        return f"{known}/{LAST}" if self.channels_last else known
+        return f"{known}/{CHANNELS_LAST}" if self.channels_last else known
 
     @property
     def dtype(self) -> DType:
@@ -198,7 +199,7 @@ class Case:
         positive = weight and self.nodes[0][0] == "batch_norm"  # one of its operands is a variance
         return (np.abs(array) + 0.5 if positive else array).astype(self.dtype.numpy)
 
-    def turned(self, tensor: str) -> bool:
+    def is_channels_last(self, tensor: str) -> bool:
         """Return whether an input or output has its channels innermost."""
         image = len(self.inputs.get(tensor, ())) == 4 or tensor == self.nodes[-1][2]
         return self.channels_last and image and tensor not in self.weights
@@ -213,15 +214,15 @@ class Case:
             nodes.append(Node(f"n{len(nodes)}_{op}", op, operands, (result,), dict(attributes)))
 
         for name, shape in self.inputs.items():
-            lies = tuple(shape[d] for d in TO_LAST) if self.turned(name) else shape
+            lies = tuple(shape[d] for d in TO_LAST) if self.is_channels_last(name) else shape
             types[name] = TensorType(self.dtype, lies)
-            if self.turned(name):
+            if self.is_channels_last(name):
                 add("transpose", (name,), f"{name}.first", {"perm": TO_FIRST})
         for op, operands, result, attributes in self.nodes:
-            names = tuple(f"{t}.first" if t in self.inputs and self.turned(t) else t for t in operands)
-            add(op, names, f"{result}.first" if self.turned(result) else result, attributes)
+            names = tuple(f"{t}.first" if t in self.inputs and self.is_channels_last(t) else t for t in operands)
+            add(op, names, f"{result}.first" if self.is_channels_last(result) else result, attributes)
         (*_, result) = (step[2] for step in self.nodes)
-        if self.turned(result):
+        if self.is_channels_last(result):
             add("transpose", (f"{result}.first",), result, {"perm": TO_LAST})
         return Graph(self.key, tuple(self.inputs), (result,), types, tuple(nodes))
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import cuts
 from attrs import evolve, frozen
+
+import cuts
 from cuts.bench.operators import vocabulary_rows, vocabulary_tensors
 from cuts.bench.operators.vocabulary import Given, SizedOperation, Sizes, UserOperation, integers, unit, x
 from cuts.ir.graph import Graph
@@ -42,7 +43,7 @@ class GradientOperation(UserOperation):
         """Return the function's operands."""
         return given if self.loss else given[:-1]
 
-    def derived(self, graph: Graph) -> tuple[Graph, tuple[Source, ...]]:
+    def derive(self, graph: Graph) -> tuple[Graph, tuple[Source, ...]]:
         """Return gradients as a graph from the function's graph, and their declarations."""
         names, (result,) = graph.inputs, graph.outputs
         if not self.loss:

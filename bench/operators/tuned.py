@@ -11,16 +11,17 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
+
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
-from cuts.backends.library.contraction import find_convolution
+from cuts.backends.library.recognise import find_convolution
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import sets_for, together
 from cuts.bench.tools.records import Row
-from cuts.ir.atoms import MATH_MODES, MATRIX_ATOMS
-from cuts.ir.compiled import CompiledGraph, CompileOptions, Step
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Step
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction, Storage
+from cuts.ir.matrix_instructions import MATH_MODES, MMA_INSTRUCTIONS
 from cuts.ir.precision import PRECISIONS
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
@@ -29,12 +30,12 @@ from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.compilation import Emit
-from cuts.passes.fusion import build_programs, centre_means
-from cuts.passes.fusion.groups import in_math
+from cuts.passes.fusion import build_programs, shift_means
+from cuts.passes.fusion.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.model.bound import warmed
+from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.workload import Selector
+from cuts.passes.tuner_interface import Selector
 from cuts.runtime.plan import extent_bytes
 
 
@@ -67,7 +68,7 @@ class Tunable(Protocol):
     @property
     def sources(self) -> tuple[Source, ...]: ...
     def type_of(self, tensor: str) -> TensorType: ...
-    def turned(self, tensor: str) -> bool: ...
+    def is_channels_last(self, tensor: str) -> bool: ...
     def values(self, tensor: str) -> Array: ...
     def graph(self, registry: Registry) -> Graph: ...
 
@@ -99,7 +100,7 @@ class Tuned:
         total = 0.0
         for record in self.records:
             terms, read = cast("Mapping[str, float]", record["terms"]), cast("Sequence[str]", record["inputs"])
-            total += warmed(terms, self.target, sum(self.type_of(t).nbytes for t in read if t in made))
+            total += warm_lower_bound(terms, self.target, sum(self.type_of(t).nbytes for t in read if t in made))
             made.update(cast("Sequence[str]", record["outputs"]))
         return total
 
@@ -153,7 +154,9 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selecto
     registry = vocabulary_of(cases)
     policy = PRECISIONS[cases[0].precision]
     # Tensors of a half type are stored so already: the rest of the policy is the multiplication of f32.
-    options = CompileOptions(mode="mixed", precision=policy.name if policy.math else "fp32", side_by_side="connected")
+    options = CompileOptions(
+        mode="mixed", precision=policy.name if policy.math else "fp32", horizontal_fusion="connected"
+    )
     compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
@@ -264,9 +267,9 @@ def group_of(case: Case) -> FusedGroup | None:
 
     It has the user's layout and the precision's math mode; it is nothing where the case is no single group.
     """
-    programs = centre_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
+    programs = shift_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
-    return None if isinstance(group, Illegal) else in_math(group, PRECISIONS[case.precision].math)
+    return None if isinstance(group, Illegal) else with_math(group, PRECISIONS[case.precision].math)
 
 
 def is_convolution(case: Case) -> bool:
@@ -301,12 +304,12 @@ def peak(case: Case, target: Target) -> float:
     policy = PRECISIONS[case.precision]
     mode = MATH_MODES.get(policy.math)
     format_, products = (mode.format, len(mode.products)) if mode else (policy.stored.value, 1)
-    found = [(MATRIX_ATOMS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
+    found = [(MMA_INSTRUCTIONS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
     rates = [2 * a.m * a.n * a.k / clocks for a, clocks in found if a.format == format_]
     return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
 
 
-def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
+def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
     """Return cases with their kernels, or the reason of a failure.
 
     Where one fails, its neighbours are tuned without it.
@@ -321,7 +324,7 @@ def tuned_apart(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tune
         if len(cases) == 1:
             return [first_line(error)]
         half = len(cases) // 2
-        return [*tuned_apart(cases[:half], tuned), *tuned_apart(cases[half:], tuned)]
+        return [*tune_separately(cases[:half], tuned), *tune_separately(cases[half:], tuned)]
 
 
 def lost(error: Exception) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import field, frozen
+
 from cuts.backends.device import Array
 from cuts.bench.operators.shapes import normal_numbers, unit_numbers
 from cuts.ir.graph import Graph
@@ -185,7 +186,7 @@ class TorchCase:
         """Return the type of an input."""
         return self.given[tensor].type
 
-    def turned(self, tensor: str) -> bool:
+    def is_channels_last(self, tensor: str) -> bool:
         """Return whether a tensor has another dim order; none does."""
         return False
 

@@ -20,16 +20,17 @@ from multiprocessing import get_context
 from typing import Any
 
 from attrs import evolve
+
 from cuts.backends.cuda import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
-from cuts.bench.operators.cases import CLASSES, all_cases, sampled
+from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, function_of, load_torch
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuned import Tuned, bind, fill, parts, tune
 from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, parse_share
-from cuts.ir.budget import cores
+from cuts.ir.budget import processor_count
 from cuts.ir.errors import CutsError
 from cuts.ir.target import Target
 from cuts.search.session import tuning_session
@@ -79,7 +80,7 @@ def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tupl
 
     Processes choose and compile the kernels; `checkers` share the cores.
     """
-    pool = ProcessPoolExecutor(max(1, cores() // beside), get_context("spawn"))
+    pool = ProcessPoolExecutor(max(1, processor_count() // beside), get_context("spawn"))
     try:
         for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
             found = done.result()
@@ -99,7 +100,7 @@ def select(options: argparse.Namespace) -> list[Case]:
     ]
     named = (c for c in chosen if not options.only or any(text in c.name for text in options.only))
     first, step = options.share
-    return sampled(named, options.every)[first::step]
+    return sample_cases(named, options.every)[first::step]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

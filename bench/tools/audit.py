@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from attrs import evolve
+
 from cuts.backends.devices import find_target, open_device
 from cuts.bench.operators.shapes import Case, ConvolutionShape, Step, convolution_case, single
 from cuts.bench.operators.tuned import group_of
@@ -33,17 +34,17 @@ from cuts.bench.tools.records import (
     geomean,
     is_stale,
     key_of,
-    merged,
+    merge_row,
     read_rows,
     write_rows,
 )
 from cuts.ir.target import Target
 from cuts.search.audit import Audit, audits
-from cuts.search.problem import Problem, machine_of
 from cuts.search.session import tuning_session
 from cuts.search.settings import Statistics, TunedChoice
-from cuts.search.sweeps import KeptPoints
+from cuts.search.sweeps import StoredResults
 from cuts.search.tuner import tune_each
+from cuts.search.tuning_task import TuningTask, machine_of
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000
@@ -118,14 +119,14 @@ def _convolutions() -> Iterator[Case]:
     yield from (convolution_case(shape, 1) for shape in shapes)
 
 
-def problems_of(cases: Sequence[Case], target: Target) -> list[Problem]:
+def problems_of(cases: Sequence[Case], target: Target) -> list[TuningTask]:
     """Return the tuning tasks; every case is one kernel."""
     machine = machine_of(target)
     found = []
     for case in cases:
         group = group_of(case)
         assert group is not None, f"{case.key} is no single kernel"
-        found.append(Problem(group, {}, target, machine, case.name))
+        found.append(TuningTask(group, {}, target, machine, case.name))
     return found
 
 
@@ -161,7 +162,7 @@ def measure(
     with tuning_session(target, budget=max(0.0, options.limit - spent)) as session:
         for audit in audits(session.tuner, problems, choices, options.points, session.settings, kept):
             row = row_of(audit, *found[audit.key], facts)
-            rows = merged(rows, row)
+            rows = merge_row(rows, row)
             write_rows(options.out, rows)
             print(f"{time.monotonic() - begin:6.1f} s  {line(row)}", file=sys.stderr, flush=True)
         print(
@@ -189,7 +190,7 @@ def version_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in ("device", "commit", "versions")}
 
 
-def kept_points(place: Path, facts: Mapping[str, Any]) -> KeptPoints:
+def kept_points(place: Path, facts: Mapping[str, Any]) -> StoredResults:
     """Return the points that an earlier call of this version kept."""
     found = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     if any(found.get(name) != value for name, value in version_of(facts).items()):
@@ -292,7 +293,7 @@ def main() -> None:
     options = arguments()
     rows = read_rows(options.out)
     for row in (row for path in options.join for row in read_rows(path)):
-        rows = merged(rows, row)
+        rows = merge_row(rows, row)
         write_rows(options.out, rows)
     cases = [] if options.table or options.join else select(options, rows)
     if cases:

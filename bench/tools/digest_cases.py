@@ -19,8 +19,8 @@ from cuts.bench.networks.models import BY_NAME, ModelWorkload
 from cuts.bench.networks.systems import ModelCase
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
+from cuts.compile.cached_decisions import decision_key
 from cuts.compile.driver import precisions_of
-from cuts.compile.known import question_about
 from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError
@@ -29,11 +29,11 @@ from cuts.search import tuning_session
 from cuts.search.exchange.files import _read as read_results
 from cuts.search.exchange.packs import shipped_packs
 from cuts.search.kernels import make_kernel
-from cuts.search.learned.pool import ground_of
-from cuts.search.learned.recorded import read_spaces
-from cuts.search.problem import Problem, read_schedule
+from cuts.search.learned.pool import recorded_domain
+from cuts.search.learned.recorded_spaces import read_spaces
+from cuts.search.tuning_task import TuningTask, read_schedule
 from cuts.tests import operations
-from cuts.tests.fuzz.drawing import drawn
+from cuts.tests.fuzz.drawing import draw_graphs
 from cuts.tests.models import REAL
 from cuts.tests.operations_graph import bench_of
 
@@ -124,7 +124,7 @@ def _operations(kind: str) -> tuple[Graph, Spec]:
 
 def _fuzz_text(first: str, count: str) -> str:
     spec, texts = Spec(Registry.builtin()), []
-    for number, graph in drawn(FUZZ_SEED, int(first), int(count)):
+    for number, graph in draw_graphs(FUZZ_SEED, int(first), int(count)):
         target = TARGETS[number % len(TARGETS)]
         able = [p for p in PRECISIONS if p in precisions_of(find_target(target))]
         mode, precision = MODES[number // 6 % 3], able[number // 18 % len(able)]
@@ -144,7 +144,7 @@ def _winners_text(first: str, count: str) -> str:
     texts = []
     for result in _winners()[int(first) : int(first) + int(count)]:
         form, storages = _read_work(json.loads(result.description)["work"])
-        problem = Problem(form, storages, find_target("cuda:h200"), {})
+        problem = TuningTask(form, storages, find_target("cuda:h200"), {})
         kernel = make_kernel(problem, read_schedule(result.winner.schedule))
         texts.append(_KERNEL_NAME.sub("cuts_#", f"{kernel.source}\n{kernel.grid} {kernel.block}"))
     return "\n".join(texts)
@@ -172,7 +172,7 @@ def _space_text(name: str) -> str:
     lines = []
     for space in read_spaces(RESULTS / name):
         form, storages = _read_work(space.work)
-        ground = ground_of(space, Problem(form, storages, space.described, {}))
+        ground = recorded_domain(space, TuningTask(form, storages, space.recorded_target, {}))
         lines += [f"{p.score.hex()} {p.structure} {p.places}" for p in ground.points]
     return "\n".join(lines)
 
@@ -185,7 +185,7 @@ def _pack_text(name: str, batch: str) -> str:
     workload = ModelWorkload(model, "inference", int(batch))
     graph = load_model(ModelCase(workload, model.make(int(batch), False), torch, 0.0).program, spec, None, ())
     with tuning_session(target, frozen=True, guesses=True) as selector:
-        answer = selector.tuner.resources.database.answer(question_about(graph, spec, target, CompileOptions()).key)
+        answer = selector.tuner.resources.database.answer(decision_key(graph, spec, target, CompileOptions()).key)
         if answer is not None:
             selector.decisions = answer.read()
         with suppress(ForeignDecisionsError):

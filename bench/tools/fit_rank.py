@@ -6,7 +6,7 @@ It cross-validates the order of candidate schedules.
 
 A file is a tuning database (`tuning.sqlite3`), or JSON with `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
 MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The printed constants are the text of
-`passes/model/rank_constants.py`.
+`passes/model/cost_coefficients.py`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from typing import Any
 
 import attrs
 import numpy as np
+
 from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
-from cuts.passes.model.rank_constants import FITTED
+from cuts.passes.model.cost_coefficients import FITTED_COEFFICIENTS
 from cuts.search.learned.rank_fit import estimate, fit_constants
-from cuts.search.learned.rank_points import FEWEST, RankPoints, counted, rank_points
+from cuts.search.learned.rank_points import MIN_POINTS, RankPoints, features_and_conflicts, rank_points
 
 Array = np.ndarray[Any, Any]
 
@@ -38,9 +39,11 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
     for name, text, points in (each for path in paths for each in measured(path)):
         group = parse_ir(text)
         assert isinstance(group, FusedGroup), "the text of a group"
-        rows_of_points = [(counted(group, parse_ir(schedule), target), seconds) for schedule, seconds in points]
+        rows_of_points = [
+            (features_and_conflicts(group, parse_ir(schedule), target), seconds) for schedule, seconds in points
+        ]
         found = [[*row, seconds, len(names)] for row, seconds in rows_of_points if row]
-        if len(found) >= FEWEST:
+        if len(found) >= MIN_POINTS:
             rows += found
             names.append(name)
     return names, rank_points(rows)
@@ -114,7 +117,7 @@ def main() -> None:
     target = find_target(options.target)
     names, points = read(options.files, target)
     print(f"{len(points.seconds)} points of {len(names)} operations")
-    print("as committed", json.dumps(summary(quality(estimate(FITTED, points, target), points, names))))
+    print("as committed", json.dumps(summary(quality(estimate(FITTED_COEFFICIENTS, points, target), points, names))))
     costs = fit_constants([(points, target)])
     print(", ".join(f"{name}={value:.4g}" for name, value in attrs.asdict(costs).items()))
     print("fitted", json.dumps(summary(quality(estimate(costs, points, target), points, names))))

@@ -39,7 +39,7 @@ from cuts.bench.tools.records import circumstances, exit_code
 from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.compile import compile_model, load_model, load_spec
 from cuts.ir import UsageError
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
@@ -47,11 +47,11 @@ from cuts.passes.fusion import canonical_names
 from cuts.search.bench import DeviceBench
 from cuts.search.build import Workers
 from cuts.search.database import Database
-from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
-from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluated, same_kernels
-from cuts.search.problem import Problem, machine_of
+from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
+from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluation_points, same_kernels
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
+from cuts.search.tuning_task import TuningTask, machine_of
 
 #: Sources that decide which kernel a point becomes.
 LOWERING = ("passes/lowering", "backends/source")
@@ -64,11 +64,11 @@ def title_of(case: Case) -> str:
     return f"{case.kind} {case.name}"
 
 
-def problem_of(case: Case, target: Target) -> Problem:
+def problem_of(case: Case, target: Target) -> TuningTask:
     """Return the recorded tuning task; every case is one kernel."""
     group = group_of(case)
     assert group is not None, f"{case.key} is no single kernel"
-    return Problem(group, {}, target, machine_of(target), title_of(case))
+    return TuningTask(group, {}, target, machine_of(target), title_of(case))
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -90,29 +90,29 @@ def version_of(commit: str) -> dict[str, str]:
     return {"commit": str(circumstances("", commit)["commit"]), "lowering": found.hexdigest()[:16]}
 
 
-def problem_of_space(space: RecordedSpace, target: Target) -> Problem:
+def problem_of_space(space: RecordedSpace, target: Target) -> TuningTask:
     """Return the problem of a recorded space on a target."""
     form = parse_ir(space.work)
     assert isinstance(form, FusedGroup), "spaces are of groups"
-    problem = Problem(form, {}, target, machine_of(target), space.label)
+    problem = TuningTask(form, {}, target, machine_of(target), space.label)
     if problem.work != space.work:
         raise UsageError(f"{space.label} was recorded with tensors that lie otherwise, or by another version")
     return problem
 
 
-def problems_of_plan(workload: str, target: Target) -> list[Problem]:
+def problems_of_plan(workload: str, target: Target) -> list[TuningTask]:
     """Return the distinct kernels of the model's plan of a workload."""
     model = parse_workload(workload)
     torch = import_module("torch")
     case = ModelCase(model, model.model.make(model.batch, False), torch, 0.0)
     spec = load_spec([])
     plan = compile_model(load_model(case.program, spec, None, ()), spec, target, CompileOptions())
-    found: dict[str, Problem] = {}
+    found: dict[str, TuningTask] = {}
     for number, group in enumerate(plan.groups):
         form, ops = parse_ir(str(group["form"])), group["ops"]
         assert isinstance(form, FusedGroup) and isinstance(ops, Sequence), "the record of a group"
         title = f"{workload} {number} {'+'.join(ops)}"
-        problem = Problem(canonical_names(form)[0], {}, target, machine_of(target), title)
+        problem = TuningTask(canonical_names(form)[0], {}, target, machine_of(target), title)
         found.setdefault(problem.key, problem)
     return list(found.values())
 
@@ -123,7 +123,7 @@ def known_of(folder: Path, name: str) -> RecordedSpace | None:
     return read_spaces(path)[0] if path.exists() else None
 
 
-def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
+def missing(target: Target, options: argparse.Namespace) -> list[TuningTask]:
     """Return requested operations without a whole or sufficient recording.
 
     A sufficient one has enough points that ran.
@@ -142,7 +142,7 @@ def missing(target: Target, options: argparse.Namespace) -> list[Problem]:
     return [p for p in mine if wants(known_of(options.out, p.label), p, options)]
 
 
-def wants(known: RecordedSpace | None, problem: Problem, options: argparse.Namespace) -> bool:
+def wants(known: RecordedSpace | None, problem: TuningTask, options: argparse.Namespace) -> bool:
     """Return whether a tuning task has points left to record.
 
     A whole recording of another machine stays.
@@ -159,13 +159,13 @@ def left_of(space: RecordedSpace, options: argparse.Namespace) -> int:
     return 0 if done or (space.whole and timed >= options.points) else BEGINNING + max(0, int(options.points) - timed)
 
 
-def part_of(problems: Sequence[Problem], part: str, left: Mapping[str, int], whole: int) -> list[Problem]:
+def part_of(problems: Sequence[TuningTask], part: str, left: Mapping[str, int], whole: int) -> list[TuningTask]:
     """Return one of the parts "k/n" of tuning tasks by remaining work.
 
     `left` is the work of each, or the `whole`: the longest come first, and each goes to the part with the least work.
     """
     number, count = map(int, part.split("/"))
-    parts: list[list[Problem]] = [[] for _ in range(count)]
+    parts: list[list[TuningTask]] = [[] for _ in range(count)]
     work = [0] * count
     for problem in sorted(problems, key=lambda p: -left.get(p.label, whole)):
         least = work.index(min(work))
@@ -174,7 +174,7 @@ def part_of(problems: Sequence[Problem], part: str, left: Mapping[str, int], who
     return parts[number]
 
 
-def record(problems: Sequence[Problem], target: Target, options: argparse.Namespace) -> int:
+def record(problems: Sequence[TuningTask], target: Target, options: argparse.Namespace) -> int:
     """Record operations within the time limit; return the exit code."""
     resources = Resources(
         Database(None),
@@ -284,7 +284,7 @@ def main() -> int:
     target = find_target(options.target)
     if options.points_of:
         spaces = [space for path in sorted(options.points_of.glob("*.json.gz")) for space in read_spaces(path)]
-        options.given = {space.label: evaluated(space, options.seed) for space in spaces}
+        options.given = {space.label: evaluation_points(space, options.seed) for space in spaces}
         options.out /= file_name(target.name)
         options.out.mkdir(exist_ok=True)
     return record(missing(target, options), target, options)

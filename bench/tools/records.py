@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from attrs import frozen
+
 from cuts.backends import compiler_digest
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS
@@ -333,7 +334,7 @@ def key_of(row: Mapping[str, Any]) -> str:
     return f"{known}/{row['layout']}" if row.get("layout") else known
 
 
-def merged(rows: Sequence[Row], row: Row) -> list[Row]:
+def merge_row(rows: Sequence[Row], row: Row) -> list[Row]:
     """Return rows with one more, which replaces one of the same case."""
     return [*(r for r in rows if (r["suite"], key_of(r)) != (row["suite"], key_of(row))), row]
 

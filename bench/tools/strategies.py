@@ -21,16 +21,17 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
+
 from cuts.bench.tools.record_spaces import problem_of
 from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
 from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.passes.schedule import best_points
-from cuts.search.build import Scored
+from cuts.search.build import ScoredCandidate
 from cuts.search.copies import one_thread
-from cuts.search.learned.pool import RecordedGround, ground_of
-from cuts.search.learned.recorded import RecordedSpace, read_spaces
+from cuts.search.learned.pool import RecordedDomain, recorded_domain
+from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces
 from cuts.search.settings import Settings
-from cuts.search.strategies import STRATEGIES, Known, place_of, strategy_on
+from cuts.search.strategies import STRATEGIES, Observation, place_of, strategy_on
 
 #: Kernels after which regret is looked at.
 AFTER = (5, 10, 20, 40, 100)
@@ -40,7 +41,7 @@ FIRST, BATCH = Settings().first, Settings().batch
 VAIN = 3
 
 
-def first_of(ground: RecordedGround) -> list[Scored]:
+def first_of(ground: RecordedDomain) -> list[ScoredCandidate]:
     """Return a live search's first points, each as its nearest recorded one.
 
     They are the model's varied choice.
@@ -48,7 +49,7 @@ def first_of(ground: RecordedGround) -> list[Scored]:
     space = ground.full.space
     chosen = best_points(space.group, space.target, ground.full.model, FIRST)
     near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
-    return [ground.scored(p) for p in near.values()]
+    return [ground.candidate_at(p) for p in near.values()]
 
 
 @frozen
@@ -62,7 +63,7 @@ class ReplayedSearch:
     ends: list[int]
     seconds: float
 
-    def ended(self, settings: Settings) -> int:
+    def stopping_count(self, settings: Settings) -> int:
         """Return after how many kernels `cuts tune` would have ended it."""
         reached, stale = inf, 0
         for before, end in pairwise([0, *self.ends]):
@@ -73,13 +74,13 @@ class ReplayedSearch:
         return len(self.times)
 
 
-def searched(
-    ground: RecordedGround, first: Sequence[Scored], name: str, seed: int, aided: bool, most: int
+def replay_search(
+    ground: RecordedDomain, first: Sequence[ScoredCandidate], name: str, seed: int, aided: bool, most: int
 ) -> ReplayedSearch:
     """Return a search's measurements."""
     begin = time.process_time()
     strategy = strategy_on(ground, name, first, seed, aided)
-    known: list[Known] = []
+    known: list[Observation] = []
     ends: list[int] = []
     vain = 0
     while len(known) < most and vain < VAIN:
@@ -87,7 +88,7 @@ def searched(
         count = min(BATCH if known else FIRST, most - len(known))
         with one_thread():  # as live
             proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
-        known += [Known(p, ground.seconds[place_of(p)]) for p in proposed]
+        known += [Observation(p, ground.seconds[place_of(p)]) for p in proposed]
         ends += [len(known)] if proposed else []
         vain = 0 if proposed else vain + 1
     return ReplayedSearch([k.seconds for k in known], ends, time.process_time() - begin)
@@ -108,14 +109,14 @@ def until(times: Sequence[float], best: float, close: float = 0.03) -> int | Non
 
 
 def row_of(
-    space: RecordedSpace, ground: RecordedGround, first: Sequence[Scored], name: str, aided: bool, seeds: int
+    space: RecordedSpace, ground: RecordedDomain, first: Sequence[ScoredCandidate], name: str, aided: bool, seeds: int
 ) -> Row:
     """Return a strategy's outcome in a space."""
-    runs = [searched(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
+    runs = [replay_search(ground, first, name, seed, aided, AFTER[-1]) for seed in range(seeds)]
     seconds = float(np.mean([run.seconds for run in runs]))
     if all(run.times == runs[0].times for run in runs):
         runs = runs[:1]  # nothing in it is left to chance
-    ended = [run.ended(Settings()) for run in runs]
+    ended = [run.stopping_count(Settings()) for run in runs]
     return {
         "space": space.label, "machine": space.machine.get("target", ""), "strategy": name, "aided": aided,
         "points": len(ground.points), "recorded": len(space.points), "whole": space.whole,
@@ -134,14 +135,14 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
     have = {same(row) for row in known}
     cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
-        ground: RecordedGround | None = None
-        first: list[Scored] = []
+        ground: RecordedDomain | None = None
+        first: list[ScoredCandidate] = []
         wanted = [(name, aided) for aided in (True, False) for name in options.strategies]
         for name, aided in wanted:
             if (space.label, name, aided, len(space.points)) in have or time.monotonic() > end:
                 continue
             if ground is None:
-                ground = ground_of(space, problem_of(cases[space.label], space.described))
+                ground = recorded_domain(space, problem_of(cases[space.label], space.recorded_target))
                 first = first_of(ground)
             yield row_of(space, ground, first, name, aided, options.seeds)
 

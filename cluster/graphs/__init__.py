@@ -2,7 +2,7 @@
 
 from .blocks import BlockGraphs, block_passes
 from .drafts import GraphDraft, f32
-from .parameters import held_whole, initial_weights, parameter_shapes, part_of
+from .parameters import initial_weights, parameter_shapes, partition_parameter, replicated_parameters
 from .step_graphs import adam_graph, loss_graph
 
 __all__ = [
@@ -11,9 +11,9 @@ __all__ = [
     "adam_graph",
     "block_passes",
     "f32",
-    "held_whole",
     "initial_weights",
     "loss_graph",
     "parameter_shapes",
-    "part_of",
+    "partition_parameter",
+    "replicated_parameters",
 ]

@@ -15,7 +15,7 @@ from ...compile import Spec, load_spec
 from ...ir import Array, Graph, Node, TensorType, live_graph, verify_graph
 from ...ops.gradient import Gradients
 from ...passes.graph import differentiate_graph
-from ..describe import Transformer
+from ..descriptions import Transformer
 from .drafts import GraphDraft
 from .parameters import parameter_shapes
 
@@ -39,9 +39,9 @@ def block_passes(
     """Return the graphs of a block for a micro-batch.
 
     Inputs are `x` and the parameters by name, the output is `y`. The backward graph takes `dy` and, for each parameter
-    `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`. Where `parts` GPUs share a layer there are two of each,
-    attention and MLP: the parts of `y` and of `dx` of all GPUs are summed. Terms that are added once, not once a GPU,
-    are multiplied by `share`, which is 1 on one of them and 0 on the others.
+    `w`, the sum so far as `w.sum`; it gives `dx` and `w.next_task`. Where `parts` GPUs share a layer there are two of
+    each, attention and MLP: the parts of `y` and of `dx` of all GPUs are summed. Terms that are added once, not once a
+    GPU, are multiplied by `share`, which is 1 on one of them and 0 on the others.
     """
     spec = load_spec(())
     return tuple(_passes(graph, spec, training, recompute) for graph in _graphs(model, micro, spec, parts))

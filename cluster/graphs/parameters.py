@@ -14,7 +14,7 @@ import numpy as np
 
 from ...backends import Array
 from ...ir import UsageError
-from ..describe import Transformer
+from ..descriptions import Transformer
 
 #: The axis by which a parameter is partitioned.
 _AXIS: Mapping[str, int] = {
@@ -56,12 +56,12 @@ def _partitioned_shape(name: str, shape: tuple[int, ...], parts: int) -> tuple[i
     return tuple(size // parts if place == axis else size for place, size in enumerate(shape))
 
 
-def held_whole(model: Transformer) -> tuple[str, ...]:
+def replicated_parameters(model: Transformer) -> tuple[str, ...]:
     """Return the parameters that are replicated on every GPU of a layer."""
     return tuple(name for name in parameter_shapes(model) if name not in _AXIS)
 
 
-def part_of(name: str, array: Array, part: int, parts: int) -> Array:
+def partition_parameter(name: str, array: Array, part: int, parts: int) -> Array:
     """Return one GPU's part of a parameter."""
     if parts == 1 or name not in _AXIS:
         return array

@@ -15,13 +15,13 @@ from attrs import define, field
 from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ...ir import UsageError
 from ..batches import Batches, random_batches
-from ..bound import BoundPlan, bytes_inside
+from ..bound_plan import BoundPlan, intermediate_bytes
 from ..buffers import Arena, HostPool, Slots
 from ..disk import Disk
-from ..engine import Alone, Engine
+from ..engine import Engine, SingleProcess
 from ..kernels import Kernels, check_runnable, compile_kernels
-from ..layer_files import paged, reserve
-from ..memory import sent_ahead
+from ..layer_files import reserve, round_to_pages
+from ..memory import in_flight_results
 from ..mover import Move, Mover
 from ..plan_file import ClusterPlan
 from ..schedule import placement
@@ -73,7 +73,7 @@ class Process:
         check_runnable(plan)
         self.plan, self.model, self.way = plan, plan.model, plan.way
         self.device = open_device(find_target(target))
-        self.engine: Engine = engine(self.device) if callable(engine) else engine or Alone()
+        self.engine: Engine = engine(self.device) if callable(engine) else engine or SingleProcess()
         if self.engine.size != self.way.gpus:
             raise UsageError(
                 f"the plan takes {self.way.gpus} processes, {self.engine.size} run", hint="start them with torchrun"
@@ -86,7 +86,7 @@ class Process:
         self.keeps = plan.training and not self.way.activations.startswith("recompute")
         self.micros = self.model.batch // (self.way.dp * self.way.micro)
         #: Results that may be in flight to other stages.
-        self.unsent = int(sent_ahead(self.micros, self.way.p, self.way.policy == "PR"))
+        self.unsent = int(in_flight_results(self.micros, self.way.p, self.way.policy == "PR"))
         self.level = RESIDENT.index(self.way.resident)
         self.offload = self.way.activations.endswith("offload")
         self.batches = batches or random_batches(self.model, self.way.micro, seed)
@@ -122,7 +122,7 @@ class Process:
         plans = [*kernels.forward, *kernels.backward, *([kernels.loss] if kernels.loss else [])]
         bound: list[BoundPlan] = []
         scratch: Buffer | None = None
-        for plan in sorted(plans, key=lambda p: -bytes_inside(p)):
+        for plan in sorted(plans, key=lambda p: -intermediate_bytes(p)):
             made = BoundPlan(plan, self.device, self.arena, scratch)
             scratch = scratch or made.arena
             bound.append(made)
@@ -163,7 +163,7 @@ class Process:
             kinds |= {"inner": self.saved_bytes} if self.keeps else {}
             kinds |= {"grads": self.boundary} if self.way.policy == "PR" else {}
         for kind, nbytes in kinds.items():
-            reserve(self.store.scratch(self.stage, kind), len(self.names) * self.micros * paged(nbytes))
+            reserve(self.store.scratch(self.stage, kind), len(self.names) * self.micros * round_to_pages(nbytes))
 
     def close(self) -> None:
         """Stop the threads and close all files."""
@@ -195,8 +195,8 @@ class Process:
             move.wait()
         self.report.waiting += time.perf_counter() - begin
 
-    def gone(self, key: object) -> None:
+    def wait_stored(self, key: object) -> None:
         """Wait for the outgoing move under a key."""
         begin = time.perf_counter()
-        self.mover.gone(key)
+        self.mover.wait_stored(key)
         self.report.waiting += time.perf_counter() - begin

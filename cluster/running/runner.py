@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from ...backends import Array, Buffer, Pointer
-from ..buffers import HeldBuffer
-from ..graphs import held_whole
-from ..schedule import LayerPass, adds_to_same, order, upcoming
+from ..buffers import CountedBuffer
+from ..graphs import replicated_parameters
+from ..schedule import LayerPass, adds_to_same, arrivals, order
 from .layer import LayerKernels
 from .process import Report
 
@@ -31,7 +31,7 @@ class Runner(LayerKernels):
         """
         self._reset()
         steps = list(order(self.layers, self.way, self.stage, self.micros, training=self.plan.training))
-        weight_arrivals = upcoming(steps, self.micros if self.way.policy == "PR" else 1)
+        weight_arrivals = arrivals(steps, self.micros if self.way.policy == "PR" else 1)
         self._bring_weights(steps[0].layer, None, number, 1, 1)
         coming = self._fetch(steps[0], None)
         for position, step in enumerate(steps):
@@ -54,14 +54,14 @@ class Runner(LayerKernels):
             held.release()
         self.sending.clear()
 
-    def _input(self, step: LayerPass, number: int) -> HeldBuffer:
+    def _input(self, step: LayerPass, number: int) -> CountedBuffer:
         """Return the input of a layer: from memory, from the batch, from storage (fetched before) or from the stage
         before it.
         """
         key = (step.layer, step.micro)
         if key in self.inputs:
             return self.inputs[key]
-        held = HeldBuffer(self.acts, self.acts.take())
+        held = CountedBuffer(self.acts, self.acts.take())
         if step.layer == 0:
             x, _ = self.batches(number, self.group, step.micro)
             self._upload(held, x)
@@ -70,7 +70,7 @@ class Runner(LayerKernels):
         self.inputs[key] = held
         return held
 
-    def _upload(self, held: HeldBuffer, values: Array | None) -> None:
+    def _upload(self, held: CountedBuffer, values: Array | None) -> None:
         """Bring a batch's values to the device, rounded to the model's type."""
         rounded = np.ascontiguousarray(np.asarray(values, np.float32).astype(self.dtype.numpy))
         self.transfers.upload(held.place, rounded.reshape(-1).view(np.uint8))
@@ -80,8 +80,8 @@ class Runner(LayerKernels):
 
     def _forward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
-        x, y = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
-        inner = HeldBuffer(self.saved_slots, self.saved_slots.take()) if self.keeps else None
+        x, y = self._input(step, number), CountedBuffer(self.acts, self.acts.take())
+        inner = CountedBuffer(self.saved_slots, self.saved_slots.take()) if self.keeps else None
         self.block_forward(layer, x.place, y.place, inner.buffer if inner else None)
         if inner is not None and self.turns:
             self.inner[layer, micro] = inner
@@ -97,7 +97,7 @@ class Runner(LayerKernels):
                 held.release()  # this stage has written it already; the first layer's comes with the batch again
         self._hand_on(step, y, number)
 
-    def _hand_on(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
+    def _hand_on(self, step: LayerPass, y: CountedBuffer, number: int) -> None:
         """Pass a result to the next layer: on this stage, on another, or to the loss."""
         following, key = step.layer + 1, (step.layer + 1, step.micro)
         if following == self.model.layers:
@@ -109,7 +109,7 @@ class Runner(LayerKernels):
             if self.offload and self.way.policy == "PR":
                 self._store("inputs", key, self.inputs.pop(key), self.boundary)
 
-    def _end(self, step: LayerPass, y: HeldBuffer, number: int) -> None:
+    def _end(self, step: LayerPass, y: CountedBuffer, number: int) -> None:
         if not self.plan.training:
             host = np.empty(self.elements, self.dtype.numpy)
             self.transfers.download(host.view(np.uint8), y.place)
@@ -118,7 +118,7 @@ class Runner(LayerKernels):
             y.release()
             return
         _, target = self.batches(number, self.group, step.micro)
-        goal, dy = HeldBuffer(self.acts, self.acts.take()), HeldBuffer(self.acts, self.acts.take())
+        goal, dy = CountedBuffer(self.acts, self.acts.take()), CountedBuffer(self.acts, self.acts.take())
         self._upload(goal, target)
         loss = Pointer(self.scalars["loss"])
         self.launch(self.loss, {"y": y.place, "target": goal.place, "dy": dy.place, "loss": loss})
@@ -132,9 +132,9 @@ class Runner(LayerKernels):
     def _backward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
         key = (layer, micro)
-        x, dx = self._input(step, number), HeldBuffer(self.acts, self.acts.take())
+        x, dx = self._input(step, number), CountedBuffer(self.acts, self.acts.take())
         if key not in self.grads:
-            held = HeldBuffer(self.acts, self.acts.take())
+            held = CountedBuffer(self.acts, self.acts.take())
             self.engine.receive(held.place, self.boundary, self._stage_of(layer + 1), backward=True)
             self.grads[key] = held
         before = self.sums.pop(layer, self.zeros) if micro else self.zeros
@@ -170,7 +170,7 @@ class Runner(LayerKernels):
     def _sum_gradients(self, buffer: Buffer) -> None:
         """Sum a layer's gradients over groups; those of replicated parameters over the layer's GPUs first."""
         shapes, offsets = self.store.weights.shapes, self.store.weights.offsets
-        for name in held_whole(self.model) if self.way.wp > 1 else ():
+        for name in replicated_parameters(self.model) if self.way.wp > 1 else ():
             self.engine.join(Pointer(buffer, offsets[name]), math.prod(shapes[name]), self.dtype)
         self.engine.sum(Pointer(buffer), self.store.elements, self.dtype)
 

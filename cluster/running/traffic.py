@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends import Array, Buffer, Pointer
-from ..buffers import HeldBuffer, Slots
-from ..disk import PIECE
-from ..layer_files import paged
+from ..buffers import CountedBuffer, Slots
+from ..disk import PIECE_BYTES
+from ..layer_files import round_to_pages
 from ..mover import Move
 from ..schedule import LayerPass, adds_to_same
 from .process import Process
@@ -24,16 +24,16 @@ class Traffic(Process):
     def _begin(self) -> None:
         """Forget the stored and outgoing values of earlier steps."""
         self.stored: set[object] = set()
-        self.leaving: list[tuple[tuple[str, int, int], HeldBuffer]] = []
+        self.leaving: list[tuple[tuple[str, int, int], CountedBuffer]] = []
         self.leaving_sums: list[tuple[tuple[str, int], Buffer]] = []
 
     def _reset(self) -> None:
         """Forget the values of the previous mini-batch."""
-        self.inputs: dict[tuple[int, int], HeldBuffer] = {}
-        self.grads: dict[tuple[int, int], HeldBuffer] = {}
-        self.inner: dict[tuple[int, int], HeldBuffer] = {}
+        self.inputs: dict[tuple[int, int], CountedBuffer] = {}
+        self.grads: dict[tuple[int, int], CountedBuffer] = {}
+        self.inner: dict[tuple[int, int], CountedBuffer] = {}
         self.sums.clear()
-        self.sending: list[tuple[Callable[[], None], HeldBuffer]] = []
+        self.sending: list[tuple[Callable[[], None], CountedBuffer]] = []
         self.outputs: dict[int, Array] = {}
         self.begun: dict[int, int] = {}  # bytes of weights in flight, of layers that have not computed yet
         self.arriving: dict[int, list[Move]] = {}
@@ -53,7 +53,7 @@ class Traffic(Process):
         if self.offload and pr and key not in self.grads:
             moves += self._fetch_held(("grads", *key), self.grads, key, self.acts, self.boundary)
         if self.level == 0 and not pr and step.micro and not (before and adds_to_same(before, step)):
-            self.gone(("sum", step.layer))
+            self.wait_stored(("sum", step.layer))
             held = self.sum_slots.take()
             self.sums[step.layer] = held
             path, made = self.store.path("gradients", step.layer), self.store.weights
@@ -61,12 +61,17 @@ class Traffic(Process):
         return moves
 
     def _fetch_held(
-        self, name: tuple[str, int, int], into: dict[Any, HeldBuffer], key: tuple[int, int], slots: Slots, nbytes: int
+        self,
+        name: tuple[str, int, int],
+        into: dict[Any, CountedBuffer],
+        key: tuple[int, int],
+        slots: Slots,
+        nbytes: int,
     ) -> list[Move]:
         if (*name, "stored") not in self.stored:
             return []  # it arrives from another stage, or is still here
-        self.gone(name)
-        held = HeldBuffer(slots, slots.take())
+        self.wait_stored(name)
+        held = CountedBuffer(slots, slots.take())
         into[key] = held
         return [
             self.mover.fetch(
@@ -76,7 +81,7 @@ class Traffic(Process):
 
     def _scratch_start(self, name: tuple[str, int, int], nbytes: int) -> int:
         _, layer, micro = name
-        return (self.names.index(layer) * self.micros + micro) * paged(nbytes)
+        return (self.names.index(layer) * self.micros + micro) * round_to_pages(nbytes)
 
     def _bring_weights(self, layer: int, before: int | None, number: int, part: int, parts: int) -> None:
         """Start to fetch the first `part` of so many parts of a layer's weights, without those already started;
@@ -107,7 +112,7 @@ class Traffic(Process):
     def _bring_pieces(self, layer: int, generation: int, part: int, parts: int) -> None:
         """Start to fetch the missing pieces of the first parts of a layer's weights, in whole pieces."""
         made = self.store.weights
-        begin, end = self.begun[layer], min(made.nbytes, -(-made.nbytes * part // (parts * PIECE)) * PIECE)
+        begin, end = self.begun[layer], min(made.nbytes, -(-made.nbytes * part // (parts * PIECE_BYTES)) * PIECE_BYTES)
         if end > begin:
             path, place = self.store.path("weights", layer, generation), Pointer(self.weights[layer], begin)
             self.arriving.setdefault(layer, []).append(self.mover.fetch(path, made.start + begin, end - begin, place))
@@ -130,9 +135,9 @@ class Traffic(Process):
     def _keep(
         self,
         kind: str,
-        into: dict[Any, HeldBuffer],
+        into: dict[Any, CountedBuffer],
         key: tuple[int, int],
-        held: HeldBuffer,
+        held: CountedBuffer,
         nbytes: int,
         *,
         only_pr: bool = False,
@@ -143,7 +148,7 @@ class Traffic(Process):
         else:
             into[key] = held
 
-    def _store(self, kind: str, key: tuple[int, int], held: HeldBuffer, nbytes: int) -> None:
+    def _store(self, kind: str, key: tuple[int, int], held: CountedBuffer, nbytes: int) -> None:
         name = (kind, *key)
         self._settle()
         self.mover.store(
@@ -156,16 +161,16 @@ class Traffic(Process):
         """Wait until at most so many buffers are outgoing, and free the others."""
         while len(self.leaving) > limit:
             name, held = self.leaving.pop(0)
-            self.gone(name)
+            self.wait_stored(name)
             held.release()
 
     def _settle_sums(self, limit: int = 0) -> None:
         while len(self.leaving_sums) > limit:
             name, buffer = self.leaving_sums.pop(0)
-            self.gone(name)
+            self.wait_stored(name)
             self.sum_slots.give(buffer)
 
-    def _send(self, held: HeldBuffer, stage: int, *, backward: bool) -> None:
+    def _send(self, held: CountedBuffer, stage: int, *, backward: bool) -> None:
         self.sending.append((self.engine.send(held.place, self.boundary, stage, backward=backward), held))
         while len(self.sending) > self.unsent:
             wait, old = self.sending.pop(0)

@@ -3,17 +3,17 @@
 Values that depend on constants alone are computed at import. `operators` has the conversion of each operation.
 """
 
+from .backend_representation import ReferenceBackend, Runner, Specialisation
 from .load import load_onnx
-from .prepared import Prepared, ReferenceBackend, Runner
-from .staged import Function, OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx
+from .staged_model import Function, OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx
 
 __all__ = [
     "Function",
     "OpaqueWarning",
     "PartKey",
-    "Prepared",
     "ReferenceBackend",
     "Runner",
+    "Specialisation",
     "StagedModel",
     "load_onnx",
     "model_of_graph",

@@ -49,7 +49,8 @@ def _both_branches(
     found = []
     for key in ("then_branch", "else_branch"):
         body, label = attributes[key], f"{origin}.{key}"
-        found.append(importer.attempt(lambda body=body, label=label: import_step(importer, body, [], label, where)))  # type: ignore[misc]
+        # type: ignore[misc]
+        found.append(importer.attempt(lambda body=body, label=label: import_step(importer, body, [], label, where)))
     yes, no = found
     types = [
         None if values is None else [importer.types.get(v) for v in values] for values in (yes, no)

@@ -201,7 +201,7 @@ _TEXTS: dict[str, _Write] = {
 }  # fmt: skip
 
 
-def way_out(op: str, usual: str) -> str:
+def unsupported_hint(op: str, usual: str) -> str:
     """Return the hint for an unsupported operation, else `usual`.
 
     `op` carries its domain.

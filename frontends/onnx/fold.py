@@ -80,7 +80,9 @@ def fold(
     return [next(values) if name else None for name in node.output]
 
 
-def computed(node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]) -> dict[str, Array] | None:
+def fold_by_declaration(
+    node: Node, types: Mapping[str, TensorType], constants: Mapping[str, Array]
+) -> dict[str, Array] | None:
     """Return the results of a node of constants by its declaration.
 
     Returns None where the node has computed operands, or takes long.

@@ -78,7 +78,7 @@ def attribute_types(node: onnx.NodeProto, opset: int) -> dict[str, int]:
     return {name: attribute.type.value for name, attribute in schema.attributes.items()}
 
 
-def most_operands(node: onnx.NodeProto) -> int:
+def max_operands(node: onnx.NodeProto) -> int:
     """Return the operand limit of the newest version of an operation.
 
     For an unknown domain it is the number of operands of the node.
@@ -94,7 +94,7 @@ def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
     return onnx.helper.make_tensor_type_proto(code, type_.shape)
 
 
-def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
+def inline_body(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str], str]) -> list[onnx.NodeProto]:
     """Return the nodes of a body with actual operands, results and attributes."""
     names: dict[str, str] = dict.fromkeys(body.input, "")
     names.update(zip(body.input, node.input, strict=False))
@@ -110,7 +110,7 @@ def inlined(node: onnx.NodeProto, body: onnx.FunctionProto, fresh: Callable[[str
     return [_instance(inner, rename, given, f"{label}/{inner.name or inner.op_type}") for inner in body.node]
 
 
-def renamed(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> onnx.NodeProto:
+def rename_values(node: onnx.NodeProto, rename: Callable[[str], str], name: str) -> onnx.NodeProto:
     """Return a node of a subgraph with its values renamed."""
     return _instance(node, rename, {}, name)
 

@@ -28,8 +28,8 @@ from ...ir import (
     quote,
 )
 from .call import Convert, MoreResults, NodeCall, Opaque
-from .fold import INEXACT, NoKernel, can_fold, computed, fold
-from .functions import attribute_types, declared_name, function_body, has_function, inlined, most_operands
+from .fold import INEXACT, NoKernel, can_fold, fold, fold_by_declaration
+from .functions import attribute_types, declared_name, function_body, has_function, inline_body, max_operands
 from .model import tensor_array
 from .node_opset import opset_of
 
@@ -162,7 +162,7 @@ class Importer:
                 else:
                     self.unknown.update(node.output)
             elif (body := self._body(node) if known else None) is not None:
-                self.run(inlined(node, body, self.fresh))
+                self.run(inline_body(node, body, self.fresh))
             elif not known and has_function(node, self.opset):
                 self.unknown.update(node.output)
             else:
@@ -213,8 +213,8 @@ class Importer:
 
     def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
         attributes = self._attributes(node, where)
-        if any(node.input[most_operands(node) :]) and not declared_name(node.op_type, self.declared):
-            raise GraphError(f"{where}: expected at most {most_operands(node)} operands, found {len(node.input)}")
+        if any(node.input[max_operands(node) :]) and not declared_name(node.op_type, self.declared):
+            raise GraphError(f"{where}: expected at most {max_operands(node)} operands, found {len(node.input)}")
         if self._foldable(node):
             self._fold_by_any(node, attributes, where)
         elif (structure := self._structure(node)) is not None:
@@ -249,7 +249,9 @@ class Importer:
         added = self.nodes[first:]
         del self.nodes[first:]
         for each in added:
-            values = None if declared_name(each.op, self.declared) else computed(each, self.types, self.constants)
+            values = (
+                None if declared_name(each.op, self.declared) else fold_by_declaration(each, self.types, self.constants)
+            )
             self.constants.update(values or {})
             if values is None:
                 self.nodes.append(each)
@@ -296,7 +298,7 @@ class Importer:
             body = self._body(node)
             if body is None:
                 raise
-            self.run(inlined(node, body, self.fresh))
+            self.run(inline_body(node, body, self.fresh))
             return
         foreign = sorted(set(attributes) - call.used)
         if foreign:

@@ -25,7 +25,7 @@ from ...ir import (
 )
 from ...ops.language import Registry
 from .call import Opaque
-from .contrib import way_out
+from .contrib import unsupported_hint
 from .importer import Importer, all_names
 from .model import OnnxModel, initialisers, input_types, read_model
 from .operators import TABLE
@@ -127,7 +127,8 @@ def _faults(importer: Importer, model: OnnxModel) -> list[CutsError]:
         usual = "declare them in a .cuts file, or let them run uncompiled: cuts.build_staged"
         faults.append(
             GraphError(
-                message, hint=next((h for op in importer.unsupported if (h := way_out(op, usual)) != usual), usual)
+                message,
+                hint=next((h for op in importer.unsupported if (h := unsupported_hint(op, usual)) != usual), usual),
             )
         )
     return faults + [GraphError(f"{model.name}: {error.message}", hint=error.hint) for error in importer.errors]

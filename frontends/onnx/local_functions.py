@@ -16,11 +16,11 @@ import onnx
 from attrs import field, frozen
 
 from ...ir import GraphError, fresh_name, quote
-from .functions import inlined
+from .functions import inline_body
 from .node_opset import is_version, opset_of, set_opset, standard_version
 
 #: Limit of nodes after inlining; a few functions that call each other twice make any number.
-MOST_NODES = 1_000_000
+MAX_NODES = 1_000_000
 #: Limit of nested calls.
 MAX_CALL_DEPTH = 100
 
@@ -67,8 +67,8 @@ def _check_sizes(
         depths[key] = 1 + max((depths.get(call, 0) for call in _calls(bodies[key].node)), default=0)
         sizes[key] = _size(bodies[key].node, sizes)
     total = _size(model.graph.node, sizes)
-    if total > MOST_NODES:
-        raise GraphError(f"{name}: its functions stand for {total:,} nodes, expected at most {MOST_NODES:,}")
+    if total > MAX_NODES:
+        raise GraphError(f"{name}: its functions stand for {total:,} nodes, expected at most {MAX_NODES:,}")
     if (deepest := max(depths.values())) > MAX_CALL_DEPTH:
         raise GraphError(f"{name}: expected at most {MAX_CALL_DEPTH} functions one within another, found {deepest}")
 
@@ -110,7 +110,7 @@ class _Inliner:
                 raise GraphError(f"{where}: expected at most {len(formal)} {kind}, found {len(found)}")
         given = {a.name for a in node.attribute} | {a.name for a in body.attribute_proto}
         self._check_required(body.node, given, self._version(body), where)
-        return inlined(node, _without_shared_names(body), self._fresh_name)
+        return inline_body(node, _without_shared_names(body), self._fresh_name)
 
     def _check_required(self, nodes: Iterable[onnx.NodeProto], given: set[str], opset: int, where: str) -> None:
         """Raise `GraphError` where an operation requires an attribute that refers to one that is not given."""

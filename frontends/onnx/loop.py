@@ -14,12 +14,12 @@ import numpy as np
 import onnx
 
 from ...ir import Attribute, GraphError
-from ...ops import Along
+from ...ops import SequenceAxis
 from .call import Opaque
 from .importer import Importer
 from .model import element_type
-from .repeat import LoopBody, give_all, import_turns
-from .steps import import_step, stacked
+from .repeat import LoopBody, define_results, import_iterations
+from .steps import import_step, stack_steps
 
 _MAX_UNROLLED_STEPS = 1 << 10
 
@@ -41,9 +41,9 @@ def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     origin = node.name or next(name for name in node.output if name)
     condition = importer.add_constant(np.asarray(True), f"{origin}.condition")
     if max_steps is not None and is_running:
-        loop = LoopBody(body, int(max_steps), states, (), [Along()] * len(collected), condition)
-        if (results_of_all := import_turns(importer, loop, origin, where)) is not None:
-            give_all(importer, node, results_of_all)
+        loop = LoopBody(body, int(max_steps), states, (), [SequenceAxis()] * len(collected), condition)
+        if (results_of_all := import_iterations(importer, loop, origin, where)) is not None:
+            define_results(importer, node, results_of_all)
             return
     step = 0
     while is_running and (max_steps is None or step < int(max_steps)):
@@ -67,7 +67,7 @@ def import_loop(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
     ):
         if name:
             importer.alias(
-                name, stacked(importer, values, 0, origin) if values else _empty(importer, name, declared, where)
+                name, stack_steps(importer, values, 0, origin) if values else _empty(importer, name, declared, where)
             )
 
 
@@ -182,7 +182,7 @@ def _concat(call: _SequenceCall) -> str:
         raise Opaque(f"{call.where}: an empty sequence has no element type")
     axis = int(call.attributes["axis"])
     if call.attributes.get("new_axis", 0):
-        return stacked(call.importer, list(values), axis, call.origin)
+        return stack_steps(call.importer, list(values), axis, call.origin)
     axis %= len(call.importer.types[values[0]].shape)
     return (
         values[0]
@@ -202,7 +202,7 @@ _READERS: dict[str, Callable[[_SequenceCall], str]] = {
     "ConcatFromSequence": _concat,
 }
 #: Operations on sequences alone.
-SEQUENCES = frozenset({*_MAKERS, *_READERS} - {"Identity"})
+SEQUENCE_OPERATIONS = frozenset({*_MAKERS, *_READERS} - {"Identity"})
 
 
 def read_sequence(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:

@@ -19,7 +19,7 @@ from .order import values_read
 _BROADCASTS = ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze")
 
 
-def writes_as_choices(graph: onnx.GraphProto) -> onnx.GraphProto:
+def convert_masked_writes(graph: onnx.GraphProto) -> onnx.GraphProto:
     """Return a graph with masked writes replaced by choices.
 
     Nodes that only such a write needed are removed.

@@ -18,8 +18,8 @@ from onnx import numpy_helper
 from ...ir import Array, CutsWarning, DType, GraphError, TensorType, dtype_of_numpy, quote, raise_all, type_problem
 from ..files import map_inside
 from .local_functions import inline_functions
-from .masks import writes_as_choices
-from .order import in_order
+from .masks import convert_masked_writes
+from .order import sort_graph
 
 MIN_OPSET = 1
 MAX_BYTES = 1 << 31
@@ -60,7 +60,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
         raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
     model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-    return OnnxModel(name, writes_as_choices(in_order(model.graph)), _opset(model, name), folder, opsets)
+    return OnnxModel(name, convert_masked_writes(sort_graph(model.graph)), _opset(model, name), folder, opsets)
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:

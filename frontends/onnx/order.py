@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 
-def in_order(graph: onnx.GraphProto) -> onnx.GraphProto:
+def sort_graph(graph: onnx.GraphProto) -> onnx.GraphProto:
     """Return a graph with its nodes, and those of subgraphs, sorted.
 
     The importer reports a cycle.
@@ -24,7 +24,7 @@ def in_order(graph: onnx.GraphProto) -> onnx.GraphProto:
     del copy.node[:]
     copy.node.extend(graph.node[place] for place in _order(graph))
     for body in _bodies(copy.node):
-        body.CopyFrom(in_order(body))
+        body.CopyFrom(sort_graph(body))
     return copy
 
 

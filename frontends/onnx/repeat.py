@@ -13,38 +13,38 @@ import onnx
 from attrs import frozen
 
 from ...ir import CutsError, DType, TensorType
-from ...ops import Along, Repetition, declare_repetition, turn_of
+from ...ops import RolledLoop, SequenceAxis, declare_loop, loop_body
 from ...ops.language import Registry
 from .importer import Importer
 from .steps import import_step
 
 #: Steps up to which a body is unrolled: its nodes then fuse with those around it.
-WRITTEN_OUT = 4
+MAX_UNROLLED_STEPS = 4
 
 
 @frozen
 class LoopBody:
     """Loop body: first states, scanned sequences, and collected results.
 
-    `sequences` and `collected` carry their axes. A `counted` body takes its number and a condition first, and returns a
-    condition.
+    `sequences` and `collected` carry their axes. A `features_and_conflicts` body takes its number and a condition
+    first, and returns a condition.
     """
 
     body: onnx.GraphProto
     steps: int
     states: Sequence[str]
-    sequences: Sequence[tuple[str, Along]] = ()
-    collected: Sequence[Along] = ()
+    sequences: Sequence[tuple[str, SequenceAxis]] = ()
+    collected: Sequence[SequenceAxis] = ()
     counted: str = ""
 
 
-def import_turns(importer: Importer, loop: LoopBody, origin: str, where: str) -> tuple[str, ...] | None:
+def import_iterations(importer: Importer, loop: LoopBody, origin: str, where: str) -> tuple[str, ...] | None:
     """Import a body as one operation for all steps; return its results.
 
     The last states come first. Returns None where the steps differ and have to be unrolled.
     """
     known = (*loop.states, *(value for value, _ in loop.sequences))
-    if loop.steps <= WRITTEN_OUT or not all(value in importer.types for value in known):
+    if loop.steps <= MAX_UNROLLED_STEPS or not all(value in importer.types for value in known):
         return None
     first, wanted = len(importer.nodes), set(importer.wanted)
     number = [_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if loop.counted else []
@@ -56,9 +56,9 @@ def import_turns(importer: Importer, loop: LoopBody, origin: str, where: str) ->
     del importer.nodes[first:]
     results = None if found is None else _results(importer, loop, states, found)
     if results is not None:
-        body = turn_of(nodes, importer.types, (*number, *states, *elements), results)
+        body = loop_body(nodes, importer.types, (*number, *states, *elements), results)
         along = _collected_axes(importer, loop, results)
-        repetition = Repetition(body, loop.steps, tuple(states), elements, along, next(iter(number), None))
+        repetition = RolledLoop(body, loop.steps, tuple(states), elements, along, next(iter(number), None))
         results_of_all = _add_repetition(importer, repetition, known, origin)
         if results_of_all is not None:
             return results_of_all
@@ -66,7 +66,7 @@ def import_turns(importer: Importer, loop: LoopBody, origin: str, where: str) ->
     return None
 
 
-def give_all(importer: Importer, node: onnx.NodeProto, values: Sequence[str]) -> None:
+def define_results(importer: Importer, node: onnx.NodeProto, values: Sequence[str]) -> None:
     """Define the results of a node by values."""
     for name, value in zip(node.output, values, strict=False):
         if name:
@@ -79,7 +79,7 @@ def _part(importer: Importer, hint: str, type_: TensorType) -> str:
     return name
 
 
-def _element(importer: Importer, origin: str, value: str, along: Along) -> str:
+def _element(importer: Importer, origin: str, value: str, along: SequenceAxis) -> str:
     type_ = importer.types[value]
     shape = tuple(n for d, n in enumerate(type_.shape) if d != along.axis)
     return _part(importer, f"{origin}.element", TensorType(type_.dtype, shape))
@@ -98,18 +98,18 @@ def _results(importer: Importer, loop: LoopBody, states: Sequence[str], found: S
     return results if is_stable else None
 
 
-def _collected_axes(importer: Importer, loop: LoopBody, results: Sequence[str]) -> tuple[Along, ...]:
+def _collected_axes(importer: Importer, loop: LoopBody, results: Sequence[str]) -> tuple[SequenceAxis, ...]:
     ranks = [len(importer.types[value].shape) for value in results[len(loop.states) :]]
     pairs = zip(loop.collected, ranks, strict=True)
-    return tuple(Along(along.axis % (rank + 1), along.backwards) for along, rank in pairs)
+    return tuple(SequenceAxis(along.axis % (rank + 1), along.backwards) for along, rank in pairs)
 
 
 def _add_repetition(
-    importer: Importer, repetition: Repetition, operands: Sequence[str], origin: str
+    importer: Importer, repetition: RolledLoop, operands: Sequence[str], origin: str
 ) -> tuple[str, ...] | None:
     """Add the operation of all steps, where the language has one."""
     try:
-        name, text = declare_repetition(repetition, Registry.builtin().instances)
+        name, text = declare_loop(repetition, Registry.builtin().instances)
     except CutsError:
         return None
     count = len(repetition.body.outputs)

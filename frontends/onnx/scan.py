@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 
 from ...ir import GraphError
-from ...ops import Along
+from ...ops import SequenceAxis
 from .call import Opaque
 from .importer import Importer
-from .repeat import LoopBody, give_all, import_turns
-from .steps import import_step, stacked
+from .repeat import LoopBody, define_results, import_iterations
+from .steps import import_step, stack_steps
 
 _MAX_UNROLLED_STEPS = 1 << 12
 
@@ -31,13 +31,13 @@ def import_scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[st
         raise Opaque(f"{where}: only the form since operator set 9 is supported", hint="convert the model")
     scan = _scan(importer, node, attributes, where)
     origin = node.name or node.output[0]
-    results: Sequence[str] | None = import_turns(importer, scan, origin, where)
+    results: Sequence[str] | None = import_iterations(importer, scan, origin, where)
     if results is None:
         results = _unroll(importer, scan, origin, where)
     if results is None:
         importer.unknown.update(node.output)
     else:
-        give_all(importer, node, results)
+        define_results(importer, node, results)
 
 
 def _scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> LoopBody:
@@ -59,8 +59,8 @@ def _scan(importer: Importer, node: onnx.NodeProto, attributes: Mapping[str, Any
     return LoopBody(body, steps, states, list(zip(sequences, taken, strict=True)), _alongs(*given))
 
 
-def _alongs(axes: Sequence[int], backwards: Sequence[int]) -> list[Along]:
-    return [Along(int(axis), bool(back)) for axis, back in zip(axes, backwards, strict=True)]
+def _alongs(axes: Sequence[int], backwards: Sequence[int]) -> list[SequenceAxis]:
+    return [SequenceAxis(int(axis), bool(back)) for axis, back in zip(axes, backwards, strict=True)]
 
 
 def _unroll(importer: Importer, scan: LoopBody, origin: str, where: str) -> list[str] | None:
@@ -80,7 +80,7 @@ def _unroll(importer: Importer, scan: LoopBody, origin: str, where: str) -> list
         for values, value in zip(collected, results[count:], strict=True):
             values.append(value)
     return states + [
-        stacked(importer, values[::-1] if along.backwards else values, along.axis, origin)
+        stack_steps(importer, values[::-1] if along.backwards else values, along.axis, origin)
         for values, along in zip(collected, scan.collected, strict=True)
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 
 from ...ir import Attribute
-from .functions import renamed
+from .functions import rename_values
 from .importer import Importer
 from .model import tensor_array
 
@@ -26,7 +26,7 @@ def import_step(importer: Importer, body: onnx.GraphProto, operands: list[str], 
         importer.define_constants(
             {rename(tensor.name): tensor_array(tensor, importer.folder, f"{where}: initialiser '{tensor.name}'")}
         )
-    importer.run([renamed(inner, rename, f"{label}/{inner.name or inner.op_type}") for inner in body.node])
+    importer.run([rename_values(inner, rename, f"{label}/{inner.name or inner.op_type}") for inner in body.node])
     found: list[str] = [rename(value.name) for value in body.output]
     return [importer.aliases.get(name, name) for name in found]
 
@@ -42,7 +42,7 @@ def _own_values(body: onnx.GraphProto) -> Iterator[str]:
                 yield from _own_values(attribute.g)
 
 
-def stacked(importer: Importer, values: list[str], axis: int, origin: str) -> str:
+def stack_steps(importer: Importer, values: list[str], axis: int, origin: str) -> str:
     """Return the elements of all steps as one tensor."""
     shape = importer.types[values[0]].shape
     place = axis % (len(shape) + 1)

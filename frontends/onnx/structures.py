@@ -2,10 +2,15 @@
 
 from .branch import take_branch
 from .importer import Structures
-from .loop import SEQUENCES, import_loop, read_sequence
+from .loop import SEQUENCE_OPERATIONS, import_loop, read_sequence
 from .scan import import_scan
 
 STRUCTURES = Structures(
-    {**dict.fromkeys(sorted(SEQUENCES), read_sequence), "If": take_branch, "Loop": import_loop, "Scan": import_scan},
+    {
+        **dict.fromkeys(sorted(SEQUENCE_OPERATIONS), read_sequence),
+        "If": take_branch,
+        "Loop": import_loop,
+        "Scan": import_scan,
+    },
     read_sequence,
 )

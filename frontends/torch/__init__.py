@@ -4,22 +4,22 @@ Only this package imports `torch`. Programs are decomposed to PyTorch's core ope
 of each.
 """
 
-from .captured import Captured, Ends
+from .captured_graph import CapturedGraph, GraphSignature
 from .dynamo import dynamo_backend
-from .program import ArrayFunction, Choice, Found, TensorProgram
-from .read import read_torch
+from .importer import read_torch
+from .operator_registry import OPERATORS, define_operator
+from .program import ArrayFunction, CachedGraph, Choice, TensorProgram
 from .recurrent import allow_layers
-from .registered import OPERATORS, define_operator
 from .result_memory import ResultMemory
 from .settings import matmul_precision
 
 __all__ = [
     "OPERATORS",
     "ArrayFunction",
-    "Captured",
+    "CachedGraph",
+    "CapturedGraph",
     "Choice",
-    "Ends",
-    "Found",
+    "GraphSignature",
     "ResultMemory",
     "TensorProgram",
     "allow_layers",

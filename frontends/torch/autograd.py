@@ -15,10 +15,10 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .decompositions import training_decompositions
-from .recurrent import layers_apart
+from .recurrent import decompose_layers
 
 
-def through_autograd(
+def apply_autograd(
     module: Any, arguments: Sequence[Any], compile_part: Callable[[Any, Sequence[Any]], Any]
 ) -> Callable[..., Any]:
     """Return a captured module as a function of compiled autograd graphs.
@@ -31,7 +31,7 @@ def through_autograd(
         return compiled
 
 
-class TracedLater:
+class LazyGraph:
     """Lazy autograd graph of a captured module without gradients.
 
     It keeps the metadata of the arguments, and none of them.
@@ -58,8 +58,8 @@ class TracedLater:
                 graphs.append(part.graph)
                 return make_boxed_func(part.forward)
 
-            with tracing(TracingContext(mode)), torch.no_grad(), layers_apart():
-                through_autograd(self._module, examples, note)
+            with tracing(TracingContext(mode)), torch.no_grad(), decompose_layers():
+                apply_autograd(self._module, examples, note)
             (self._graph,) = graphs
         return self._graph
 

@@ -9,14 +9,14 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 
-def mapped(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
+def map_nodes(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
     """Return arguments with nodes replaced by other values."""
     if isinstance(argument, torch.fx.Node):
         return known[argument]
     if isinstance(argument, (list, tuple)):
-        return tuple(mapped(a, known) for a in argument)
+        return tuple(map_nodes(a, known) for a in argument)
     if isinstance(argument, dict):
-        return {name: mapped(a, known) for name, a in argument.items()}
+        return {name: map_nodes(a, known) for name, a in argument.items()}
     return argument
 
 
@@ -64,7 +64,7 @@ def example_of(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value, memory_format=torch.contiguous_format, requires_grad=False)
 
 
-def writes(node: torch.fx.Node) -> bool:
+def is_in_place(node: torch.fx.Node) -> bool:
     """Return whether a call changes one of its operands."""
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
@@ -84,7 +84,7 @@ def needed_nodes(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """
     needed: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node in needed or writes(node):
+        if node.op == "output" or node in needed or is_in_place(node):
             needed |= {node, *node.all_input_nodes}
     return needed
 
@@ -94,7 +94,7 @@ def last_reads(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
     return {read: place for place, node in enumerate(graph.nodes) for read in node.all_input_nodes}
 
 
-def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None:
+def functional_form(target: Any, arguments: Any) -> torch._ops.OpOverload | None:
     """Return the functional form of an in-place operation, else None.
 
     There is none where operands have several types: the result would have the wider one, and the written tensor keeps
@@ -110,7 +110,7 @@ def without_writing(target: Any, arguments: Any) -> torch._ops.OpOverload | None
     return None if found is None or found._schema.is_mutable else found
 
 
-def result_known(node: torch.fx.Node) -> torch.Tensor | None:
+def constant_result(node: torch.fx.Node) -> torch.Tensor | None:
     """Return the tensor that a call without operands computes, else None.
 
     A window of a signal is one. It is the same in every run; calls that draw random numbers or have other results are

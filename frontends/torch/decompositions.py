@@ -15,7 +15,7 @@ from .recurrent import RECURRENT
 aten = torch.ops.aten
 
 #: Operations of the vocabulary that PyTorch would decompose.
-WHOLE = (
+UNDECOMPOSED = (
     "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default",
     "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
     "hardswish.default", "hardsigmoid.default", "elu.default",
@@ -45,7 +45,7 @@ def decompositions() -> dict[Any, Any]:
 def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
     """Return PyTorch's table, given the names of all composite operations."""
     table: dict[Any, Any] = {**torch.export.default_decompositions()}
-    for name in WHOLE:
+    for name in UNDECOMPOSED:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     return table | dict(RECURRENT)
@@ -65,20 +65,20 @@ def training_decompositions() -> dict[Any, Any]:
     return {**decompositions(), **get_decompositions(more)}
 
 
-def is_taken_apart(operation: Any, table: Mapping[Any, Any]) -> bool:
+def is_decomposed(operation: Any, table: Mapping[Any, Any]) -> bool:
     """Return whether PyTorch decomposes an operation, given its table.
 
     It always decomposes a composite one, unless that stays whole.
     """
     made_of_others: bool = operation._can_decompose()
-    return operation in table or (made_of_others and str(operation).removeprefix("aten.") not in WHOLE)
+    return operation in table or (made_of_others and str(operation).removeprefix("aten.") not in UNDECOMPOSED)
 
 
 # ---- calls with a fixed core form, which need no trace for each shape
 
 
 @frozen
-class Rewritten:
+class CoreCall:
     """Call in core form: another operation.
 
     The call's result is the first of its results where there are `several`.
@@ -90,19 +90,19 @@ class Rewritten:
 
 
 #: Takes a call's arguments, and returns its core form: a call, or one of the arguments; None where it is not as simple.
-Rewrite: TypeAlias = Callable[..., Rewritten | torch.fx.Node | None]
+Rewrite: TypeAlias = Callable[..., CoreCall | torch.fx.Node | None]
 
 
 def _convolution(axes: int) -> Rewrite:
     def rewrite(
         x: torch.fx.Node, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
         groups: int = 1,
-    ) -> Rewritten | None:  # fmt: skip
+    ) -> CoreCall | None:  # fmt: skip
         if getattr(x.meta.get("val"), "ndim", None) != axes + 2:
             return None  # without a batch
         stride, padding, dilation = (_each(given, axes) for given in (stride, padding, dilation))
         arguments = (x, weight, bias, stride, padding, dilation, False, [0] * axes, groups)
-        return Rewritten(aten.convolution.default, arguments)
+        return CoreCall(aten.convolution.default, arguments)
 
     return rewrite
 
@@ -115,11 +115,11 @@ def _each(given: Any, axes: int) -> list[int]:
 
 def _batch_norm(
     x: Any, scale: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, epsilon: float, _: bool = True
-) -> Rewritten | None:
+) -> CoreCall | None:
     if training or mean is None or var is None:
         return None
     arguments = (x, scale, bias, mean, var, momentum, epsilon)
-    return Rewritten(aten._native_batch_norm_legit_no_training.default, arguments, several=True)
+    return CoreCall(aten._native_batch_norm_legit_no_training.default, arguments, several=True)
 
 
 def _dropout(x: torch.fx.Node, ratio: float, training: bool) -> torch.fx.Node | None:

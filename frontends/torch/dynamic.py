@@ -12,7 +12,7 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
-from .settings import is_recorded
+from .settings import is_capturing
 
 #: Compiles a captured module for arguments.
 CompileStatic = Callable[[Any, Sequence[Any]], Callable[..., Any]]
@@ -25,7 +25,7 @@ def is_dynamic(example: Any) -> bool:
     return isinstance(example, torch.SymInt)
 
 
-class PlansByShape:
+class FunctionCache:
     """Cache of compiled functions by shapes and numbers, least recently used.
 
     It keeps at most `limit`. An evicted function releases its memory on the host and on the device when its last call
@@ -75,12 +75,12 @@ class PlansByShape:
         del dropped  # outside of the lock: finalizers run here
 
 
-def by_shape(module: Any, compile_static: CompileStatic, limit: int | None = None) -> Callable[..., Any]:
+def compile_by_shape(module: Any, compile_static: CompileStatic, limit: int | None = None) -> Callable[..., Any]:
     """Return a function that compiles for the shapes of its arguments.
 
     Our graphs are static where Dynamo would have them symbolic. It caches `limit` plans.
     """
-    compiled = PlansByShape(limit)
+    compiled = FunctionCache(limit)
     numbers = _numbers(module)
 
     def call(*arguments: Any) -> Any:
@@ -107,7 +107,7 @@ def _are_captured(arguments: Sequence[Any]) -> bool:
     """Return whether the current stream of the arguments' GPU is being captured."""
     devices = (a.device for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda")
     device = next(devices, None)
-    return device is not None and is_recorded(device)
+    return device is not None and is_capturing(device)
 
 
 def _numbers(module: Any) -> tuple[int, ...]:

@@ -20,19 +20,19 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ...ir import CutsError, UsageError
-from .autograd import TracedLater, through_autograd
-from .captured import Captured, Ends, UncompiledWarning
+from .autograd import LazyGraph, apply_autograd
+from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from .devices import check_devices, device_of
-from .dynamic import by_shape, is_dynamic
+from .dispatch import results
+from .dynamic import compile_by_shape, is_dynamic
 from .frozen import FrozenFunction
-from .held import frozen_places, held_inputs, is_direct, own_numbers
 from .load import graph_of_nodes
-from .program import ArrayFunction, Choice, CompileGraph, Found, Kept
-from .recurrent import ForeignLayerError, compile_layers, layers_apart
+from .module_fingerprint import module_fingerprint
+from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+from .program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
+from .recurrent import ForeignLayerError, compile_layers, decompose_layers
 from .results import checked_results, is_view_of_input
-from .tensors import TensorFunction, function_of_ends, function_of_tensors
-from .told import told
-from .walk import results
+from .tensors import TensorFunction, function_of_signature, function_of_tensors
 
 
 def dynamo_backend(
@@ -40,7 +40,7 @@ def dynamo_backend(
     examples: Sequence[Any],
     compile_graph: CompileGraph,
     freeze: bool = False,
-    kept: Kept | None = None,
+    cache: GraphCache | None = None,
     max_shapes: int | None = None,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
@@ -52,23 +52,23 @@ def dynamo_backend(
     """
 
     def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-        held = held_inputs(module, arguments)
+        held = parameter_inputs(module, arguments)
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
         _check_frozen(frozen)
-        if kept is None:
+        if cache is None:
             return _compile_module(module, arguments, compile_graph, held, frozen)[0]
         with unset_fake_temporarily():  # constants are numbers here
-            words = told(module, arguments, held, frozen)
-            known = words and _find_cached(module, arguments, compile_graph, held, frozen, partial(kept.find, words))
+            words = module_fingerprint(module, arguments, held, frozen)
+            known = words and _find_cached(module, arguments, compile_graph, held, frozen, partial(cache.find, words))
         if known:
             return known
         function, made = _compile_module(module, arguments, compile_graph, held, frozen)
         if words and made:
-            kept.keep(words, made)
+            cache.keep(words, made)
         return function
 
     if any(map(is_dynamic, examples)):
-        return by_shape(module, compile_static, max_shapes)
+        return compile_by_shape(module, compile_static, max_shapes)
     return compile_static(module, examples)
 
 
@@ -78,14 +78,14 @@ def _compile_module(
     compile_graph: CompileGraph,
     held: frozenset[int],
     frozen: Mapping[int, torch.Tensor],
-) -> tuple[Callable[..., Any], Found | None]:
+) -> tuple[Callable[..., Any], CachedGraph | None]:
     """Compile a captured module; return its function, and its cache entry where autograd adds nothing."""
-    made: list[tuple[Ends, ArrayFunction | Choice]] = []
-    direct: list[tuple[TensorFunction, Found]] = []
+    made: list[tuple[GraphSignature, ArrayFunction | Choice]] = []
+    direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
 
-    def compile_noted(import_graph: Captured, device: Any) -> ArrayFunction | Choice:
-        made[:] = [(import_graph.ends, compile_graph(import_graph, device))]
+    def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
+        made[:] = [(import_graph.signature, compile_graph(import_graph, device))]
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
@@ -96,8 +96,8 @@ def _compile_module(
                 found = _compile_graph(part.graph, device_of(inputs), compile_noted, held, frozen)
                 checked = checked_results(part.graph, results(part.graph), found)
                 if is_direct(part.graph, arguments):
-                    (ends, compiled), constants = made[0], tuple(frozen_places(part.graph, frozen))
-                    direct.append((checked, Found(ends, constants, compiled)))
+                    (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
+                    direct.append((checked, CachedGraph(ends, constants, compiled)))
                 return make_boxed_func(checked)
         except CutsError as error:
             unread.append(error)
@@ -105,9 +105,9 @@ def _compile_module(
             return make_boxed_func(part.forward)
 
     compile_layers(compile_graph)
-    with layers_apart() as met:
+    with decompose_layers() as met:
         try:
-            whole = through_autograd(module, arguments, compile_part)
+            whole = apply_autograd(module, arguments, compile_part)
         except ForeignLayerError as error:
             unread.append(error)
             _warn(module.graph, error)
@@ -126,22 +126,22 @@ def _find_cached(
     compile_graph: CompileGraph,
     held: frozenset[int],
     frozen: Mapping[int, torch.Tensor],
-    find: Callable[[torch.device, Callable[[Sequence[int]], Captured]], Found | None],
+    find: Callable[[torch.device, Callable[[Sequence[int]], CapturedGraph]], CachedGraph | None],
 ) -> TensorFunction | None:
     """Return the function of a cached captured module, or None.
 
     Where it must be compiled again (a constant parameter changed, PyTorch's precision did), autograd traces it after
     all.
     """
-    device, later = device_of(arguments), TracedLater(module, arguments)
+    device, later = device_of(arguments), LazyGraph(module, arguments)
 
-    def import_graph(constants: Mapping[int, torch.Tensor]) -> Captured:
+    def import_graph(constants: Mapping[int, torch.Tensor]) -> CapturedGraph:
         return graph_of_nodes(later.graph, constants, True)
 
     found = find(device, lambda numbers: import_graph({n: frozen[n] for n in numbers}))
     if found is None:
         return None
-    known = [function_of_ends(found.ends, device, found.compiled, held)]
+    known = [function_of_signature(found.ends, device, found.compiled, held)]
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
         return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
@@ -176,10 +176,10 @@ def _compile_graph(
 ) -> TensorFunction:
     """Compile a graph of autograd; `held` and `frozen` are inputs of the captured module, by number."""
     check_devices(graph, device)
-    places = {place for place, number in own_numbers(graph).items() if number in held}
+    places = {place for place, number in module_numbers(graph).items() if number in held}
 
     def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
         return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
 
-    constants = frozen_places(graph, frozen)
+    constants = frozen_inputs(graph, frozen)
     return FrozenFunction(compile_with, constants) if constants else compile_with({})

@@ -15,13 +15,13 @@ from attrs import evolve
 
 from ...ir import Graph, GraphError, Infer, quote, verify_graph
 from ...ops.language import Registry
-from .captured import Captured, captured_graph
-from .core import CoreProgram, core_program
-from .exported import check_memory, program_ends, written_targets
-from .operators import Chosen, Complex
-from .reader import Reader, read_graph
+from .captured_graph import CapturedGraph, captured_graph
+from .decomposition import CoreProgram, core_program
+from .dispatch import conversion, convert_graph, define, results
+from .exported import check_memory, program_outputs, written_targets
+from .import_context import ImportContext, extract_graph
+from .operators import Complex, MaskedElements
 from .results import result_memory
-from .walk import conversion, define, results, walk
 
 
 def load_torch(
@@ -49,19 +49,19 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     """
     derive = infer or Registry.builtin().instances.infer
     core = core_program(program, lambda name: conversion(name) is not None)
-    ctx = Reader(derive)
+    ctx = ImportContext(derive)
     written = written_targets(core.signature)
     check_memory(core.signature, core.held, written)
     inputs, state = _placeholders(core, ctx, written)
-    walk(core.graph, ctx)
-    ends = program_ends(core.signature.output_specs, results(core.graph), ctx, state, _output)
+    convert_graph(core.graph, ctx)
+    ends = program_outputs(core.signature.output_specs, results(core.graph), ctx, state, _output)
     if ctx.seeds:
         raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
-    graph = read_graph(ctx, name, inputs, ends.outputs)
+    graph = extract_graph(ctx, name, inputs, ends.outputs)
     return verify_graph(evolve(graph, interface=ends.interface), derive)
 
 
-def _output(ctx: Reader, node: torch.fx.Node, name: str) -> str:
+def _output(ctx: ImportContext, node: torch.fx.Node, name: str) -> str:
     value = ctx.value(node)
     _check_output(value, name)
     return ctx.output(value, name)
@@ -70,7 +70,7 @@ def _output(ctx: Reader, node: torch.fx.Node, name: str) -> str:
 def _check_output(value: object, name: str) -> None:
     if isinstance(value, Complex):
         raise GraphError(f"output {quote(name)}: it is complex", hint="return torch.view_as_real of it")
-    if isinstance(value, Chosen):
+    if isinstance(value, MaskedElements):
         raise GraphError(
             f"output {quote(name)}: its shape depends on values", hint="return a tensor of all elements, and the mask"
         )
@@ -79,15 +79,15 @@ def _check_output(value: object, name: str) -> None:
 def graph_of_nodes(
     graph: torch.fx.Graph,
     constants: Mapping[int, torch.Tensor] | None = None,
-    as_they_lie: bool = False,
-) -> Captured:
+    keep_layout: bool = False,
+) -> CapturedGraph:
     """Return a captured graph of core operations.
 
     Backward operations become derived gradients. Every placeholder is an input, except those whose numbers `constants`
-    has. With `as_they_lie`, inputs have their axes in the examples' memory order, and results have the graph's layout;
+    has. With `keep_layout`, inputs have their axes in the examples' memory order, and results have the graph's layout;
     otherwise they are dense.
     """
-    ctx = Reader(Registry.builtin().instances.infer)
+    ctx = ImportContext(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
     for node in places:
@@ -96,20 +96,20 @@ def graph_of_nodes(
         elif isinstance(node.meta.get("val"), (int, float)):
             ctx.values[node] = node.meta["val"]  # an extent that Dynamo passes as an argument; a graph is for one value
         elif node.users or "val" in node.meta:
-            ctx.define_input(node, as_they_lie)
-    walk(graph, ctx)
+            ctx.define_input(node, keep_layout)
+    convert_graph(graph, ctx)
     names = ["" if node in frozen else node.name for node in places]
     found = [_result(ctx, node) for node in results(graph)]
     nodes = [node for node in found if isinstance(node, torch.fx.Node)]
-    memory = result_memory(ctx, nodes, places) if as_they_lie else None
+    memory = result_memory(ctx, nodes, places) if keep_layout else None
     outputs = {node: node.name if memory else ctx.output(ctx.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
     captured = captured_graph(ctx, "torch", names, given, memory)
-    again = partial(graph_of_nodes, graph, constants, as_they_lie) if constants else None
+    again = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
     return evolve(captured, again=again)
 
 
-def _result(ctx: Reader, node: object) -> torch.fx.Node | int | float | None:
+def _result(ctx: ImportContext, node: object) -> torch.fx.Node | int | float | None:
     """Return the node of a tensor result, or the number that it is."""
     if not isinstance(node, torch.fx.Node):
         return node if isinstance(node, (int, float)) else None
@@ -121,7 +121,7 @@ def _result(ctx: Reader, node: object) -> torch.fx.Node | int | float | None:
 
 
 def _placeholders(
-    program: CoreProgram, ctx: Reader, written: Collection[str]
+    program: CoreProgram, ctx: ImportContext, written: Collection[str]
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, torch.Tensor]]]:
     """Define inputs, and parameters and buffers as constants.
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeAlias
 from attrs import frozen
 
 from ...ir import DType
-from .captured import Captured, Ends
+from .captured_graph import CapturedGraph, GraphSignature
 
 
-class OutletLike(Protocol):
+class OutputViewLike(Protocol):
     """View of an output in a block, which is `owned` or shared."""
 
     @property
@@ -48,7 +48,7 @@ class Blocks(Protocol):
     @property
     def fresh(self) -> tuple[int, ...]: ...
     @property
-    def outlets(self) -> Sequence[OutletLike]: ...
+    def outlets(self) -> Sequence[OutputViewLike]: ...
 
 
 class Running(Protocol):
@@ -58,9 +58,9 @@ class Running(Protocol):
     def layout(self) -> Blocks: ...
     @property
     def waits(self) -> bool: ...
-    def fixed(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]: ...
+    def fixed_addresses(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]: ...
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
-    def launch_apart(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
+    def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None: ...
 
 
 #: Returns the address of memory with the content of a digest, of a size in bytes; the last argument fills new memory.
@@ -84,31 +84,31 @@ class Choice(Protocol):
 
 
 #: Compiles a graph for a device of PyTorch.
-CompileGraph: TypeAlias = Callable[[Captured, Any], ArrayFunction | Choice]
+CompileGraph: TypeAlias = Callable[[CapturedGraph, Any], ArrayFunction | Choice]
 
 
 @frozen
-class Found:
+class CachedGraph:
     """Cached compilation of a captured graph.
 
     Inputs of the numbers `frozen` are constants.
     """
 
-    ends: Ends
+    ends: GraphSignature
     frozen: tuple[int, ...]
     compiled: ArrayFunction | Choice
 
 
-class Kept(Protocol):
+class GraphCache(Protocol):
     """Cache of compiled graphs by module fingerprint, across processes."""
 
     def find(
-        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], Captured]
-    ) -> Found | None:
+        self, words: Sequence[str | bytes], device: Any, captured: Callable[[Sequence[int]], CapturedGraph]
+    ) -> CachedGraph | None:
         """Return the compiled graph of a fingerprint.
 
         `captured` imports it again, with inputs of these numbers as constants, where it has to be compiled again.
         """
 
-    def keep(self, words: Sequence[str | bytes], found: Found) -> None:
+    def keep(self, words: Sequence[str | bytes], found: CachedGraph) -> None:
         """Store a compiled graph for later processes."""

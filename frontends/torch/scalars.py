@@ -20,12 +20,12 @@ Number = float | int | bool
 Conversion = Callable[[Number, torch.dtype], torch.Tensor]
 
 
-def wrapped(value: Number, kind: torch.dtype) -> torch.Tensor:
+def convert_wrapping(value: Number, kind: torch.dtype) -> torch.Tensor:
     """Return a number converted as in arithmetic: integers wrap, floats round."""
     return _convert(lambda number, to: torch.tensor(number, dtype=_own_type(number)).to(to), value, kind)
 
 
-def filled(value: Number, kind: torch.dtype) -> torch.Tensor:
+def convert_checked(value: Number, kind: torch.dtype) -> torch.Tensor:
     """Return a number converted as in fills, bounds and exponents.
 
     Raises `GraphError` where the type cannot hold it.
@@ -33,7 +33,7 @@ def filled(value: Number, kind: torch.dtype) -> torch.Tensor:
     return _convert(lambda number, to: torch.full((2,), number, dtype=to)[0], value, kind)  # of one: unchecked halves
 
 
-def chosen(value: Number, kind: torch.dtype) -> torch.Tensor:
+def convert_for_where(value: Number, kind: torch.dtype) -> torch.Tensor:
     """Return a number converted as in `where`.
 
     It is as `filled`, but half types take integers beyond them as infinities.
@@ -45,7 +45,7 @@ def is_beyond(value: object, kind: torch.dtype) -> bool:
     """Return whether a finite number is an infinity in a float type."""
     if not isinstance(value, (int, float)) or not kind.is_floating_point or not math.isfinite(value):
         return False
-    return bool(wrapped(value, kind).isinf())
+    return bool(convert_wrapping(value, kind).isinf())
 
 
 def _own_type(number: Number) -> torch.dtype:

@@ -23,7 +23,7 @@ def current_stream(device: torch.device) -> int:
     return quick(device.index)
 
 
-def is_recorded(device: torch.device) -> bool:
+def is_capturing(device: torch.device) -> bool:
     """Return whether a CUDA graph captures a device's current stream."""
     if device.type != "cuda":
         return False

@@ -1,6 +1,6 @@
 """Compiled graphs as functions of PyTorch's tensors.
 
-They run in PyTorch's memory where a plan can (`Door`), else through arrays.
+They run in PyTorch's memory where a plan can (`CompiledFunction`), else through arrays.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ import numpy as np
 import torch
 
 from ...ir import DType, dtype_of_numpy
-from .captured import Captured, Ends
-from .door import Door
+from .captured_graph import CapturedGraph, GraphSignature
+from .compiled_function import CompiledFunction
 from .program import ArrayFunction, Choice, CompileGraph
 from .result_memory import Memory
-from .results import MemoryForm, form_of_memory, give, givers, view_of
+from .results import MemoryForm, form_of_memory, gather_results, result_views, view_of
 
 #: A compiled graph as a function of its inputs, in order.
 TensorFunction = Callable[..., list[Any]]
 
 
 def function_of_tensors(
-    captured: Captured, device: torch.device, compile_graph: CompileGraph, held: Collection[int] = ()
+    captured: CapturedGraph, device: torch.device, compile_graph: CompileGraph, held: Collection[int] = ()
 ) -> TensorFunction:
     """Compile a captured graph; return the function of its inputs.
 
     `held` are the numbers of parameters and buffers.
     """
-    return function_of_ends(captured.ends, device, compile_graph(captured, device), held)
+    return function_of_signature(captured.signature, device, compile_graph(captured, device), held)
 
 
-def function_of_ends(
-    ends: Ends, device: torch.device, compiled: ArrayFunction | Choice, held: Collection[int] = ()
+def function_of_signature(
+    ends: GraphSignature, device: torch.device, compiled: ArrayFunction | Choice, held: Collection[int] = ()
 ) -> TensorFunction:
     """Return the function of a captured graph's inputs for a compiled graph."""
-    choose = getattr(compiled, "choose", None)
+    choose = getattr(compiled, "select_masked", None)
     if choose is None:
         return _through_arrays(ends, compiled)  # type: ignore[arg-type]
     functions: dict[int, tuple[object, TensorFunction]] = {}
@@ -45,18 +45,18 @@ def function_of_ends(
         chosen = choose()
         if id(chosen) not in functions:
             in_place = hasattr(chosen, "open")
-            made = Door(ends, device, chosen, held) if in_place else _through_arrays(ends, chosen)
+            made = CompiledFunction(ends, device, chosen, held) if in_place else _through_arrays(ends, chosen)
             functions.setdefault(id(chosen), (chosen, made))
         return functions[id(chosen)][1](*arguments)
 
     return call
 
 
-def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
+def _through_arrays(ends: GraphSignature, run: ArrayFunction) -> TensorFunction:
     """Return a function of tensors on the CPU, which are copied to and from a plan's memory."""
 
     forms = tuple(form_of_memory(memory, memory.nbytes) for memory in ends.memory.memories)
-    results = givers(ends, forms)
+    results = result_views(ends, forms)
 
     def call(*arguments: Any) -> list[Any]:
         seeds = (
@@ -68,7 +68,7 @@ def _through_arrays(ends: Ends, run: ArrayFunction) -> TensorFunction:
         arrays |= {name: np.asarray(seed) for name, seed in zip(ends.seeds, seeds, strict=True)}
         found = run(arrays)
         memories = [_memory(memory, form, found) for memory, form in zip(ends.memory.memories, forms, strict=True)]
-        return give(results, memories, arguments)
+        return gather_results(results, memories, arguments)
 
     return call
 

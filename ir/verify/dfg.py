@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from ..atoms import MATRIX_ATOMS
 from ..dfg import (
     Accumulate,
-    AtomAccumulate,
     DfgNode,
-    Held,
     IndexNode,
-    Keep,
     LaneReduce,
     Load,
+    MmaAccumulate,
     Op,
     Pack,
+    RegisterRead,
+    RegisterWrite,
     Root,
     Store,
     Test,
@@ -28,6 +27,7 @@ from ..dfg import (
     post_order,
 )
 from ..functions import FUNCTIONS, VALUE_COMBINERS
+from ..matrix_instructions import MMA_INSTRUCTIONS
 from ..types import DType
 
 #: Elements that one access may move.
@@ -69,7 +69,7 @@ def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
             root.values
             if isinstance(root, WideStore)
             else (root.value,)
-            if isinstance(root, (Store, Accumulate, Keep))
+            if isinstance(root, (Store, Accumulate, RegisterWrite))
             else ()
         )
         for value in values:
@@ -85,22 +85,22 @@ def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
             yield f"'{root.combine}' combines nothing"
 
 
-def check_atoms_known(roots: Sequence[Root]) -> Iterator[str]:
+def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
     """Every matrix instruction is one of the table.
 
     Its operands have the type that it multiplies, or are registers full of them, and its accumulator has the type that
     it adds in.
     """
     for root in roots:
-        if not isinstance(root, AtomAccumulate):
+        if not isinstance(root, MmaAccumulate):
             continue
-        if root.atom not in MATRIX_ATOMS:
+        if root.atom not in MMA_INSTRUCTIONS:
             yield f"'{root.atom}' multiplies nothing"
             continue
-        atom = MATRIX_ATOMS[root.atom]
+        atom = MMA_INSTRUCTIONS[root.atom]
         for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
             held = value.arg if isinstance(value, Pack) else value
-            kept = isinstance(value, Held) and value.dtype is DType.U32
+            kept = isinstance(value, RegisterRead) and value.dtype is DType.U32
             if held.dtype is not atom.held and not kept:
                 yield f"{root.atom} multiplies {atom.held}, not {held.dtype}"
             if isinstance(value, Pack) and value.axis.extent != fragment.packed:
@@ -146,7 +146,7 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
 
 def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
-    return (node.name,) if isinstance(node, (Held, Accumulate, AtomAccumulate, LaneReduce)) else ()
+    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, LaneReduce)) else ()
 
 
 Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]
@@ -156,7 +156,7 @@ CHECKS: tuple[Check, ...] = (
     check_operands_typed,
     check_effects_typed,
     check_combiners_known,
-    check_atoms_known,
+    check_instructions_known,
     check_windows_addressed,
     check_vectors_whole,
     check_values_bound,

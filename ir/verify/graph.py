@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ..errors import CutsError, UnknownOp, VerifyError, parts_of, quote, raise_all, retold
+from ..errors import CutsError, UnknownOp, VerifyError, convert_error, quote, raise_all, single_errors
 from ..graph import Graph, Node
 from ..types import TensorType, dtype_of_numpy
 
@@ -242,8 +242,8 @@ def compare_types(node: Node, expected: Sequence[TensorType], types: Mapping[str
 
 
 def _at_node(node: Node, error: CutsError) -> Iterator[VerifyError]:
-    for part in parts_of(error):
-        yield retold(part, VerifyError, f"node {quote(node.name)} ({node.op}): ", node.span)
+    for part in single_errors(error):
+        yield convert_error(part, VerifyError, f"node {quote(node.name)} ({node.op}): ", node.span)
 
 
 CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (

@@ -14,13 +14,13 @@ from attrs import frozen
 
 from ..dfg import (
     Accumulate,
-    AtomAccumulate,
     DfgNode,
-    Held,
     Initialise,
-    Keep,
     Load,
+    MmaAccumulate,
     Pack,
+    RegisterRead,
+    RegisterWrite,
     Store,
     WideStore,
     Window,
@@ -135,9 +135,9 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def _bound_by(node: DfgNode) -> set[Var]:
-    if isinstance(node, AtomAccumulate):
+    if isinstance(node, MmaAccumulate):
         return {*node.over, *node.axes}
-    if isinstance(node, Keep):
+    if isinstance(node, RegisterWrite):
         return {*node.axes}
     return {*node.over} if isinstance(node, Accumulate) else set()
 
@@ -165,7 +165,7 @@ def check_registers_initialised(kernel: Kernel) -> Iterator[VerifyError]:
     ready: set[str] = set()
     for phase in phases(kernel.items):
         for node in post_order(phase.roots):
-            if isinstance(node, (Initialise, Keep)):
+            if isinstance(node, (Initialise, RegisterWrite)):
                 ready.add(node.name)
             for name in registers(node):
                 if name not in ready:
@@ -185,7 +185,7 @@ def check_registers_read(kernel: Kernel) -> Iterator[VerifyError]:
         nodes = list(post_order(phase.roots))
         for name in (name for node in nodes for name in registers(node)):
             unread.pop(name, None)
-        for name in dict.fromkeys(node.name for node in nodes if isinstance(node, Keep)):
+        for name in dict.fromkeys(node.name for node in nodes if isinstance(node, RegisterWrite)):
             if name in unread:
                 former = quote(unread[name].name)
                 yield VerifyError(
@@ -211,9 +211,9 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
             yield VerifyError(f"phase {quote(phase.name)} still divides {', '.join(s.var.name for s in phase.shares)}")
             continue
         for node in post_order(phase.roots):
-            if isinstance(node, (Initialise, Keep)):
+            if isinstance(node, (Initialise, RegisterWrite)):
                 shapes[node.name] = node.shape
-            if isinstance(node, (Held, Accumulate, AtomAccumulate, Keep)):
+            if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite)):
                 for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
                     if not Guard(place, 0, count).always:
                         yield VerifyError(

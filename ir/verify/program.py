@@ -14,8 +14,8 @@ from ..errors import VerifyError, quote, raise_all
 from ..expr import Call, Expr, dtype_of
 from ..functions import COMBINERS, FUNCTIONS, VALUE_COMBINERS
 from ..index import Index, Var, linearise
-from ..ranges import AddressedElement, elements, injective, proven
-from ..recurrence import Unsliceable, pace
+from ..ranges import AddressedElement, elements, is_injective, proven
+from ..recurrence import Unsliceable, split_step
 from ..statement import Program, Statement, runs
 from ..types import DType, TensorType
 from ..walk import distinct, expr_variables, indirects, variables
@@ -44,7 +44,7 @@ def check_given_tensors_not_written(program: Program) -> Iterator[VerifyError]:
             yield VerifyError(f"{_words(number, statement)} writes what the program is given", statement.span)
 
 
-def check_nothing_reads_what_it_writes(program: Program) -> Iterator[VerifyError]:
+def check_reads_and_writes_disjoint(program: Program) -> Iterator[VerifyError]:
     """No statement reads the tensor that it writes.
 
     This holds for values and for indices: its elements have no order but that of a step.
@@ -60,7 +60,7 @@ def check_tensors_written_before_read(program: Program) -> Iterator[VerifyError]
     """Every read is of a tensor that is complete.
 
     It is an input, a table, or a tensor that earlier statements wrote and no later one writes; for tensors that a
-    recurrence itself writes see `check_turns_in_order`.
+    recurrence itself writes see `check_steps_in_order`.
     """
     writers: dict[str, list[int]] = {}
     for number, statement in enumerate(program.statements):
@@ -117,7 +117,7 @@ def check_steps_are_axes(program: Program) -> Iterator[VerifyError]:
                 yield VerifyError(f"step {quote(step.name)} is no axis of {quote(statement.target)}", statement.span)
 
 
-def check_turns_in_order(program: Program) -> Iterator[VerifyError]:
+def check_steps_in_order(program: Program) -> Iterator[VerifyError]:
     """A step of a recurrence reads only elements that are written.
 
     They are written at an earlier step, or by an earlier statement of the same step; the first steps may read elements
@@ -142,7 +142,7 @@ def _in_order(source: Statement, indices: tuple[Index, ...], step: Var, before: 
     """Return whether an element read at a step is written at an earlier one, at the same one `before`, or never."""
     for written, index in zip(source.write, indices, strict=True):
         try:
-            (factor, at), (others, place) = pace(written, step), pace(index, step)
+            (factor, at), (others, place) = split_step(written, step), split_step(index, step)
         except Unsliceable:
             continue
         distance = at - place
@@ -182,14 +182,16 @@ def check_writes_injective(program: Program) -> Iterator[VerifyError]:
         if type_ is None or any(axis.extent == 0 for axis in statement.axes):
             continue
         problems = list(
-            misplaced(f"{_words(number, statement)} writes", type_, AddressedElement(statement.target, statement.write))
+            bounds_problems(
+                f"{_words(number, statement)} writes", type_, AddressedElement(statement.target, statement.write)
+            )
         )
         yield from problems
         if problems or statement.into:
             continue
         if any(indirects(index) for index in statement.write):
             yield VerifyError(f"{_words(number, statement)} writes where data says", statement.span)
-        elif not injective(linearise(statement.write, type_.strides), statement.axes):
+        elif not is_injective(linearise(statement.write, type_.strides), statement.axes):
             yield VerifyError(f"{_words(number, statement)} may write an element twice", statement.span)
 
 
@@ -280,12 +282,12 @@ def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:
             continue
         for element in elements(statement.body):
             if element.tensor in program.tensors:
-                yield from misplaced(
+                yield from bounds_problems(
                     f"{_words(number, statement)}: {quote(element.tensor)}", program.tensors[element.tensor], element
                 )
 
 
-def misplaced(where: str, type_: TensorType, element: AddressedElement) -> Iterator[VerifyError]:
+def bounds_problems(where: str, type_: TensorType, element: AddressedElement) -> Iterator[VerifyError]:
     """Yield the faults of an element's place.
 
     Faults are the number of its indices, or an index that may leave its axis.
@@ -304,10 +306,10 @@ Check: TypeAlias = Callable[[Program], Iterator[VerifyError]]
 STATEMENT_CHECKS: tuple[Check, ...] = (
     check_tensors_typed,
     check_given_tensors_not_written,
-    check_nothing_reads_what_it_writes,
+    check_reads_and_writes_disjoint,
     check_tensors_written_before_read,
     check_steps_are_axes,
-    check_turns_in_order,
+    check_steps_in_order,
     check_writes_injective,
     check_variables_bound,
     check_reductions_complete,

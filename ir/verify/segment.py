@@ -12,11 +12,11 @@ from ..errors import VerifyError, quote, raise_all
 from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
 from ..index import Index, Var, as_index, linearise
-from ..ranges import AddressedElement, elements, injective
-from ..segment import ALONG, ORDERS, FusedGroup, Output, Reduction, Segment
+from ..ranges import AddressedElement, elements, is_injective
+from ..segment import SCAN_MODES, SORT_ORDERS, FusedGroup, Output, Reduction, Segment
 from ..types import DType
 from ..walk import expr_indirects, expr_variables, indirects, reads, tensors_read, variables
-from .program import misplaced, mixed_types
+from .program import bounds_problems, mixed_types
 
 Part: TypeAlias = Reduction | Output
 
@@ -128,7 +128,7 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
         if (
             isinstance(part, Reduction)
             and part.along
-            and (part.along not in {**ALONG, **ORDERS} or len(part.reduce) != 1)
+            and (part.along not in {**SCAN_MODES, **SORT_ORDERS} or len(part.reduce) != 1)
         ):
             yield VerifyError(f"{where}: {quote(part.along)} along {len(part.reduce)} axes is no row of values")
 
@@ -144,7 +144,7 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
         for problem in mixed_types(part.body, group.tensors):
             yield VerifyError(f"{where}: {problem}")
         wanted, found = group.tensors[_name(part)].dtype, dtype_of(part.body, group.tensors)
-        if isinstance(part, Reduction) and part.along in ORDERS:
+        if isinstance(part, Reduction) and part.along in SORT_ORDERS:
             found = DType.I64  # a place in the row, for values of any type
         held = isinstance(part, Reduction) and found.accumulator is wanted
         if found is not wanted and not held:
@@ -161,11 +161,11 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
         if not isinstance(part, Output) or part.tensor not in group.tensors:
             continue
         type_ = group.tensors[part.tensor]
-        problems = list(misplaced(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
+        problems = list(bounds_problems(where, type_, AddressedElement(part.tensor, part.write, part.guards)))
         yield from problems
         if problems or part.guards or part.into:
             continue
-        if not injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
+        if not is_injective(linearise(part.write, type_.strides), (*segment.axes, *part.extra)):
             yield VerifyError(f"{where} may write an element twice")
 
 
@@ -180,7 +180,7 @@ def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
         for element in elements(part.body):
             if element.tensor in group.tensors and element.tensor not in own:
                 guarded = AddressedElement(element.tensor, element.indices, (*element.guards, *outer))
-                yield from misplaced(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)
+                yield from bounds_problems(f"{where}: {quote(element.tensor)}", group.tensors[element.tensor], guarded)
 
 
 Check: TypeAlias = Callable[[FusedGroup], Iterator[VerifyError]]

@@ -24,11 +24,11 @@ from typing import Any
 
 from attrs import define
 
-from ..networks import KNOWN
+from ..networks import GAP_NETWORKS
 from .calls import LibraryCall, RandomPool, call_of
 from .networks import UNKNOWN, image_size, interpreter, load
 from .recorder import Recorder, TorchRecorder, clocks, facts_of
-from .tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, LayerTask, chunks, listed
+from .tasks import DENSE, PRECISIONS, SAMPLES, SETS, Chunk, LayerTask, chunks, listed_chunks
 from .trace import KernelDigests, TracedKernel, TraceError, calls_of, summary
 
 _STATES = ("cold", "warm")
@@ -229,7 +229,7 @@ def measure_networks(
 # ---- a run
 
 
-def finished(path: Path) -> Iterator[dict[str, Any]]:
+def finished_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file, without an incomplete last line.
 
     There are none without a file.
@@ -285,7 +285,7 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--tasks", type=Path, metavar="FILE", help="keys of layers, one a line, instead of sets")
     parser.add_argument(
-        "--networks", default=",".join((*KNOWN, *UNKNOWN)), help="networks, with commas; empty for none"
+        "--networks", default=",".join((*GAP_NETWORKS, *UNKNOWN)), help="networks, with commas; empty for none"
     )
     parser.add_argument("--batches", default="16,1", help="batches of the networks, with commas")
     parser.add_argument("--repeats", type=int, default=5)
@@ -299,9 +299,11 @@ def main() -> int:
     """Measure networks, then layers, within the time limit."""
     options = _parse()
     have = options.have or options.out
-    chunks_done = {row["chunk"] for row in finished(have / options.file) if "seconds" in row}
+    chunks_done = {row["chunk"] for row in finished_rows(have / options.file) if "seconds" in row}
     networks_done = {
-        (row["network"], row["batch"], row["precision"]) for row in finished(have / "networks.jsonl") if "whole" in row
+        (row["network"], row["batch"], row["precision"])
+        for row in finished_rows(have / "networks.jsonl")
+        if "whole" in row
     }
     bench = _bench(options)
     bench.write(options.file, [{"facts": facts_of(bench.torch), "benchmark": options.benchmark}])
@@ -313,7 +315,7 @@ def main() -> int:
         return 4
     names = [name for name in options.networks.split(",") if name]
     left = measure_networks(bench, names, [int(b) for b in options.batches.split(",")], networks_done)
-    every = listed(options.tasks.read_text("utf-8").split()) if options.tasks else _chunks_of_sets(options.sets)
+    every = listed_chunks(options.tasks.read_text("utf-8").split()) if options.tasks else _chunks_of_sets(options.sets)
     wanted = [chunk for chunk in every if chunk.number not in chunks_done]
     wanted = wanted[: options.most] if options.most else wanted
     left += measure_layers(bench, wanted, options.file)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..dataset import read_table
-from .profile import finished
+from .profile import finished_rows
 
 DATA = Path(__file__).parents[1] / "data"
 LAYERS = (
@@ -75,7 +75,7 @@ def layer_rows(records: Sequence[dict[str, Any]], numbers: Numbers) -> list[tupl
     return [_layer_row(record, names, numbers) for record in measured.values()]
 
 
-def collapsed(record: dict[str, Any]) -> list[tuple[Any, ...]]:
+def collapse_kernels(record: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return (kernel, launch, cold, warm), with equal neighbours summed.
 
     Neighbours that are the same kernel count as one with the sum of their times.
@@ -92,7 +92,7 @@ def collapsed(record: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def _layer_row(record: dict[str, Any], names: dict[str, str], numbers: Numbers) -> tuple[Any, ...]:
     kind, case, op, precision, shape = record["task"].split("/")
-    kernels = collapsed(record)
+    kernels = collapse_kernels(record)
     cold, low, high = record["cold"]["us"]
     return (
         kind, case, op, precision, shape,
@@ -144,7 +144,7 @@ def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
     return found
 
 
-def merged(old: Iterable[Sequence[Any]], new: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+def merge_rows(old: Iterable[Sequence[Any]], new: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
     """Return rows of layers, each layer of a set once.
 
     Of a layer that was measured twice the last row counts.
@@ -182,11 +182,11 @@ def main() -> int:
     options = parser.parse_args()
     old, numbers = known(options.name) if options.add else ([], Numbers())
     layers, networks, timed = (
-        [record for folder in options.folders for record in finished(folder / f"{name}.jsonl")]
+        [record for folder in options.folders for record in finished_rows(folder / f"{name}.jsonl")]
         for name in ("layers", "networks", "benchmark")
     )
     new = [*layer_rows(layers, numbers), *(("timed", *row[1:]) for row in layer_rows(timed, numbers))]
-    rows = merged(old, new)
+    rows = merge_rows(old, new)
     write_table(DATA / f"{options.name}-layers.csv.xz", LAYERS, rows)
     if not options.add:
         write_table(DATA / f"{options.name}-networks.csv.xz", NETWORKS, network_rows(networks, numbers))

@@ -58,7 +58,7 @@ CASES = {name: rest for name, *rest in (*RESNET50_V2, *INCEPTION_V3)}
 #: The batch of the sweeps.
 BATCH = 16
 #: Numbers of input channels that training sweeps have. No evaluation has one of them.
-TRAINED = (3, 16, 24, 32, 48, 64, 65, 96, 127, 128, 130, 160, 192, 256, 257, 320, 384, 511, 512, 768, 1024)
+TRAINING_CHANNELS = (3, 16, 24, 32, 48, 64, 65, 96, 127, 128, 130, 160, 192, 256, 257, 320, 384, 511, 512, 768, 1024)
 #: Steps are multiples of this many output channels: the greatest common divisor of the tiles of GEMM kernels but the
 #: smallest.
 STEP = 32
@@ -121,7 +121,7 @@ def edges() -> Iterator[LayerTask]:
     draw = random.Random("edges")
     at = [16, *(STEP * m for m in range(1, 1024 // STEP + 1))]
     for case in CASES:
-        for channels in TRAINED:
+        for channels in TRAINING_CHANNELS:
             chosen = [
                 value if draw.random() < 0.5 else value + draw.choice((1, 2, 4)) for value in draw.sample(at, SAMPLES)
             ]
@@ -135,7 +135,7 @@ def any_channels(draw: random.Random, least: int, most: int) -> int:
     return max(8, value // 8 * 8) if draw.random() < 0.5 else value
 
 
-def held(each: int = 60) -> Iterator[LayerTask]:
+def held_out(each: int = 60) -> Iterator[LayerTask]:
     """Yield the evaluation set: input channels without training, any output channels."""
     draw = random.Random("held")
     for case in CASES:
@@ -143,7 +143,7 @@ def held(each: int = 60) -> Iterator[LayerTask]:
         while len(found) < each:
             channels, filters = any_channels(draw, 8, 1100), any_channels(draw, 16, 1024)
             shape = convolution(case, channels, filters)
-            if channels not in TRAINED and reasonable(shape):
+            if channels not in TRAINING_CHANNELS and reasonable(shape):
                 found.add(shape)
         yield from (LayerTask("held", case, "conv2d", shape) for shape in sorted(found))
 
@@ -157,10 +157,10 @@ def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
     of either.
     """
     draw = random.Random("more edges")
-    unseen = {(task.case, task.shape[1]) for task in (*held(), *sweep())}
+    unseen = {(task.case, task.shape[1]) for task in (*held_out(), *sweep())}
     at = [16, *(STEP * m for m in range(1, 1024 // STEP + 1))]
     for case in CASES:
-        channels = {any_channels(draw, 8, 1200) for _ in range(4 * each)} - set(TRAINED)
+        channels = {any_channels(draw, 8, 1200) for _ in range(4 * each)} - set(TRAINING_CHANNELS)
         for c in draw.sample(sorted(c for c in channels if (case, c) not in unseen), each):
             ends = [end if draw.random() < 0.5 else end + draw.choice((1, 2, 4)) for end in draw.sample(at, filters)]
             shapes = (convolution(case, c, k) for k in sorted(set(ends)))
@@ -264,7 +264,7 @@ def pointwise(each: int = 60) -> Iterator[LayerTask]:
 
 SETS: dict[str, Callable[[], Iterator[LayerTask]]] = {
     "edges": edges,
-    "held": held,
+    "held": held_out,
     "sweep": sweep,
     "general": general,
     "more_edges": more_edges,
@@ -305,7 +305,7 @@ def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
     return tuple(found)
 
 
-def listed(keys: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
+def listed_chunks(keys: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
     """Return the tasks of some keys in order, the precisions in turn.
 
     Any beginning has the same part of each precision.

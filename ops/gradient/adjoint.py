@@ -22,15 +22,15 @@ from collections.abc import Mapping, Sequence
 from attrs import define, evolve, frozen
 
 from ...ir import Program, Statement, runs
-from ..language import live_statements, unrolled
+from ..language import live_statements, unroll_loops
+from .copy_propagation import propagate_copies
 from .factors import name_factors
-from .invariance import irrelevant
-from .past_copies import without_copies
+from .invariance import irrelevant_extrema
 from .recurrences import NoReverse, Recurrences
 from .terms import Term
 
 #: Most iterations of a recurrence that is unrolled for its gradient.
-LONGEST_WRITTEN_OUT = 64
+MAX_UNROLLED_ITERATIONS = 64
 
 
 @frozen
@@ -43,8 +43,8 @@ class Adjoint:
     """
 
     program: Program
-    given: Mapping[str, str]
-    found: Mapping[str, str]
+    result_gradients: Mapping[str, str]
+    operand_gradients: Mapping[str, str]
     forward: Program | None = None
 
 
@@ -57,10 +57,10 @@ def adjoint(program: Program, operands: Sequence[str], results: Sequence[str], *
     """
     try:
         named = name_factors(program)
-        named = without_copies(named) if any(s.step for s in named.statements) else named
+        named = propagate_copies(named) if any(s.step for s in named.statements) else named
         return _Adjoint(named, operands=tuple(operands), results=tuple(results), keep=keep).run()
     except NoReverse:
-        written_out = name_factors(unrolled(program, "the gradient", LONGEST_WRITTEN_OUT))
+        written_out = name_factors(unroll_loops(program, "the gradient", MAX_UNROLLED_ITERATIONS))
     return _Adjoint(written_out, operands=tuple(operands), results=tuple(results)).run()
 
 
@@ -76,8 +76,8 @@ class _Adjoint(Recurrences):
         for name, result in gradients.items():
             self.tensors[name] = self.tensors[result]
         varying = self._varying()
-        skipped = irrelevant(self.program, self.results)
-        parts: dict[str, list[Term]] = {r: [self.given(n, r)] for n, r in gradients.items() if r in varying}
+        skipped = irrelevant_extrema(self.program, self.results)
+        parts: dict[str, list[Term]] = {r: [self.result_gradient(n, r)] for n, r in gradients.items() if r in varying}
         written: set[str] = set()
         for step, run in reversed(list(runs(self.program.statements))):
             if step is not None:
@@ -125,7 +125,7 @@ class _Adjoint(Recurrences):
         tensors = {t: type_ for t, type_ in self.tensors.items() if t in made or t in inputs or t in tables}
         program = Program(tensors, inputs, tuple(found), tuple(kept), tables)
         return Adjoint(
-            without_copies(program) if any(s.step for s in kept) else program,
+            propagate_copies(program) if any(s.step for s in kept) else program,
             {n: r for n, r in given.items() if n in inputs},
             found,
             evolve(original, outputs=(*original.outputs, *inside)) if inside else None,

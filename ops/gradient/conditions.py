@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 
 from ...ir import Call, Cast, Const, DType, Expr, Guard, InRange, Read, TensorType, Var, expr_variables, rebuild
-from .derivatives import is_tame, multiply, negate
+from .derivatives import multiply, negate, preserves_finiteness
 
 
 def split(expr: Expr) -> tuple[list[Expr], Expr]:
@@ -111,11 +111,11 @@ def vanishes(expr: Expr, guard: Guard) -> bool:
     if expr.fn in ("add", "sub"):
         return all(vanishes(a, guard) for a in expr.args)
     if expr.fn == "mul":
-        return any(vanishes(a, guard) and is_tame(b) for a, b in (expr.args, expr.args[::-1]))
+        return any(vanishes(a, guard) and preserves_finiteness(b) for a, b in (expr.args, expr.args[::-1]))
     return False
 
 
-def bounded(expr: Expr, tensors: Mapping[str, TensorType]) -> Expr:
+def add_bounds_guards(expr: Expr, tensors: Mapping[str, TensorType]) -> Expr:
     """Give every read the guards that keep its indices in bounds."""
 
     def leaf(node: Expr) -> Expr:

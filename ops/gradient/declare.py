@@ -35,7 +35,7 @@ from ...ir import (
     dtype_of,
     runs,
 )
-from ..language import BUILTINS, RESERVED
+from ..language import BUILTINS, RESERVED_NAMES
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
@@ -304,7 +304,7 @@ def _safe_names(tensors: Iterable[str]) -> dict[str, str]:
         name = name if re.match(r"[A-Za-z_]", name) else f"t_{name}"
         while (
             name in found.values()
-            or name in RESERVED
+            or name in RESERVED_NAMES
             or name in _WORDS
             or name in BUILTINS
             or re.fullmatch(r"t|[irt]\d+", name)

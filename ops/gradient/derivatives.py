@@ -38,14 +38,14 @@ def literal(value: float, dtype: DType) -> Const:
     return Const(float(value) if dtype.is_float else int(value), dtype)
 
 
-def is_tame(expr: Expr) -> bool:
+def preserves_finiteness(expr: Expr) -> bool:
     """Return whether an expression is finite where its operands are.
 
     Overflow of sums and products does not count.
     """
     if isinstance(expr, Call):
-        return expr.fn in _TAME and all(map(is_tame, expr.args))
-    return is_tame(expr.arg) if isinstance(expr, Cast) else True
+        return expr.fn in _TAME and all(map(preserves_finiteness, expr.args))
+    return preserves_finiteness(expr.arg) if isinstance(expr, Cast) else True
 
 
 def _is(expr: Expr, value: float) -> bool:
@@ -105,7 +105,11 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 def _times(seed: Expr, factor: Expr) -> Expr:
     """Return a gradient times a factor."""
-    return multiply(seed, factor) if is_tame(factor) else _within(seed, lambda core: _saturating(core, factor))
+    return (
+        multiply(seed, factor)
+        if preserves_finiteness(factor)
+        else _within(seed, lambda core: _saturating(core, factor))
+    )
 
 
 def _saturating(seed: Expr, factor: Expr) -> Expr:
@@ -235,7 +239,7 @@ def _select(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Ex
 
 def _product(args: Sequence[Expr], _: Expr, seed: Expr, __: DType) -> tuple[Expr | None, ...]:
     # The gradient replaces the operand, so that rows stay on the left of a contraction (see the manual).
-    return _times(seed, args[1]), multiply(args[0], seed) if is_tame(args[0]) else _times(seed, args[0])
+    return _times(seed, args[1]), multiply(args[0], seed) if preserves_finiteness(args[0]) else _times(seed, args[0])
 
 
 def _quotient_of_two(args: Sequence[Expr], y: Expr, seed: Expr, _: DType) -> tuple[Expr | None, ...]:

@@ -15,9 +15,9 @@ from attrs import evolve
 from ...ir import Array, Node, Program, Read, Source, Statement, TensorType, Var, as_index
 from ..language import Instance, Registry, live_statements, unused_name
 from .adjoint import Adjoint, adjoint
+from .algorithm_adjoint import adjoint_steps
 from .declare import declare
-from .own_form import OwnForm, own_form
-from .through_steps import through_steps
+from .self_adjoint import SelfAdjointForm, self_adjoint_form
 
 
 class Gradients:
@@ -51,7 +51,7 @@ class Gradients:
             self.registry = self.registry.extend(*(Source(name, text) for name, text in new.items()))
             self.texts |= new
 
-    def keeping(
+    def with_saved_results(
         self, instance: Instance, operands: Sequence[str], results: Sequence[str], taken: Sequence[str]
     ) -> tuple[Node, tuple[Node, ...]] | None:
         """Return the operation with saved intermediates as further results.
@@ -66,7 +66,7 @@ class Gradients:
         ):
             return None
         derived = adjoint(instance.program, operands, results, keep=True)
-        if derived.forward is None or not derived.found:
+        if derived.forward is None or not derived.operand_gradients:
             return None
         inside = tuple(t for t in derived.forward.outputs if t not in instance.program.outputs)
         program = _with_outputs(derived.forward, (*taken, *inside))
@@ -88,22 +88,26 @@ class Gradients:
 
     def _derive_steps(self, instance: Instance, operands: Sequence[str], results: Sequence[str]) -> tuple[Node, ...]:
         derived = adjoint(instance.program, operands, results)
-        if not derived.found:
+        if not derived.operand_gradients:
             return ()
-        if instance.algorithms and len(derived.found) > 1 and _share_nothing(derived.program):
+        if instance.algorithms and len(derived.operand_gradients) > 1 and _share_nothing(derived.program):
             return tuple(
-                n for operand in derived.found.values() for n in self._derive_steps(instance, (operand,), results)
+                n
+                for operand in derived.operand_gradients.values()
+                for n in self._derive_steps(instance, (operand,), results)
             )
         return (self._node(instance, derived),)
 
     def _node(self, instance: Instance, derived: Adjoint) -> Node:
         """Return a derived gradient as a node."""
-        inputs = tuple(f"d{derived.given[t]}" if t in derived.given else t for t in derived.program.inputs)
-        summary = f"gradient of {instance.op} with respect to {', '.join(derived.found.values())}"
+        inputs = tuple(
+            f"d{derived.result_gradients[t]}" if t in derived.result_gradients else t for t in derived.program.inputs
+        )
+        summary = f"gradient of {instance.op} with respect to {', '.join(derived.operand_gradients.values())}"
         name = self._declare_program(
             f"{instance.op}_grad", summary, derived.program, self._algorithms(instance, derived)
         )
-        return Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.found.values()))
+        return Node(name, name, inputs, tuple(f"d{operand}" for operand in derived.operand_gradients.values()))
 
     def _declare_program(
         self, begin: str, summary: str, program: Program, algorithms: Mapping[str, Sequence[Node]] | None = None
@@ -113,40 +117,46 @@ class Gradients:
         name = f"{begin}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         if name not in self.registry:
             self.texts[name] = declare(name, summary, program, algorithms)
-            self.registry = self.registry.written(Source(f"{name}.cuts", self.texts[name]))
+            self.registry = self.registry.extend_generated(Source(f"{name}.cuts", self.texts[name]))
         return name
 
     def _algorithms(self, instance: Instance, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
         """Return the algorithms of the gradient of one operand that follow from those of the operation: its own, where
         the gradient is the operation itself on other operands, else the adjoints of their steps.
         """
-        if not instance.algorithms or len(derived.found) != 1:
+        if not instance.algorithms or len(derived.operand_gradients) != 1:
             return {}
-        ((name, operand),) = derived.found.items()
-        op, gradients = self.registry.get(instance.op), [*derived.given]
-        form = own_form(op, instance, operand, derived.program, gradients[0]) if op and len(gradients) == 1 else None
+        ((name, operand),) = derived.operand_gradients.items()
+        op, gradients = self.registry.get(instance.op), [*derived.result_gradients]
+        form = (
+            self_adjoint_form(op, instance, operand, derived.program, gradients[0])
+            if op and len(gradients) == 1
+            else None
+        )
         if form is not None:
             return self._self_adjoint_algorithms(form, name, derived)
-        given = {result: gradient for gradient, result in derived.given.items()}
+        given = {result: gradient for gradient, result in derived.result_gradients.items()}
         found: dict[str, tuple[Node, ...]] = {}
         for algorithm, steps in instance.algorithms.items():
-            made = through_steps(steps, instance.program.tensors, operand, given, name, self._mean, self.steps)
+            made = adjoint_steps(steps, instance.program.tensors, operand, given, name, self._mean, self.steps)
             outside = {v for n in made for v in n.operands} - {v for n in made for v in n.outputs}
             if made and outside <= set(derived.program.inputs):
                 found[algorithm] = made
         return found
 
-    def _self_adjoint_algorithms(self, form: OwnForm, result: str, derived: Adjoint) -> dict[str, tuple[Node, ...]]:
-        (given,), (turned,) = derived.given, form.turned.outputs
+    def _self_adjoint_algorithms(
+        self, form: SelfAdjointForm, result: str, derived: Adjoint
+    ) -> dict[str, tuple[Node, ...]]:
+        (given,), (turned,) = derived.result_gradients, form.permutation.outputs
         summary = "an operand's dims in the order in which the operation itself reads them"
-        op = self._declare_program("turned", summary, form.turned)
-        first = Node(op, op, form.turned.inputs, (turned,))
-        names = {form.given: given, form.other: turned, form.proposed.outputs[0]: result}
+        op = self._declare_program("turned", summary, form.permutation)
+        first = Node(op, op, form.permutation.inputs, (turned,))
+        names = {form.given: given, form.other: turned, form.operation.outputs[0]: result}
 
         def rename(nodes: Sequence[Node]) -> tuple[Node, ...]:
             return tuple(_rename_values(node, names) for node in nodes)
 
-        return {name: (first, *rename(steps)) for name, steps in form.proposed.algorithms.items()}
+        return {name: (first, *rename(steps)) for name, steps in form.operation.algorithms.items()}
 
     def _mean(self, node: Node, operands: Sequence[TensorType | None]) -> Instance:
         return self.instance(node, operands, {})

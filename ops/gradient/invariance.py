@@ -47,7 +47,7 @@ _NO_GROWTH = _Growth("add", 0, None)
 _Tensors = Mapping[str, tuple[tuple[Var, ...], _Growth]]
 
 
-def irrelevant(program: Program, results: Sequence[str]) -> frozenset[str]:
+def irrelevant_extrema(program: Program, results: Sequence[str]) -> frozenset[str]:
     """Return the extrema whose shifts leave all given results as they are."""
     if any(s.step is not None for s in program.statements):
         return frozenset()  # growth over iterations is not analysed

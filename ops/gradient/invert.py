@@ -38,14 +38,14 @@ from ...ir import (
     substitute,
     variables,
 )
-from .mixed_radix import Digit, digit_of, digits_of, left_over
+from .mixed_radix import Digit, digit_of, digits_of, elimination_key
 
 
 @frozen
 class Inverse:
     """All iterations that read one element.
 
-    `values` gives the solved variables; `free` are summed over; `guards` and `matches` (an indirect index equals a
+    `values` gives the solved variables; `is_free` are summed over; `guards` and `matches` (an indirect index equals a
     value) must hold. `phases` maps an axis of the element to the period with which its residues differ. `empty`:
     nothing reads the element.
     """
@@ -218,7 +218,7 @@ class _Inverter:
                 self.set(primary, value)
             return
         self._eliminate(
-            min((v for v in terms if isinstance(v, Var)), key=lambda v: left_over(v, terms)), terms, right, axis
+            min((v for v in terms if isinstance(v, Var)), key=lambda v: elimination_key(v, terms)), terms, right, axis
         )
 
     def _eliminate(self, var: Var, terms: dict[Primary, int], right: Index, axis: int) -> None:

@@ -47,7 +47,7 @@ def digit_of(primary: FloorDiv | Mod, value: Index) -> tuple[Index, Digit]:
     return inner, Digit(1, primary.den, value)
 
 
-def left_over(var: Var, terms: Mapping[Primary, int]) -> tuple[int, int, str]:
+def elimination_key(var: Var, terms: Mapping[Primary, int]) -> tuple[int, int, str]:
     """Return sort keys of solving a sum for one variable.
 
     They are the number of values of the other variables that remain, then the shortness of the variable.

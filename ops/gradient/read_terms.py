@@ -31,11 +31,11 @@ from ...ir import (
     substitute,
     substitute_expr,
 )
-from .conditions import attach, bounded, split
-from .congruence import Summand, solve_congruences
+from .conditions import add_bounds_guards, attach, split
 from .derivatives import literal, multiply
 from .invert import Inverse, invert
 from .pieces import Piece, pieces_of
+from .stride_residues import Summand, solve_congruences
 from .sums import Sums
 from .terms import Term
 
@@ -120,7 +120,7 @@ class ReadTerms(Sums):
         if not term.free:
             body = substitute_expr(term.body, moved)
             test = InRange(inside)
-            whole = Call("select", (test, bounded(body, self.tensors), literal(0, self.dtype(body))))
+            whole = Call("select", (test, add_bounds_guards(body, self.tensors), literal(0, self.dtype(body))))
             return Term(axes, tuple(map(as_index, axes)), whole)
         part = self.temporary(
             f"d_{tensor}_part", TensorType(self.dtype(term.body), tuple(p.axis.extent for p in places))
@@ -151,7 +151,7 @@ class ReadTerms(Sums):
         core, *tests = (substitute_expr(e, pinned) for e in (core, *tests))
         free = tuple(v for v in inverse.free if v not in pinned)
         found = solve_congruences(Summand(core, tuple(tests), tuple(guards), free))
-        core, *tests = (bounded(e, self.tensors) for e in (found.core, *found.tests))
+        core, *tests = (add_bounds_guards(e, self.tensors) for e in (found.core, *found.tests))
         body = attach(tests, [g for g in found.guards if not g.always], core, self.dtype(core))
         return self._count_constant_sums(Term(axes, element, body, found.free))
 
@@ -173,7 +173,9 @@ class ReadTerms(Sums):
     def _match(self, indirect: Indirect, value: Index, values: Mapping[Var, Index]) -> Expr:
         """Return the condition that an element of an integer tensor names a place; negative ones count from the end."""
         dtype = self.tensors[indirect.tensor].dtype
-        element = bounded(Read(indirect.tensor, tuple(substitute(i, values) for i in indirect.indices)), self.tensors)
+        element = add_bounds_guards(
+            Read(indirect.tensor, tuple(substitute(i, values) for i in indirect.indices)), self.tensors
+        )
         place = Call("eq", (element, IndexValue(substitute(value, values), dtype)))
         if not indirect.wraps:
             return place

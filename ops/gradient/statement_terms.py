@@ -37,7 +37,7 @@ from .read_terms import ReadTerms
 from .terms import Term
 
 #: Element types for the position of an extremum among its terms: the narrowest that has a number for each.
-PLACES = (DType.U8, DType.I32, DType.I64)
+POSITION_TYPES = (DType.U8, DType.I32, DType.I64)
 
 
 @define
@@ -46,7 +46,7 @@ class StatementTerms(ReadTerms):
 
     seeds: dict[str, tuple[tuple[Var, ...], Expr]] = field(factory=dict)  # the gradient of a tensor at an element
 
-    def given(self, name: str, result: str) -> Term:
+    def result_gradient(self, name: str, result: str) -> Term:
         axes = self.axes_of(result)
         element = tuple(map(as_index, axes))
         return Term(axes, element, Read(name, element))
@@ -97,7 +97,7 @@ class StatementTerms(ReadTerms):
         self.statements.append(
             Statement(position, statement.axes, element, statement.body, statement.reduce, f"arg{statement.combine}")
         )
-        kept = next(d for d in PLACES if prod(extents) - 1 <= d.element.highest)
+        kept = next(d for d in POSITION_TYPES if prod(extents) - 1 <= d.element.highest)
         place = self.temporary(f"{statement.target}_place", TensorType(kept, shape))
         self.statements.append(Statement(place, statement.axes, element, Cast(kept, Read(position, element))))
         own = IndexValue(linearise([as_index(r) for r in statement.reduce], row_major(extents)), kept)

@@ -28,7 +28,7 @@ from ..language import AxisClass, canonicalise, classify_axes, is_complex, unuse
 from .conditions import hoist
 from .derivatives import add
 from .deviations import is_sum_of_deviations
-from .terms import Term, in_ranges
+from .terms import Term, split_ranges
 
 
 @define
@@ -54,7 +54,7 @@ class Sums:
         axes = self.axes_of(tensor)
         self.tensors[name] = self.tensors[tensor]
         element = tuple(map(as_index, axes))
-        if all(t.element == element for t in terms) and (parts := in_ranges(terms, self.contracts)):
+        if all(t.element == element for t in terms) and (parts := split_ranges(terms, self.contracts)):
             self._emit_pieces(name, parts)
         else:
             self.add_up(name, tensor, axes, element, terms)

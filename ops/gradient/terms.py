@@ -20,7 +20,7 @@ from .conditions import vanishes
 
 @frozen
 class Term:
-    """Part of a gradient: the sum of `body` over `free`.
+    """Part of a gradient: the sum of `body` over `is_free`.
 
     It holds at `element`, for all `axes`.
     """
@@ -31,7 +31,7 @@ class Term:
     free: tuple[Var, ...] = ()
 
 
-def in_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tuple[Term, ...]:
+def split_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tuple[Term, ...]:
     """Return terms over separate ranges of an axis.
 
     There is one for each product that is zero elsewhere. The result is empty where ranges overlap or leave elements

@@ -7,18 +7,18 @@ from . import syntax
 from .binding import CLASSES
 from .builtins import BUILTINS
 from .canonical import canonicalise, live_statements, split_axis, unused_name
-from .check_expressions import RESERVED, children
+from .check_expressions import RESERVED_NAMES, children
 from .classify import AxisClass, classify_axes, is_complex
 from .inference import Instances, Vocabulary
 from .instantiate import Instance, OpDecl
 from .printer import print_expression, print_item
 from .registry import Registry
-from .unroll import unrolled
+from .unroll import unroll_loops
 
 __all__ = [
     "BUILTINS",
     "CLASSES",
-    "RESERVED",
+    "RESERVED_NAMES",
     "AxisClass",
     "Instance",
     "Instances",
@@ -34,6 +34,6 @@ __all__ = [
     "print_item",
     "split_axis",
     "syntax",
-    "unrolled",
+    "unroll_loops",
     "unused_name",
 ]

@@ -30,12 +30,12 @@ from .canonical import unused_name
 from .check_expressions import names_read, reads_itself, reads_unwritten
 from .declaration import Declaration
 from .evaluator import ExpressionEvaluator, Located
-from .recurrence import SHORT, NotALoop, as_loop, as_rows, check_rows, with_own_rows
+from .recurrence import MAX_UNROLLED_ASSIGNMENTS, NotALoop, as_loop, as_rows, check_rows, with_own_rows
 from .unroll import separate_rows
 from .values import TensorList, TensorRef, Value, describe, to_expr
 
 #: Most iterations at each end of a loop that are peeled because they differ.
-MOST_APART = 2
+MAX_PEELED_ITERATIONS = 2
 
 
 def assign(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) -> None:
@@ -118,7 +118,7 @@ def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assi
     where a condition tests for it, and are peeled.
     """
     count, reason = evaluator.size(each.bound), ""
-    for first, last in sorted(product(range(MOST_APART + 1), repeat=2), key=sum):
+    for first, last in sorted(product(range(MAX_PEELED_ITERATIONS + 1), repeat=2), key=sum):
         before, scope = evaluator.mark(), dict(evaluator.scope)
         if count - first - last < 2:
             continue
@@ -161,7 +161,7 @@ def _is_long(evaluator: ExpressionEvaluator, item: s.Assignment | s.Repetition) 
     count = evaluator.size(item.each.bound)
     if evaluator.is_too_long(count):
         return True
-    return count * _assignments(item) > SHORT and _may_loop(evaluator, item)
+    return count * _assignments(item) > MAX_UNROLLED_ASSIGNMENTS and _may_loop(evaluator, item)
 
 
 def _assignments(item: s.Assignment | s.Repetition) -> int:

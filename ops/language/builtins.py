@@ -14,7 +14,7 @@ from functools import reduce as fold
 from attrs import frozen
 
 from ...ir import FUNCTIONS, DType, Index, clamp, delinearise, linearise, row_major
-from .values import Absent, TensorRef, Trouble, Value, describe, elementwise, is_expr, limited
+from .values import Absent, TensorRef, Trouble, Value, check_bits, describe, elementwise, is_expr
 
 
 @frozen
@@ -316,6 +316,6 @@ def apply_builtin(name: str, args: tuple[Value, ...]) -> Value:
     """
     builtin = BUILTINS[name]
     try:
-        return limited(builtin.apply(*args), f"the value of {name}")
+        return check_bits(builtin.apply(*args), f"the value of {name}")
     except (TypeError, ValueError, IndexError, ArithmeticError, AttributeError) as error:
         raise Trouble(f"{name} cannot take {', '.join(map(describe, args))}; {builtin.summary}") from error

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from ...ir import CutsError, ParseError, Span
 from . import syntax as s
 from .binding import ATTRIBUTE_KINDS, CLASSES
-from .check_expressions import RESERVED, ExpressionChecker, names_read, reads_itself, reads_unwritten
+from .check_expressions import RESERVED_NAMES, ExpressionChecker, names_read, reads_itself, reads_unwritten
 from .parser import PLACEHOLDER, parse_expression
 
 
@@ -112,7 +112,7 @@ class _Checker(ExpressionChecker):
     # ---- definitions
 
     def _define(self, name: str, span: Span) -> None:
-        if name in RESERVED:
+        if name in RESERVED_NAMES:
             self.error(f"'{name}' is a reserved name", span)
         elif name in self.defined:
             self.error(f"'{name}' is defined twice", span, f"the first is at {self.defined[name].position}")

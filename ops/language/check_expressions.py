@@ -11,7 +11,7 @@ from . import syntax as s
 from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS
 
 DTYPES = frozenset(d.value for d in DType)
-RESERVED = frozenset(CONSTANTS) | DTYPES
+RESERVED_NAMES = frozenset(CONSTANTS) | DTYPES
 #: Functions that take a tensor: the value of a constant operand, an element as an index, an element in a type with room
 #: for sums.
 _ON_TENSORS = {"value": 1, "index": 2, "wide": 1}
@@ -27,7 +27,7 @@ class ExpressionChecker:
     def __init__(self) -> None:
         self.errors: list[CutsError] = []
         self.quiet = False
-        self.scope: set[str] = set(RESERVED)
+        self.scope: set[str] = set(RESERVED_NAMES)
         self.tensors: dict[str, s.Operand | s.Result | s.Temporary | s.TableItem] = {}
         self.types: set[str] = set(DTYPES)
         self.kinds: dict[str, str] = {}
@@ -88,7 +88,7 @@ class ExpressionChecker:
     def _name(self, node: s.Name) -> None:
         if node.id in self.scope:
             return
-        known = sorted(self.scope - RESERVED)
+        known = sorted(self.scope - RESERVED_NAMES)
         close = get_close_matches(node.id, known, 3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"names in scope: {', '.join(known) or 'none'}"
         self.error(f"unknown name '{node.id}'", node.span, hint)
@@ -152,7 +152,7 @@ def reads_unwritten(name: str, span: Span) -> SpecError:
 def names_read(node: s.Expression) -> Iterator[s.Name]:
     """Yield the names in an expression that stand for values.
 
-    Arguments of functions about tensors, as in `rank(x)`, are left out.
+    Arguments of functions about tensors, as in `estimate_time(x)`, are left out.
     """
     if isinstance(node, s.Name):
         yield node

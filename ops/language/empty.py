@@ -17,7 +17,9 @@ from attrs import evolve
 from ...ir import COMBINERS, Call, Const, Expr, GraphError, Read, Statement, TensorType, dtype_of, rebuild, walk
 
 
-def without_nothing(statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str) -> list[Statement]:
+def remove_empty_statements(
+    statements: Sequence[Statement], tensors: Mapping[str, TensorType], op: str
+) -> list[Statement]:
     """Remove empty statements, empty ranges and reads of empty tensors."""
     if all(t.size for t in tensors.values()) and all(v.extent for s in statements for v in (*s.axes, *s.reduce)):
         return list(statements)

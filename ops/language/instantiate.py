@@ -19,7 +19,7 @@ from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
 from .check_expressions import names_read
 from .declaration import Declaration
-from .empty import without_nothing
+from .empty import remove_empty_statements
 from .evaluator import ExpressionEvaluator, Located
 from .parser import PLACEHOLDER, parse_expression
 from .values import TensorList, TensorRef, Trouble, Value, describe
@@ -198,7 +198,7 @@ class _Instantiation:
     def _instance(self, binding: Binding) -> Instance:
         evaluator = self.evaluator
         inputs = tuple(name for name in binding.inputs if name is not None)
-        computed = without_nothing(evaluator.statements, evaluator.tensors, self.decl.name)
+        computed = remove_empty_statements(evaluator.statements, evaluator.tensors, self.decl.name)
         statements = live_statements([canonicalise(statement) for statement in computed], self.outputs)
         used = {tensor for st in statements for tensor in st.tensors_read}
         tables = {name: rows for name, rows in evaluator.tables.items() if name in used}

@@ -35,13 +35,13 @@ from ...ir import (
     as_index,
     dtype_of,
     expr_variables,
-    pace,
     rebuild,
     row_slice,
-    rows_touched,
     runs,
+    split_step,
     tensors_read,
-    unsliced,
+    touched_rows,
+    unslice,
     with_rows,
 )
 from .canonical import unused_name
@@ -49,8 +49,8 @@ from .unroll import copy_of_row
 from .values import TensorList
 
 #: Assignments of all iterations together up to which a repetition is unrolled: as many statements as one kernel may
-#: have (`passes.fusion.programs.LONGEST_RUN`), so that a loop of several launches gains nothing over them.
-SHORT = 24
+#: have (`passes.fusion.programs.MAX_UNIT_STATEMENTS`), so that a loop of several launches gains nothing over them.
+MAX_UNROLLED_ASSIGNMENTS = 24
 
 
 class NotALoop(Exception):
@@ -190,7 +190,7 @@ class _Loop:
         found: dict[str, list[Slice]] = {}
         for part in self.slicer.names:
             if part.whole in self.written:
-                if any(part.meets(other) for other in found.setdefault(part.whole, [])):
+                if any(part.overlaps(other) for other in found.setdefault(part.whole, [])):
                     raise NotALoop(f"a turn touches parts of '{part.whole}' that overlap")
                 found[part.whole].append(part)
         return found
@@ -212,7 +212,7 @@ def as_rows(
     `items` maps the tensors to list name and number.
     """
     parts = {name: row_slice(whole, number, lists[whole].whole) for name, (whole, number) in items.items()}
-    return [unsliced(statement, parts) for statement in statements]
+    return [unslice(statement, parts) for statement in statements]
 
 
 def check_rows(statements: Sequence[Statement], lists: Mapping[str, TensorList]) -> None:
@@ -248,7 +248,7 @@ def with_own_rows(
     tensor too, and copied.
     """
     plain = [s for s in statements if s.step is None]
-    touched = [(s, t, row, written) for s in plain for t, row, written in rows_touched(s) if t in lists]
+    touched = [(s, t, row, written) for s in plain for t, row, written in touched_rows(s) if t in lists]
     read = {(t, row) for _, t, row, written in touched if not written}
     last = {
         (t, row): s
@@ -282,7 +282,7 @@ def _with_times(statements: Sequence[Statement]) -> Iterator[tuple[Times, Statem
 
 def _rows(row: Index, step: Var | None, when: Times) -> Iterator[tuple[Times, Times]]:
     """Yield the rows that an index names, with their times."""
-    factor, rest = (0, row) if step is None else pace(row, step)
+    factor, rest = (0, row) if step is None else split_step(row, step)
     low, high = rest.bounds()
     if not factor:
         yield np.arange(low, high + 1), when[:1]

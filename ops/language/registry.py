@@ -98,7 +98,7 @@ class Registry(Mapping[str, OpDecl]):
             parsed.extend(declarations)
         return self._with(parsed, errors)
 
-    def written(self, *sources: Source) -> Registry:
+    def extend_generated(self, *sources: Source) -> Registry:
         """Return this registry, extended by texts that `declare` wrote.
 
         There is one declaration in each.

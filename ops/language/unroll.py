@@ -20,18 +20,18 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
-    at_turn,
-    rows_touched,
+    at_step,
     runs,
+    touched_rows,
     with_rows,
 )
 from .canonical import unused_name
 
 #: Most statements of an unrolled loop.
-LONGEST = 1 << 13
+MAX_UNROLLED_STATEMENTS = 1 << 13
 
 
-def unrolled(program: Program, purpose: str = "", most: int = LONGEST) -> Program:
+def unroll_loops(program: Program, purpose: str = "", max_statements: int = MAX_UNROLLED_STATEMENTS) -> Program:
     """Unroll the loops of a program.
 
     Raises `GraphError` where these have more than `most` iterations, or too many statements; `purpose` names the
@@ -42,10 +42,10 @@ def unrolled(program: Program, purpose: str = "", most: int = LONGEST) -> Progra
         return program
     count = sum(step.extent * len(run) for step, run in loops)
     turns = max(step.extent for step, _ in loops)
-    if count > LONGEST or turns > most:
+    if count > MAX_UNROLLED_STATEMENTS or turns > max_statements:
         raise GraphError(
             f"{purpose or 'this'} needs the {turns} steps of a recurrence written out, with {count} statements: "
-            f"expected at most {most} steps and {LONGEST} statements",
+            f"expected at most {max_statements} steps and {MAX_UNROLLED_STATEMENTS} statements",
             hint="use a shorter sequence",
         )
     statements = [s for step, run in runs(program.statements) for s in (run if step is None else _turns(run))]
@@ -62,7 +62,7 @@ def separate_rows(
 
     New tensors are entered in `tensors`; a statement that reads several rows reads a tensor that they are copied to.
     """
-    touched = [(t, row) for s in statements for t, row, _ in rows_touched(s) if t in wholes]
+    touched = [(t, row) for s in statements for t, row, _ in touched_rows(s) if t in wholes]
     names: dict[tuple[str, int], str] = {}
     for whole, row in dict.fromkeys(touched):
         if row is not None:
@@ -73,7 +73,7 @@ def separate_rows(
         del tensors[whole]
     found: list[Statement] = []
     for statement in statements:
-        needed = {t for t, row, _ in rows_touched(statement) if t in joined and row is None}
+        needed = {t for t, row, _ in touched_rows(statement) if t in joined and row is None}
         for whole in sorted(needed):
             joined.discard(whole)
             found += [copy_of_row(whole, row, name, tensors) for (t, row), name in names.items() if t == whole]
@@ -91,4 +91,4 @@ def copy_of_row(whole: str, row: int, name: str, tensors: Mapping[str, TensorTyp
 def _turns(run: Sequence[Statement]) -> list[Statement]:
     step = run[0].step
     assert step is not None, "a loop has a step"
-    return [at_turn(s, turn) for turn in range(step.extent) for s in run]
+    return [at_step(s, turn) for turn in range(step.extent) for s in run]

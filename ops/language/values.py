@@ -266,10 +266,10 @@ def _static_infix(op: str, left: float, right: float) -> float:
         raise Trouble(f"division by zero in {text}") from None
     if isinstance(value, complex):
         raise Trouble(f"{text} is no real number")
-    return limited(value, text)  # type: ignore[no-any-return]
+    return check_bits(value, text)  # type: ignore[no-any-return]
 
 
-def limited(value: Value, text: str) -> Value:
+def check_bits(value: Value, text: str) -> Value:
     """Return a value, unless it is an integer with too many bits.
 
     Such an integer can only be a mistake; `text` names its source.

@@ -1,89 +1,89 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
-from .cutting import copied
-from .fold_tables import Folding, noted_foldings, remember_foldings
+from .cut_units import copy_source
+from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
-from .groups import Forms, Group, Workshop, canonical_names, form_key, form_text, rename_group
+from .groups import Group, GroupBuilder, NormalForms, canonical_names, form_key, form_text, rename_group
 from .inline import FusionError, apply_guards
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
-from .partition import neighbours, partition, settle, with_parts
-from .partitioner import UNKNOWN, GroupEvaluator, Partitioner, Remembered
-from .pieces import follow_pieces
+from .partition import combine_partitions, neighbours, partition, with_parts
+from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
+from .piecewise import split_piecewise_readers
 from .programs import Meaning, Programs, Unit, build_programs
-from .reorder import Order, natural, put_back, reorder, reorder_unit, taken
+from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
 from .solve import solve
 from .sums import (
     Family,
+    RecomputeChoice,
     UngroupableUnit,
-    Way,
-    centre_means,
-    compute_again,
-    divide_behind,
-    divide_moments,
+    block_variances,
+    defer_normalisation,
+    eliminate_common_reductions,
     find_ungroupable,
-    products_again,
-    share_sums,
+    recompute_contractions,
+    rematerialise,
+    shift_means,
     sum_rows_first,
 )
-from .views import Views, addressed, find_views
+from .views import Views, find_views, memory_span
 
 __all__ = [
     "UNKNOWN",
+    "CachedEvaluator",
     "Family",
     "Folding",
-    "Forms",
     "FusionError",
     "Group",
+    "GroupBuilder",
     "GroupEvaluator",
     "Illegal",
     "Meaning",
+    "NormalForms",
     "Order",
     "Partitioner",
     "Points",
     "Policy",
     "Programs",
-    "Remembered",
+    "RecomputeChoice",
     "UngroupableUnit",
     "Unit",
     "Views",
-    "Way",
-    "Workshop",
-    "addressed",
     "along_row",
     "apply_guards",
+    "block_variances",
     "box_extent",
     "build_programs",
     "canonical_names",
-    "centre_means",
-    "compute_again",
-    "copied",
-    "divide_behind",
-    "divide_moments",
+    "collect_foldings",
+    "combine_partitions",
+    "copy_source",
+    "defer_normalisation",
     "drop_unused",
+    "eliminate_common_reductions",
     "find_ungroupable",
     "find_views",
     "fold_units",
-    "follow_pieces",
     "form_key",
     "form_text",
+    "graph_layout",
     "interpret",
     "issue_slots",
-    "natural",
+    "memory_span",
     "neighbours",
-    "noted_foldings",
     "partition",
-    "products_again",
-    "put_back",
-    "remember_foldings",
+    "permute",
+    "recompute_contractions",
+    "rematerialise",
     "rename_group",
     "reorder",
     "reorder_unit",
-    "settle",
-    "share_sums",
+    "shift_means",
     "solve",
+    "split_piecewise_readers",
+    "store_foldings",
     "sum_rows_first",
-    "taken",
+    "unpermute",
     "with_parts",
 ]

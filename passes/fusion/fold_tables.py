@@ -112,7 +112,7 @@ def fold_tables(group: FusedGroup) -> FusedGroup:
     if not group.constants:
         return group
     tensors, constants = tuple(group.tensors.items()), tuple(group.constants.items())
-    segments = tuple(_KEPT.of((s, tensors, constants, group.shared)) for s in group.segments)
+    segments = tuple(_FOLDINGS.of((s, tensors, constants, group.shared)) for s in group.segments)
     read = {t for s in segments for t in s.tensors_read}
     kept = {t: type_ for t, type_ in tensors if t in read or t not in group.constants}
     return evolve(group, segments=segments, tensors=kept, constants={t: table for t, table in constants if t in read})
@@ -143,24 +143,24 @@ class _Foldings:
         self.known[unfolded] = folded
 
 
-_KEPT = _Foldings()
+_FOLDINGS = _Foldings()
 
 
 @contextmanager
-def noted_foldings() -> Iterator[Sequence[Folding]]:
+def collect_foldings() -> Iterator[Sequence[Folding]]:
     """Collect the new foldings of a block, for other processes."""
     noted: list[Folding] = []
-    _KEPT.listeners.append(noted)
+    _FOLDINGS.listeners.append(noted)
     try:
         yield noted
     finally:
-        _KEPT.listeners = [each for each in _KEPT.listeners if each is not noted]
+        _FOLDINGS.listeners = [each for each in _FOLDINGS.listeners if each is not noted]
 
 
-def remember_foldings(foldings: Iterable[Folding]) -> None:
+def store_foldings(foldings: Iterable[Folding]) -> None:
     """Store foldings of another process."""
     for unfolded, folded in foldings:
-        _KEPT.keep(unfolded, folded)
+        _FOLDINGS.keep(unfolded, folded)
 
 
 def _fold_segment(

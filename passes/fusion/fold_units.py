@@ -24,7 +24,7 @@ from attrs import evolve
 
 from ...ir import Array, Program
 from ...ops import evaluate
-from .cutting import copied
+from .cut_units import copy_source
 from .programs import Programs, Unit
 
 #: Most elements that a folded unit may leave in memory, and most steps that it may take.
@@ -52,7 +52,7 @@ def fold_units(programs: Programs) -> Programs:
 
 
 def _is_fixed(unit: Unit, constants: Collection[str]) -> bool:
-    return all(t in constants for t in unit.reads) and not all(map(copied, unit.statements))
+    return all(t in constants for t in unit.reads) and not all(map(copy_source, unit.statements))
 
 
 def _is_small(unit: Unit, programs: Programs) -> bool:

@@ -27,9 +27,9 @@ from ...ir import (
     map_guards,
     print_ir,
     rename_expr,
+    rename_in_text,
     rename_index,
     rename_statement,
-    renamed_text,
 )
 from .legality import Policy, chain_level, register_level, shared_level
 from .normalise import Illegal
@@ -70,7 +70,7 @@ class Group:
     @property
     def text(self) -> str:
         """The normal form over graph tensors as text."""
-        return renamed_text(form_text(self.form), self.tensors)
+        return rename_in_text(form_text(self.form), self.tensors)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def form_text(form: FusedGroup) -> str:
     return str(form.memo["text"])
 
 
-def in_math(form: FusedGroup, math: str) -> FusedGroup:
+def with_math(form: FusedGroup, math: str) -> FusedGroup:
     """Return a group whose contractions of f32 use a math mode."""
     if not math:
         return form
@@ -207,7 +207,7 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
 
 
 @define
-class Forms:
+class NormalForms:
     """Normal forms by structure, shared by builders of one policy.
 
     Competing plans of one graph have most of their groups in common. `patterns` numbers structures of units,
@@ -219,16 +219,16 @@ class Forms:
     normal: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = field(factory=dict)
 
 
-class Workshop:
+class GroupBuilder:
     """Builds fusion groups from units of one graph.
 
     Every answer is cached by structure, in `forms` that others may have filled.
     """
 
-    def __init__(self, views: Views, policy: Policy, forms: Forms | None = None) -> None:
+    def __init__(self, views: Views, policy: Policy, forms: NormalForms | None = None) -> None:
         self.views = views
         self.policy = policy
-        self.forms = Forms() if forms is None else forms
+        self.forms = NormalForms() if forms is None else forms
         programs = views.programs
         self.types = programs.types
         self.tables = programs.tables
@@ -242,10 +242,10 @@ class Workshop:
         self._constants = programs.graph.constants.keys()
         self._pattern_of: dict[str, int] = {}
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
-        self._turns: dict[str, Workshop] = {}
+        self._turns: dict[str, GroupBuilder] = {}
         self._losing: dict[str, bool] = {}
 
-    def turn(self, unit: str) -> Workshop:
+    def iteration_builder(self, unit: str) -> GroupBuilder:
         """Return a builder for one iteration of a loop.
 
         Raises `PassError` where a unit is no loop.
@@ -254,8 +254,8 @@ class Workshop:
             repeat = self.units[unit].repeat
             if repeat is None:
                 raise PassError(f"stage 'partition': expected unit '{unit}' to be a loop, found a unit of statements")
-            views = evolve(self.views, programs=self.views.programs.turn(repeat))
-            self._turns[unit] = Workshop(views, self.policy, self.forms)
+            views = evolve(self.views, programs=self.views.programs.iteration(repeat))
+            self._turns[unit] = GroupBuilder(views, self.policy, self.forms)
         return self._turns[unit]
 
     # ---- queries
@@ -275,9 +275,9 @@ class Workshop:
             )
         return found
 
-    def used(self, unit: str) -> bool:
+    def is_used(self, unit: str) -> bool:
         """Return whether a result of a unit is read or an output."""
-        return any(self._needed(t, {unit}) for t in self.units[unit].writes)
+        return any(self._is_needed(t, {unit}) for t in self.units[unit].writes)
 
     def fuse(self, first: Group, second: Group) -> Group | Illegal:
         """Return two groups as one kernel, `second` being a consumer of `first`.
@@ -313,7 +313,7 @@ class Workshop:
                 units.add(self._view_units[tensor].name)
         if any(map(self._loses_reads, units)):
             return None
-        outputs = dict.fromkeys(t for group in members for t in group.outputs if self._needed(t, units))
+        outputs = dict.fromkeys(t for group in members for t in group.outputs if self._is_needed(t, units))
         return FusedGroup((), {t: self.types[t] for t in (*inputs, *outputs)}, tuple(inputs), tuple(outputs))
 
     def _loses_reads(self, unit: str) -> bool:
@@ -370,7 +370,9 @@ class Workshop:
             for tensor in unit.tensors:
                 numbers.setdefault(tensor, len(numbers))
         inside = {u.name for units in members for u in units}
-        kept = [t for units in members[:-1] for u in units for t in u.writes if not u.free and self._needed(t, inside)]
+        kept = [
+            t for units in members[:-1] for u in units for t in u.writes if not u.free and self._is_needed(t, inside)
+        ]
         between = {t for units in members[1:-1] for u in units for t in u.writes}
         for tensor in kept:
             if tensor not in between:
@@ -417,7 +419,7 @@ class Workshop:
             return form
         constants = {names[t] for t in numbers if self.sources(t) in self._constants}
         form = evolve(form, fixed=tuple(t for t in form.inputs if t in constants))
-        named, canonical = canonical_names(in_math(form, self.policy.math))
+        named, canonical = canonical_names(with_math(form, self.policy.math))
         return _SAME.setdefault(form_key(named), named), canonical
 
     def _pattern_statements(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
@@ -463,14 +465,14 @@ class Workshop:
         """Return the tensors of a part that are needed outside of it: by other groups, or by a later part."""
         after = {t for part in later for u in part for t in u.reads}
         written = dict.fromkeys(t for u in units if not u.free for t in u.writes)
-        return tuple(t for t in written if t in after or self._needed(t, inside))
+        return tuple(t for t in written if t in after or self._is_needed(t, inside))
 
-    def _needed(self, tensor: str, inside: set[str]) -> bool:
+    def _is_needed(self, tensor: str, inside: set[str]) -> bool:
         if tensor in self._graph_outputs:
             return True
         for unit in self._consumers.get(tensor, ()):
             if unit.free and unit.writes[0] in self.views.sources:
-                if self._needed(unit.writes[0], inside):
+                if self._is_needed(unit.writes[0], inside):
                     return True
             elif unit.name not in inside:
                 return True

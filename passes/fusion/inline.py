@@ -33,13 +33,13 @@ from ...ir import (
     TensorType,
     Values,
     Var,
-    as_held,
+    as_dtype,
     as_index,
     distinct,
     dtype_of,
     expr_indirects,
     indirects,
-    lookups_last,
+    order_lookups_last,
     rebuild,
     substitute_expr,
 )
@@ -92,13 +92,13 @@ def _guard_reads(
         if not guards or (not any(map(indirects, node.own_indices)) and not isinstance(node, Read)):
             return node
         if isinstance(node, InRange):
-            return InRange(lookups_last((*node.guards, *guards)))
+            return InRange(order_lookups_last((*node.guards, *guards)))
         if isinstance(node, IndexValue):
             raise FusionError("a place that a tensor names is a value, which no guard keeps from being looked up")
         if not isinstance(node, Read) or node.tensor in held:
             return node
         own = node.fill if node.guards else fill if tensors[node.tensor].dtype.holds(fill) else 0.0
-        return Read(node.tensor, node.indices, lookups_last((*node.guards, *guards)), own)
+        return Read(node.tensor, node.indices, order_lookups_last((*node.guards, *guards)), own)
 
     return rebuild(expr, leaf)
 
@@ -126,7 +126,7 @@ class _Outside(Evaluation):
 
     def read(self, read: Read) -> Values:
         """Return the fill."""
-        return as_held(read.fill, self.dtype(self.tensors[read.tensor].dtype))
+        return as_dtype(read.fill, self.dtype(self.tensors[read.tensor].dtype))
 
     def axis(self, var: Var) -> Values:
         """Return nothing: there are no places outside (`_is_known_outside`)."""
@@ -144,7 +144,7 @@ def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | 
     condition, body, other = expr.args
     if not (isinstance(condition, InRange) and isinstance(other, Const) and float(other.value) == fill):
         return None
-    return Call("select", (InRange(lookups_last((*condition.guards, *guards))), body, other))
+    return Call("select", (InRange(order_lookups_last((*condition.guards, *guards))), body, other))
 
 
 def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
@@ -204,13 +204,13 @@ class Inliner:
             (s.guards, _guard_reads(substitute_expr(body, s.values), s.guards, 0.0, self.tensors, self.held))
             for s, body in possible[: certain + 1]
         ]
-        return _halved(cases) if _is_row(cases) else _chained(cases)
+        return _binary_cases(cases) if _is_row(cases) else _case_chain(cases)
 
 
 _Case = tuple[tuple[Guard, ...], Expr]
 
 
-def _chained(cases: Sequence[_Case]) -> Expr:
+def _case_chain(cases: Sequence[_Case]) -> Expr:
     """Return the value of the first case whose guards hold, else of the last."""
     value = cases[-1][1]
     for guards, here in reversed(cases[:-1]):
@@ -232,14 +232,14 @@ def _normalise_guard(guard: Guard) -> Guard:
     return Guard(guard.index - shift, guard.low - shift, guard.high - shift)
 
 
-def _halved(cases: Sequence[_Case]) -> Expr:
+def _binary_cases(cases: Sequence[_Case]) -> Expr:
     """Return the value of the case whose range contains an index, by binary search: a chain would be too deep."""
     if len(cases) == 1:
         return cases[0][1]
     middle = len(cases) // 2
     first, last = _normalise_guard(cases[0][0][0]), _normalise_guard(cases[middle - 1][0][0])
     here = InRange((Guard(first.index, first.low, last.high),))
-    return Call("select", (here, _halved(cases[:middle]), _halved(cases[middle:])))
+    return Call("select", (here, _binary_cases(cases[:middle]), _binary_cases(cases[middle:])))
 
 
 def _never(guard: Guard) -> bool:

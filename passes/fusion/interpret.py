@@ -7,9 +7,9 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from ...ir import (
-    ALONG,
     COMBINERS,
-    ORDERS,
+    SCAN_MODES,
+    SORT_ORDERS,
     DType,
     Evaluation,
     FusedGroup,
@@ -70,16 +70,17 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             written = np.broadcast_to(space.inside(output.guards), space.shape)
             position, value = tuple(p[written] for p in position), value[written]
         if output.into:
-            COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
+            # type: ignore[attr-defined]
+            COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
 
 
 def along_row(reduction: Reduction, values: Values) -> Values:
     """Return a value for each element of rows along the last dim."""
-    if reduction.along in ORDERS:
-        return _in_order(values, ORDERS[reduction.along])
-    later, without = ALONG[reduction.along]
+    if reduction.along in SORT_ORDERS:
+        return _in_order(values, SORT_ORDERS[reduction.along])
+    later, without = SCAN_MODES[reduction.along]
     combiner = COMBINERS[reduction.combine]
     row = values[..., ::-1] if later else values
     with np.errstate(invalid="ignore"):  # some functions warn for a NaN

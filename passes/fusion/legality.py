@@ -45,9 +45,9 @@ from ...ir import (
     reads,
     rebuild,
     rename_statement,
+    required_streamed_axis,
     substitute,
     substitute_expr,
-    takes_parts,
     variables,
 )
 from ...ops.language import unused_name
@@ -65,7 +65,7 @@ class Policy:
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
     nothing where the threads of a block run one after another. `math` is the math mode of contractions of f32
-    (`ir.atoms`), empty for products and sums in f32 itself.
+    (`ir.matrix_instructions`), empty for products and sums in f32 itself.
     """
 
     recompute: int = 16
@@ -138,7 +138,7 @@ def shared_level(
     )
     constants = {**before.constants, **after.constants}
     found = FusedGroup((producer, after.segments[0]), merged, inputs, after.outputs, tuple(passed), constants)
-    reasons = (_box_reason(after, tensor, policy, takes_parts(found) is not None) for tensor in passed)
+    reasons = (_box_reason(after, tensor, policy, required_streamed_axis(found) is not None) for tensor in passed)
     return next((Illegal(reason) for reason in reasons if reason), found)
 
 

@@ -52,9 +52,9 @@ from ...ir import (
 from .align import Places, align, check_counts
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
-from .orders import Order, order_of
-from .scans import running_of
+from .prefix_scan import match_scan
 from .solve import is_bijection, solve
+from .sorts import RowSort, match_sort
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
@@ -157,7 +157,7 @@ class _Normaliser:
         """Return a statement with values along a row as a reduction with a value for each element of its row, and the
         statement that reads it; None where the operand of ranks is not computed here.
         """
-        along = order_of(statement, before, self.tensors) or running_of(statement)
+        along = match_sort(statement, before, self.tensors) or match_scan(statement)
         if along is None or along.axis != statement.along:
             return None
         axes = tuple(a for a in statement.axes if a != along.axis)
@@ -165,7 +165,7 @@ class _Normaliser:
         self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.axis)))
         self.along[name] = along.along
         self.rows[statement.target] = along.axis.extent
-        combine = along.combine if isinstance(along, Order) else statement.combine
+        combine = along.combine if isinstance(along, RowSort) else statement.combine
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
         place = (*instance, as_index(along.axis))
         return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)

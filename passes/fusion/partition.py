@@ -23,14 +23,14 @@ from typing import TypeAlias
 from attrs import define, evolve, field
 
 from ...ir import FusedGroup, Mode
-from .groups import Group, Workshop
-from .hulls import convex, hulls, joined, leading_to
+from .convex_merge import candidate_starts, convex, convex_merge_candidates, merge_candidate
+from .groups import Group, GroupBuilder
 from .normalise import Illegal
 from .partitioner import Owners, Partitioner
-from .siblings import sibling_pairs
+from .sibling_fusion import sibling_pairs
 
 #: Rounds of asynchronous cost evaluation, each for the groups that a path needs next.
-LOOKS = 8
+MAX_LOOKAHEAD_ROUNDS = 8
 #: Most units, and partitions in R, for which Algorithm 1 runs in its exact form.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
 
@@ -52,7 +52,7 @@ def partition(partitioner: Partitioner, mode: Mode) -> list[Group]:
     return [g for vertex in partitioner.schedule(groups) for g in _in_place(partitioner, vertex, mode)]
 
 
-def with_parts(groups: Sequence[Group], builder: Workshop) -> list[FusedGroup]:
+def with_parts(groups: Sequence[Group], builder: GroupBuilder) -> list[FusedGroup]:
     """Return groups with the groups that they were merged from.
 
     The choice of groups depends on the costs of all of these.
@@ -66,10 +66,13 @@ def _in_place(partitioner: Partitioner, vertex: Group | str, mode: Mode) -> list
     """Return a group, or those of one iteration of a loop."""
     if isinstance(vertex, Group):
         return [vertex]
-    if kept := [group for group in partitioner.kept if group.repeat == vertex]:
+    if kept := [group for group in partitioner.fixed_groups if group.repeat == vertex]:
         return kept
     turn = Partitioner(
-        partitioner.workshop.turn(vertex), partitioner.evaluator, over=partitioner.over, least=partitioner.least
+        partitioner.builder.iteration_builder(vertex),
+        partitioner.evaluator,
+        over=partitioner.over,
+        least=partitioner.least,
     )
     return [evolve(group, repeat=vertex) for group in partition(turn, mode)]
 
@@ -102,7 +105,7 @@ def algorithm_1(partitioner: Partitioner, initial: Sequence[Group]) -> list[froz
         pairs = (*neighbours(partitioner, current, owner), *siblings(partitioner, current, owner))
         merges = ((pair, partitioner.merge(*pair, owner)) for pair in pairs)
         rows = (
-            (candidate, joined(partitioner.workshop, candidate))
+            (candidate, merge_candidate(partitioner.builder, candidate))
             for candidate in _merge_candidates(partitioner, current, owner)
         )
         for members, merged in (*merges, *rows):
@@ -137,13 +140,13 @@ def _best_path(
     """
     path = _Path(partitioner, dict.fromkeys(initial), partitioner.owners(initial), beside)
     several = [*first_pairs, *_merge_candidates(partitioner, initial, path.owner)]
-    partitioner.foresee([group.form for members in several for group in members])
+    partitioner.announce([group.form for members in several for group in members])
     path.consider(several)
-    partitioner.foresee(_candidate_groups(path))  # nearly all of them are compared
+    partitioner.announce(_candidate_groups(path))  # nearly all of them are compared
     if partitioner.known is not None:
         _look_ahead(path.copy(), partitioner.known)
     path.follow()
-    partitioner.foresee(())
+    partitioner.announce(())
     return list(path.groups)
 
 
@@ -179,8 +182,8 @@ class _Path:
 
     def _form(self, members: tuple[Group, ...], tie: int) -> None:
         """Queue a merge if it is legal."""
-        shop = self.partitioner.workshop
-        merged = shop.fuse(*members) if len(members) == 2 else joined(shop, members)
+        shop = self.partitioner.builder
+        merged = shop.fuse(*members) if len(members) == 2 else merge_candidate(shop, members)
         if isinstance(merged, Group):
             self._queue(members, tie, merged, _most(self.partitioner, members, merged.form, merged))
 
@@ -217,7 +220,8 @@ class _Path:
         self.owner.join(merged, self.partitioner.sources)
         self.consider(self.partitioner.neighbours(merged, self.owner, self.beside), late=True)
         self.consider(
-            _merge_candidates(self.partitioner, leading_to(self.partitioner, merged, self.owner), self.owner), late=True
+            _merge_candidates(self.partitioner, candidate_starts(self.partitioner, merged, self.owner), self.owner),
+            late=True,
         )
 
 
@@ -225,13 +229,13 @@ def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
     """Announce the groups that a path will need: follow it while costs are known, announce all groups that it then
     needs, and repeat. Merges in different places do not interact, so that few of these groups are unnecessary.
     """
-    for _ in range(LOOKS):
+    for _ in range(MAX_LOOKAHEAD_ROUNDS):
         path.follow(known)
         pending = {group for *_, members, _ in path.queue for group in members}
         path.partitioner.likely([group for group in path.groups if group not in pending])
         if not path.queue or path.partitioner.over():
             return
-        path.partitioner.foresee(_candidate_groups(path))
+        path.partitioner.announce(_candidate_groups(path))
         heapq.heapify(path.queue)
 
 
@@ -246,14 +250,14 @@ def _outline(partitioner: Partitioner, members: tuple[Group, ...]) -> FusedGroup
     """
     if partitioner.least is None or not all(map(partitioner.has_cost, members)):
         return None
-    return partitioner.workshop.outline(members)
+    return partitioner.builder.outline(members)
 
 
 def _merge_candidates(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, ...]]:
     """Yield convex merge candidates that begin with some groups, in graph order; or none by the policy."""
-    if partitioner.workshop.policy.shared and partitioner.workshop.policy.chains:
-        order = partitioner.workshop.order
-        yield from hulls(partitioner, sorted(groups, key=lambda g: order[g.units[0]]), owner)
+    if partitioner.builder.policy.shared and partitioner.builder.policy.chains:
+        order = partitioner.builder.order
+        yield from convex_merge_candidates(partitioner, sorted(groups, key=lambda g: order[g.units[0]]), owner)
 
 
 def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
@@ -285,19 +289,19 @@ def fuse_all(partitioner: Partitioner, initial: Sequence[Group]) -> list[Group]:
 
 def neighbours(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of groups that an edge connects, in graph order."""
-    ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
+    ordered = sorted(groups, key=lambda g: partitioner.builder.order[g.units[0]])
     for group in ordered:
         found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
-        for reader in sorted(found, key=lambda g: partitioner.workshop.order[g.units[0]]):
+        for reader in sorted(found, key=lambda g: partitioner.builder.order[g.units[0]]):
             if not partitioner.is_settled(group, reader):
                 yield group, reader
 
 
 def siblings(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -> Iterator[tuple[Group, Group]]:
     """Yield the pairs of siblings that no edge connects, in graph order."""
-    ordered = sorted(groups, key=lambda g: partitioner.workshop.order[g.units[0]])
+    ordered = sorted(groups, key=lambda g: partitioner.builder.order[g.units[0]])
     after = {group: partitioner.successors(group, owner) for group in ordered}
-    for first, second in sibling_pairs(ordered, {group: partitioner.kinship(group) for group in ordered}):
+    for first, second in sibling_pairs(ordered, {group: partitioner.sibling_keys(group) for group in ordered}):
         separate = second not in after[first] and first not in after[second]
         if separate and not partitioner.is_settled(first, second):
             yield first, second
@@ -329,7 +333,9 @@ def _gain(partitioner: Partitioner, members: Sequence[Group], merged: Group) -> 
 # ---- the best of two partitions
 
 
-def settle(partitioner: Partitioner, first: Sequence[Group], found: Sequence[Group], better: Better) -> list[Group]:
+def combine_partitions(
+    partitioner: Partitioner, first: Sequence[Group], found: Sequence[Group], better: Better
+) -> list[Group]:
     """Return a partition with the better groups of two at each place.
 
     Groups of `found` replace those of `first` where they are better. The result is in execution order. Where groups
@@ -339,7 +345,7 @@ def settle(partitioner: Partitioner, first: Sequence[Group], found: Sequence[Gro
     for before, after in places(first, found):
         if better(before, after):
             chosen = chosen - set(before) | set(after)
-    mixed = in_order(partitioner, [group for group in dict.fromkeys((*first, *found)) if group in chosen])
+    mixed = in_execution_order(partitioner, [group for group in dict.fromkeys((*first, *found)) if group in chosen])
     if mixed is None:
         return list(found if better(first, found) else first)
     return mixed
@@ -361,19 +367,19 @@ def _units(group: Group) -> frozenset[tuple[str | None, str]]:
     return frozenset((group.repeat, unit) for unit in group.units)
 
 
-def in_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] | None:
+def in_execution_order(partitioner: Partitioner, groups: Sequence[Group]) -> list[Group] | None:
     """Return groups, those of loops too, in execution order.
 
     Nothing where they wait for each other in a circle.
     """
-    vertices = partitioner.sorted([group for group in groups if group.repeat is None])
+    vertices = partitioner.topological_order([group for group in groups if group.repeat is None])
     result: list[Group] = []
     for vertex in vertices or ():
         if isinstance(vertex, Group):
             result.append(vertex)
             continue
-        turn = evolve(partitioner, workshop=partitioner.workshop.turn(vertex))
-        turned = turn.sorted([group for group in groups if group.repeat == vertex])
+        turn = evolve(partitioner, workshop=partitioner.builder.iteration_builder(vertex))
+        turned = turn.topological_order([group for group in groups if group.repeat == vertex])
         if turned is None:
             return None
         result += [each for each in turned if isinstance(each, Group)]

@@ -11,9 +11,9 @@ from typing import Generic, Protocol, TypeVar
 from attrs import define, field, frozen
 
 from ...ir import FusedGroup
-from .groups import Group, Workshop, form_key
+from .groups import Group, GroupBuilder, form_key
 from .normalise import Illegal
-from .siblings import kinship
+from .sibling_fusion import sibling_keys
 
 V = TypeVar("V")
 #: Seconds that a tensor costs for which memory has no room.
@@ -31,7 +31,7 @@ class GroupEvaluator(Protocol):
 
 
 @frozen
-class Remembered:
+class CachedEvaluator:
     """Cached evaluator: asks once about equal groups."""
 
     evaluator: GroupEvaluator
@@ -57,16 +57,16 @@ class Partitioner:
     the end, and makes them `known`; `likely` receives groups that no queued merge contains.
     """
 
-    workshop: Workshop
+    builder: GroupBuilder
     evaluator: GroupEvaluator
     costs: dict[Hashable, float] = field(factory=dict)
     over: Callable[[], bool] = lambda: False
     least: Callable[[FusedGroup], float] | None = None
-    foresee: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
+    announce: Callable[[Sequence[FusedGroup]], object] = lambda groups: None
     known: Callable[[FusedGroup], bool] | None = None
     likely: Callable[[Sequence[Group]], object] = lambda groups: None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
-    kept: Sequence[Group] = ()
+    fixed_groups: Sequence[Group] = ()
     unwanted: frozenset[str] = frozenset()
     settled: frozenset[Group] = field(init=False)
     readers: dict[str, frozenset[str]] = field(init=False)
@@ -75,7 +75,7 @@ class Partitioner:
     @settled.default
     def _settled(self) -> frozenset[Group]:
         """Return the kept groups as a set."""
-        return frozenset(self.kept)
+        return frozenset(self.fixed_groups)
 
     @readers.default
     def _readers(self) -> dict[str, frozenset[str]]:
@@ -83,7 +83,7 @@ class Partitioner:
 
         Views ahead of a piece of a piecewise tensor read other tensors.
         """
-        shop = self.workshop
+        shop = self.builder
         producers = shop.views.programs.producers()
         found: dict[str, set[str]] = {u: set() for u in shop.units if not shop.is_view(u)}
         for name in found:
@@ -122,10 +122,10 @@ class Partitioner:
 
         It has the kept groups, and a group per unit that needs a kernel; unused units are left out.
         """
-        shop, kept = self.workshop, [group for group in self.kept if group.repeat is None]
+        shop, kept = self.builder, [group for group in self.fixed_groups if group.repeat is None]
         taken = {unit for group in kept for unit in group.units}
         own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None and u not in taken)
-        return [*kept, *(shop.single(u) for u in own if shop.used(u))]
+        return [*kept, *(shop.single(u) for u in own if shop.is_used(u))]
 
     def is_settled(self, first: Group, second: Group) -> bool:
         """Return whether a known optimum separates two groups."""
@@ -156,26 +156,26 @@ class Partitioner:
         """
         before = {owner[s] for u in group.units for s in self.sources[u]} - {group}
         after = self.successors(group, owner)
-        beside = set(self._siblings(group, owner)) - before - after if siblings and self.kinship(group) else set()
+        beside = set(self._siblings(group, owner)) - before - after if siblings and self.sibling_keys(group) else set()
         pairs = [(v, group) for v in before if isinstance(v, Group)] + [
             (group, v) for v in after if isinstance(v, Group)
         ]
-        order = self.workshop.order
+        order = self.builder.order
         pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
         pairs = [pair for pair in pairs if not self.is_settled(*pair)]
         return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
-    def kinship(self, group: Group) -> frozenset[Hashable]:
+    def sibling_keys(self, group: Group) -> frozenset[Hashable]:
         """Return the keys by which groups are siblings of a group."""
         if group not in self.kin:
-            self.kin[group] = kinship(group)
+            self.kin[group] = sibling_keys(group)
         return self.kin[group]
 
     def _siblings(self, group: Group, owner: Owners) -> Iterator[Group]:
         """Yield the siblings of a group."""
-        kin = self.kinship(group)
+        kin = self.sibling_keys(group)
         for other in dict.fromkeys(owner.values()):
-            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.kinship(other)):
+            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.sibling_keys(other)):
                 yield other
 
     def convex(self, first: Group, second: Group, owner: Owners) -> bool:
@@ -201,7 +201,7 @@ class Partitioner:
 
     def merge(self, first: Group, second: Group, owner: Owners) -> Group | Illegal:
         """Return two consecutive groups as one."""
-        merged = self.workshop.fuse(first, second)
+        merged = self.builder.fuse(first, second)
         if isinstance(merged, Group) and not self.convex(first, second, owner):
             return Illegal("a path leaves the merged set and comes back")
         return merged
@@ -211,18 +211,18 @@ class Partitioner:
 
         Ties go to the graph's order.
         """
-        result = self.sorted(groups)
+        result = self.topological_order(groups)
         assert result is not None, "the partition has a cycle"
         return result
 
-    def sorted(self, groups: Sequence[Group]) -> list[Group | str] | None:
+    def topological_order(self, groups: Sequence[Group]) -> list[Group | str] | None:
         """Return the groups in that order.
 
         Nothing where they wait for each other in a circle.
         """
         owner = self.owners(groups)
         vertices = dict.fromkeys(owner.values())
-        place = {v: min(self.workshop.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
+        place = {v: min(self.builder.order[u] for u in (v.units if isinstance(v, Group) else (v,))) for v in vertices}
         following = {v: self.successors(v, owner) for v in vertices}
         waits = dict.fromkeys(vertices, 0)
         for v in vertices:
@@ -234,7 +234,7 @@ class Partitioner:
         result: list[Group | str] = []
         while ready:
             _, _, v = heapq.heappop(ready)
-            if isinstance(v, Group) or self.workshop.units[v].repeat is not None:
+            if isinstance(v, Group) or self.builder.units[v].repeat is not None:
                 result.append(v)
             for w in following[v]:
                 waits[w] -= 1

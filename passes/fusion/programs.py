@@ -30,28 +30,28 @@ from ...ir import (
     Var,
     as_index,
     attributes_key,
+    convert_error,
     rename_statement,
-    retold,
     substitute,
 )
 from ...ops import Instance, Registry
-from .cutting import copied, cut, last_reads_of, left_by, read_by
-from .fold_lookups import fold_lookups, past_copies, tensors_looked_up
+from .cut_units import copy_source, cut_units, last_reads_of, tensors_left_by, tensors_read_by
+from .deterministic_scatter import make_scatters_deterministic
 from .fold_tables import unroll_tables
-from .loops import Item, Sliced, Turn, slice_loops
-from .orders import mark_orders
-from .residues import split_residues, spread_lone_pieces
-from .scans import cut_scans
-from .scatters import settle_scatters
+from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
+from .prefix_scan import divide_scans
+from .recurrences import Item, Iteration, Sliced, slice_loops
+from .sorts import mark_sorts
+from .stride_residues import separate_lone_pieces, split_residues
 
 
 @frozen
 class Unit:
     """Statements of one node that stay together.
 
-    `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free` units
-    need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no statements,
-    but units that are repeated.
+    `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `is_free`
+    units need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no
+    statements, but units that are repeated.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Programs:
         """The units, each loop followed by those it repeats."""
         return tuple(u for unit in self.units for u in (unit, *(unit.repeat.units if unit.repeat else ())))
 
-    def turn(self, repeat: Repeat) -> Programs:
+    def iteration(self, repeat: Repeat) -> Programs:
         """Return one turn of a loop, as units in topological order."""
         return evolve(self, units=repeat.units, graph=evolve(self.graph, outputs=repeat.kept))
 
@@ -148,7 +148,7 @@ def _past_copies(units: Sequence[Unit]) -> list[Unit]:
     loops = {t for unit in units if unit.repeat for t in unit.writes}
     copies: dict[str, list[tuple[Statement, Read]]] = {}
     for tensor, found in written.items():
-        sources = [(s, read) for s in found if (read := copied(s)) is not None and read.tensor not in loops]
+        sources = [(s, read) for s in found if (read := copy_source(s)) is not None and read.tensor not in loops]
         if len(sources) == len(found) and tensor not in loops:
             copies[tensor] = sources
     return [_looks_past(unit, copies) for unit in units]
@@ -158,8 +158,8 @@ def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]
     """Return a unit that looks up integers in the sources of copies."""
     if unit.repeat is not None or not any(t in copies for s in unit.statements for t in tensors_looked_up(s)):
         return unit
-    statements = tuple(past_copies(s, copies) for s in unit.statements)
-    before, after = read_by(unit.statements), read_by(statements)
+    statements = tuple(bypass_copies(s, copies) for s in unit.statements)
+    before, after = tensors_read_by(unit.statements), tensors_read_by(statements)
     reads = [t for t in unit.reads if t in after or t not in before]
     reads += [t for t in after if t not in before]
     return evolve(unit, statements=statements, reads=tuple(dict.fromkeys(reads)))
@@ -193,32 +193,32 @@ class _Part:
 
     program: Program
     ends: tuple[int, ...]
-    turn: Turn | None = None
+    turn: Iteration | None = None
 
 
 def _parts(program: Program, sliced: Sliced) -> Iterator[_Part]:
     """Yield the runs and loops of a program, cut into units."""
-    if len(sliced.items) == 1 and not isinstance(sliced.items[0], Turn):
-        yield _Part(program, cut(program))
+    if len(sliced.items) == 1 and not isinstance(sliced.items[0], Iteration):
+        yield _Part(program, cut_units(program))
         return
     for place, item in enumerate(sliced.items):
-        if isinstance(item, Turn):
-            yield _Part(item.program, cut(item.program), item)
+        if isinstance(item, Iteration):
+            yield _Part(item.program, cut_units(item.program), item)
             continue
         others = [other for n, other in enumerate(sliced.items) if n != place]
         needed = {*program.outputs, *(t for other in others for t in (*_needs(other), *_leaves(other)))}
         needed |= {part.whole for part in sliced.slices.values()}
         outputs = tuple(t for t in dict.fromkeys(s.target for s in item) if t in needed)
         run = evolve(program, tensors=sliced.tensors, outputs=outputs, statements=item)
-        yield _Part(run, cut(run, {t for other in others for t in _leaves(other)}))
+        yield _Part(run, cut_units(run, {t for other in others for t in _leaves(other)}))
 
 
 def _needs(item: Item) -> Iterable[str]:
-    return item.reads if isinstance(item, Turn) else read_by(item)
+    return item.reads if isinstance(item, Iteration) else tensors_read_by(item)
 
 
 def _leaves(item: Item) -> Iterable[str]:
-    return item.writes if isinstance(item, Turn) else (s.target for s in item)
+    return item.writes if isinstance(item, Iteration) else (s.target for s in item)
 
 
 #: Meaning of a node: its instance, the parts of its program, and the sliced program.
@@ -273,15 +273,15 @@ class _Builder:
         for start, end in zip((0, *part.ends), part.ends, strict=False):
             run = statements[start:end]
             own = {s.target for s in run}
-            reads = tuple(t for t in read_by(run) if t not in own and t not in self.tables)
+            reads = tuple(t for t in tensors_read_by(run) if t not in own and t not in self.tables)
             name = node.name if single else f"{node.name}/{next(numbers)}"
             if run[0].into:
                 reads = (*reads, run[0].target)
                 before = _start(run[0], self.types[run[0].target])
                 yield Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,))
-            yield Unit(name, node.name, node.op, tuple(run), reads, left_by(run, end, last_reads, outputs))
+            yield Unit(name, node.name, node.op, tuple(run), reads, tensors_left_by(run, end, last_reads, outputs))
 
-    def _loop(self, node: Node, part: _Part, turn: Turn, names: Mapping[str, str], numbers: Iterator[int]) -> Unit:
+    def _loop(self, node: Node, part: _Part, turn: Iteration, names: Mapping[str, str], numbers: Iterator[int]) -> Unit:
         """Return a recurrence as a unit."""
         self.loops.append(name := f"{node.name}/{next(numbers)}")
         step = Var(f"{turn.step.name}{len(self.loops)}", turn.step.extent)
@@ -312,10 +312,10 @@ class _Builder:
             try:
                 instance = self.registry.of(node).instantiate(operands, node.attributes, known)
             except (GraphError, SpecError) as error:
-                raise retold(error, GraphError, f"node '{node.name}': ", node.span) from error
+                raise convert_error(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = self._fold_lookups(instance, known)
-            program = spread_lone_pieces(split_residues(unroll_tables(program)))
-            program = settle_scatters(cut_scans(mark_orders(program)))
+            program = separate_lone_pieces(split_residues(unroll_tables(program)))
+            program = make_scatters_deterministic(divide_scans(mark_sorts(program)))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:
@@ -327,7 +327,7 @@ class _Builder:
         """Return a node's program with evenly stepping lookups in known tables as indices."""
         wanted = {t for s in instance.program.statements for t in tensors_looked_up(s)} if known.arrays else set()
         places = {f: n for n, f in enumerate(instance.inputs) if f in wanted and n in known.arrays}
-        return fold_lookups(instance.program, {f: known[n] for f, n in places.items()})
+        return fold_gathers(instance.program, {f: known[n] for f, n in places.items()})
 
     def _unique(self, name: str) -> str:
         while name in self.types:

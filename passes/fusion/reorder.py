@@ -6,7 +6,7 @@ fusion, the schedule's space, both models) finds a dense tensor like any other:
 
     y[n, k, p, q] = relu(x[n, k, p, q])     ->     y[n, p, q, k] = relu(x[n, p, q, k])      x, y in order (0, 2, 3, 1)
 
-`natural` returns the layout of the tensor of the graph: its own shape, and strides that do not fall.
+`graph_layout` returns the layout of the tensor of the graph: its own shape, and strides that do not fall.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Order: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
 
 
-def taken(values: Sequence[T], order: Order) -> tuple[T, ...]:
+def permute(values: Sequence[T], order: Order) -> tuple[T, ...]:
     """Return the values of dims in a given order of them."""
     return tuple(values[d] for d in order)
 
 
-def put_back(values: Sequence[T], order: Order) -> tuple[T, ...]:
+def unpermute(values: Sequence[T], order: Order) -> tuple[T, ...]:
     """Return the values of the graph's dims, given the stored ones."""
     return tuple(value for _, value in sorted(zip(order, values, strict=True), key=lambda pair: pair[0]))
 
 
-def natural(type_: TensorType, storage: Storage, order: Order) -> tuple[TensorType, Storage]:
+def graph_layout(type_: TensorType, storage: Storage, order: Order) -> tuple[TensorType, Storage]:
     """Return the graph's type and storage of a tensor.
 
     They follow from those of the stored tensor.
     """
-    shape, strides = put_back(type_.shape, order), put_back(storage.strides, order)
+    shape, strides = unpermute(type_.shape, order), unpermute(storage.strides, order)
     return TensorType(type_.dtype, shape), evolve(storage, strides=strides)
 
 
@@ -48,7 +48,7 @@ def reorder(programs: Programs, orders: Mapping[str, Order]) -> Programs:
 
     None of them is part of a loop.
     """
-    types = {t: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in orders.items()}
+    types = {t: TensorType(programs.types[t].dtype, permute(programs.types[t].shape, o)) for t, o in orders.items()}
     programs = evolve(programs, types={**programs.types, **types}, orders={**programs.orders, **orders})
     return evolve(programs, units=tuple(reorder_unit(unit, programs, orders) for unit in programs.units))
 
@@ -64,7 +64,7 @@ def _statement(statement: Statement, programs: Programs, orders: Mapping[str, Or
     body = rebuild(statement.body, lambda node: _read(node, orders))
     if statement.target not in orders:
         return evolve(statement, body=body)
-    write = taken(statement.write, orders[statement.target])
+    write = permute(statement.write, orders[statement.target])
     strides = programs.types[statement.target].strides
     address = linearise(write, strides)
     axes = sorted(statement.axes, key=lambda axis: -abs(address.coefficient(axis)))
@@ -74,4 +74,4 @@ def _statement(statement: Statement, programs: Programs, orders: Mapping[str, Or
 def _read(node: Expr, orders: Mapping[str, Order]) -> Expr:
     if not isinstance(node, Read) or node.tensor not in orders:
         return node
-    return evolve(node, indices=taken(node.indices, orders[node.tensor]))
+    return evolve(node, indices=permute(node.indices, orders[node.tensor]))

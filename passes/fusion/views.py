@@ -30,7 +30,7 @@ from ...ir import (
     substitute,
     variables,
 )
-from .cutting import copied
+from .cut_units import copy_source
 from .programs import Programs, Unit
 from .solve import solve
 
@@ -78,7 +78,7 @@ def _with_loops(views: Views) -> Views:
     units: list[Unit] = []
     for unit in programs.units:
         if unit.repeat is not None:
-            found = find_views(programs.turn(unit.repeat), storages)
+            found = find_views(programs.iteration(unit.repeat), storages)
             storages.update(found.storages)
             sources.update(found.sources)
             unit = evolve(unit, repeat=evolve(unit.repeat, units=found.programs.units))
@@ -131,7 +131,7 @@ def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
     return found & -found if found else limit
 
 
-def addressed(storage: Storage, type_: TensorType) -> int:
+def memory_span(storage: Storage, type_: TensorType) -> int:
     """Return how many elements of memory a tensor spans."""
     return (
         1 + sum(step * (extent - 1) for step, extent in zip(storage.strides, type_.shape, strict=True))
@@ -144,11 +144,11 @@ def _is_join(unit: Unit) -> bool:
     return (
         len(unit.statements) > 1
         and len(unit.writes) == 1
-        and all(copied(s) and s.target == unit.writes[0] for s in unit.statements)
+        and all(copy_source(s) and s.target == unit.writes[0] for s in unit.statements)
     )
 
 
-def _moved(
+def _moved_storage(
     where: Sequence[Index], to: Sequence[Index], axes: Sequence[Var], shape: Sequence[int], storage: Storage
 ) -> Storage | None:
     """Return the storage of a tensor whose element `where(axes)` is element `to(axes)` of a tensor at `storage`.
@@ -200,7 +200,7 @@ class _Finder:
         if (
             unit is not None
             and len(unit.statements) == 1
-            and copied(unit.statements[0])
+            and copy_source(unit.statements[0])
             and self._place_source(unit, self.storage(tensor))
         ):
             self._set_free(unit)
@@ -210,18 +210,18 @@ class _Finder:
         unit = self.producer.get(tensor)
         if unit is None or tensor in self.outputs or tensor in self.storages or unit.name in self.free:
             return False
-        if len(unit.statements) == 1 and copied(unit.statements[0]) and self._place_source(unit, storage):
+        if len(unit.statements) == 1 and copy_source(unit.statements[0]) and self._place_source(unit, storage):
             self._set_free(unit)
         self.storages[tensor] = storage
         return True
 
     def _place_source(self, unit: Unit, storage: Storage) -> bool:
         (statement,) = unit.statements
-        read = copied(statement)
+        read = copy_source(statement)
         assert read is not None
         if self.types[read.tensor].size != self.types[statement.target].size:
             return False
-        found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
+        found = _moved_storage(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
         if found is None or (self._is_scattered(read.tensor, found) and self._joins(read.tensor)):
             return False
         return self._place(read.tensor, found)
@@ -257,14 +257,14 @@ class _Finder:
         self.producer.pop(target)
 
     def _place_part(self, statement: Statement, storage: Storage) -> bool:
-        read = copied(statement)
+        read = copy_source(statement)
         assert read is not None
         size = 1
         for axis in statement.axes:
             size *= axis.extent
         if size != self.types[read.tensor].size:
             return False
-        found = _moved(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
+        found = _moved_storage(read.indices, statement.write, statement.axes, self.types[read.tensor].shape, storage)
         if found is None or (self._is_scattered(read.tensor, found) and self._fuses(read.tensor)):
             return False
         return self._place(read.tensor, found)
@@ -289,7 +289,7 @@ class _Finder:
 
     def _adjacent(self, unit: Unit) -> Storage | None:
         """Return the place of a concatenation whose operands already lie next to each other in one buffer, in order."""
-        reads = [copied(s) for s in unit.statements]
+        reads = [copy_source(s) for s in unit.statements]
         found = [self.storages.get(r.tensor) for r in reads if r is not None]
         if any(f is None or f.by for f in found) or len({f.buffer for f in found if f}) != 1:
             return None
@@ -313,10 +313,10 @@ class _Finder:
         if unit.name in self.free or len(unit.statements) != 1 or target in self.outputs or target in self.storages:
             return
         (statement,) = unit.statements
-        read = copied(statement)
+        read = copy_source(statement)
         if read is None:
             return
-        found = _moved(
+        found = _moved_storage(
             statement.write, read.indices, statement.axes, self.types[target].shape, self.storage(read.tensor)
         )
         if found is not None:

@@ -1,29 +1,29 @@
 """Graph passes: canonical form, gradients, losses, index checks."""
 
 from .attach_loss import with_loss
-from .base import Pass, remembered_passes, run_passes
+from .base import Pass, memoised_passes, run_passes
 from .canonicalise import Canonicalise, canonical_passes
-from .drop_repetition import DropRepetition
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
 from .precision import LowerPrecision, is_contraction
-from .recompute import KeepOrCompute
+from .rematerialise import Rematerialise
 from .rewrite import fresh_name, prune
+from .sink_broadcasts import SinkBroadcasts
 
 __all__ = [
     "Canonicalise",
     "Checked",
-    "DropRepetition",
-    "KeepOrCompute",
     "LowerPrecision",
     "Pass",
+    "Rematerialise",
+    "SinkBroadcasts",
     "canonical_passes",
     "check_indices",
     "differentiate_graph",
     "fresh_name",
     "is_contraction",
+    "memoised_passes",
     "prune",
-    "remembered_passes",
     "run_passes",
     "with_loss",
 ]

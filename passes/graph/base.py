@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeAlias
 
-from ...ir import CutsError, Graph, Infer, PassError, naming_faults, parts_of, raise_all, retold, violations
+from ...ir import CutsError, Graph, Infer, PassError, convert_error, naming_faults, raise_all, single_errors, violations
 
 #: Called with a pass's name and its result.
 AfterPass: TypeAlias = Callable[[str, Graph], None]
@@ -28,7 +28,7 @@ class Pass(Protocol):
 
 
 @contextmanager
-def remembered_passes() -> Iterator[None]:
+def memoised_passes() -> Iterator[None]:
     """Context manager that memoises passes on equal graphs.
 
     One compilation needs their results for the name of the model, for its plan, and for candidate plans.
@@ -55,7 +55,7 @@ def run_passes(
         except PassError:
             raise
         except CutsError as error:
-            raise retold(error, PassError, f"pass '{step.name}': ") from error
+            raise convert_error(error, PassError, f"pass '{step.name}': ") from error
         if infer is not None:
             _verify(step.name, graph, infer)
         if after is not None:
@@ -78,5 +78,5 @@ def _verify(name: str, graph: Graph, infer: Infer) -> None:
         raise_all(list(violations(graph, infer)))
     except CutsError as error:
         raise PassError(
-            f"pass '{name}' broke the graph: " + "; ".join(part.message for part in parts_of(error))
+            f"pass '{name}' broke the graph: " + "; ".join(part.message for part in single_errors(error))
         ) from error

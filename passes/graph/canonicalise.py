@@ -14,14 +14,14 @@ from attrs import frozen
 from ...ir import Graph, PassError
 from ...ops.language import Instances
 from .base import Pass, run_passes
+from .common_subexpressions import EliminateCommonSubexpressions
 from .compose_movement import ComposeMovement
-from .drop_repetition import DropRepetition
 from .fold_affine import FoldAffine
 from .fold_constants import FoldConstants
-from .merge_common import MergeCommon
 from .remove_dead_code import RemoveDeadCode
 from .remove_identities import RemoveIdentities
-from .turn_constants import TurnConstants
+from .sink_broadcasts import SinkBroadcasts
+from .transpose_constants import TransposeConstants
 
 
 def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
@@ -30,10 +30,10 @@ def canonical_passes(instances: Instances) -> tuple[Pass, ...]:
         RemoveDeadCode(),
         RemoveIdentities(instances),
         FoldConstants(instances),  # before merging: equal constants are made here
-        TurnConstants(instances),
-        MergeCommon(instances),
+        TransposeConstants(instances),
+        EliminateCommonSubexpressions(instances),
         ComposeMovement(instances),
-        DropRepetition(instances),  # afterwards, as chains of movements end in one
+        SinkBroadcasts(instances),  # afterwards, as chains of movements end in one
         FoldAffine(instances),  # last: movements between an operation and its scale are gone
     )
 

@@ -106,7 +106,7 @@ class ComposeMovement:
         program = self.instances.of_node(join, graph).program
         if len(program.outputs) != 1 or not 1 < len(join.inputs) == len(program.inputs):
             return None
-        place = joined_part(program, move)
+        place = joined_operand(program, move)
         part = None if place is None else join.inputs[place]
         return part if part is not None and graph.types[part] == move.result else None
 
@@ -170,7 +170,7 @@ def compose(first: IndexMap, second: IndexMap, source: TensorType) -> IndexMap:
     return IndexMap(_simplify_casts(rebuild(second.body, leaf), source.dtype), second.result)
 
 
-def joined_part(program: Program, move: IndexMap) -> int | None:
+def joined_operand(program: Program, move: IndexMap) -> int | None:
     """Return the input that a program writes, unchanged, where a movement reads.
 
     It is a position among the program's inputs.

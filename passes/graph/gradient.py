@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from ...ir import Array, Graph, GraphError, Node, TensorType, quote, retold
+from ...ir import Array, Graph, GraphError, Node, TensorType, convert_error, quote
 from ...ops.gradient import Gradients
 from .rewrite import fresh_name
 
@@ -142,7 +142,7 @@ class _Backward:
         try:
             instance = self.gradients.instance(node, operands, known)
         except GraphError as error:
-            raise retold(error, GraphError, f"node {quote(node.name)}: ", node.span) from error
+            raise convert_error(error, GraphError, f"node {quote(node.name)}: ", node.span) from error
         formals = dict(zip(node.outputs, instance.outputs, strict=False))
         names = {f"d{formals[v]}": self._total(v) for v in results}
         names |= {formal: value for value, formal in formals.items()}
@@ -153,7 +153,9 @@ class _Backward:
             if formal is not None and value is not None and value in varying and self.graph.types[value].dtype.is_float
         }
         sought, known_results = tuple(wanted), [formals[v] for v in results]
-        kept = self.gradients.keeping(instance, sought, known_results, tuple(formals[v] for v in node.outputs))
+        kept = self.gradients.with_saved_results(
+            instance, sought, known_results, tuple(formals[v] for v in node.outputs)
+        )
         if kept is not None:
             names |= self._keep(node, kept[0], names)
         steps = self.gradients.steps(instance, sought, known_results) if kept is None else kept[1]

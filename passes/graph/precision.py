@@ -175,7 +175,7 @@ class _Rewriter:
             type_ = evolve(self.graph.types[value], dtype=dtype)
             name = self._fresh(value, dtype)
             if value in self.graph.constants:
-                self.constants[name], self.types[name] = converted(self.graph.constants[value], dtype), type_
+                self.constants[name], self.types[name] = convert_array(self.graph.constants[value], dtype), type_
             else:
                 other = DType.F32 if dtype is self.half else self.half
                 self._cast(self.forms[value, other], name, type_)
@@ -193,7 +193,7 @@ class _Rewriter:
         return fresh_name(self.types, f"{value}.{dtype or self.half}")
 
 
-def converted(array: Array, dtype: DType) -> Array:
+def convert_array(array: Array, dtype: DType) -> Array:
     """Return numbers rounded to a half type; finite ones stay finite.
 
     A mask of the lowest number is an example.

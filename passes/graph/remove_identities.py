@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 
 from ...ir import Graph, Node
 from ...ops.language import Instances
-from .rewrite import copied_in_place, prune, rename_inputs, replace_value
+from .rewrite import elementwise_copies, prune, rename_inputs, replace_value
 
 
 @frozen
@@ -54,6 +54,6 @@ class RemoveIdentities:
         instance = self.instances.of_node(node, graph)
         results = dict(zip(instance.outputs, node.outputs, strict=False))
         operands = dict(zip(instance.inputs, node.inputs, strict=False))
-        copies = copied_in_place(instance.program).items()
+        copies = elementwise_copies(instance.program).items()
         found = {results.get(c): operands.get(source) for c, source in copies}
         return {c: source for c, source in found.items() if c is not None and source is not None}

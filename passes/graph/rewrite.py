@@ -53,7 +53,7 @@ def with_constants(graph: Graph, arrays: Mapping[str, Array], types: Mapping[str
     return evolve(graph, constants={**graph.constants, **arrays}, types={**graph.types, **types})
 
 
-def copied_in_place(program: Program) -> dict[str, str]:
+def elementwise_copies(program: Program) -> dict[str, str]:
     """Map outputs that copy an input element by element to that input."""
     sources: dict[str, set[str | None]] = {}
     for statement in program.statements:

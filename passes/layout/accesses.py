@@ -28,7 +28,7 @@ from ...ir import (
     substitute,
     variables,
 )
-from ..fusion import Order, Programs, Unit, copied, put_back, solve, taken
+from ..fusion import Order, Programs, Unit, copy_source, permute, solve, unpermute
 
 #: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
 #: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.
@@ -95,7 +95,7 @@ def find_aliases(programs: Programs) -> Aliases:
     for unit in programs.units:
         if unit.repeat is None and len(unit.statements) == 1 and unit.writes[0] not in programs.graph.outputs:
             (statement,) = unit.statements
-            read = copied(statement)
+            read = copy_source(statement)
             inner = _inverse(statement, read, types) if read is not None else None
             if read is not None and inner is not None:
                 shown[statement.target] = read.tensor, inner
@@ -169,10 +169,10 @@ class InstructionCosts:
         """
         key = line, tuple(orders.get(a.tensor) for a in line.accesses)
         if key not in self.known:
-            self.known[key] = self._counted(line, orders)
+            self.known[key] = self._count(line, orders)
         return self.known[key]
 
-    def _counted(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+    def _count(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         found = [(a, self.address(a, orders)) for a in line.accesses]
         if not line.product:
             most = max(a.count for a in line.accesses)
@@ -181,9 +181,9 @@ class InstructionCosts:
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
         total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
-        return total + sum(self._fetched(a, address, line.statement.reduce) for a, address in fetched)
+        return total + sum(self._fetch_cost(a, address, line.statement.reduce) for a, address in fetched)
 
-    def _fetched(self, access: Access, address: Index, reduce: Sequence[Var]) -> float:
+    def _fetch_cost(self, access: Access, address: Index, reduce: Sequence[Var]) -> float:
         """Return the instructions that fetch a factor: along a reduced axis, or along its own axis with the nearest
         neighbours, as its rows or columns come in that order.
         """
@@ -202,7 +202,7 @@ def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
     """Return the stride of each dim for an order of dims."""
     if order is None:
         return type_.strides
-    return put_back(TensorType(type_.dtype, taken(type_.shape, order)).strides, order)
+    return unpermute(TensorType(type_.dtype, permute(type_.shape, order)).strides, order)
 
 
 def together(address: Index, var: Var, nbytes: int) -> int:

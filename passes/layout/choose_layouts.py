@@ -28,15 +28,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from attrs import evolve, frozen
 
-from ...ir import MATRIX_ATOMS, Target, TensorType, Var, as_index, is_affine, linearise
-from ..fusion import Order, Policy, Programs, Unit, Views, Workshop, reorder
-from ..schedule import atom_structures
+from ...ir import MMA_INSTRUCTIONS, Target, TensorType, Var, as_index, is_affine, linearise
+from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, reorder
+from ..schedule import mma_templates
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components
 from .constants import order_constants
-from .fixed import fixed_tensors, known_tensors, turned_outputs
+from .dim_runs import Run, find_runs, rotate_runs
+from .fixed_layouts import fixed_tensors, input_independent_tensors, transposed_outputs
 from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
-from .runs import Run, find_runs, turn_runs
 
 #: Least saving of another order, as part of the instructions that the tensors take at least.
 MIN_SAVING = 0.01
@@ -65,7 +65,7 @@ def choose_layouts(
 
 def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
     """Return programs whose tensors lie as the matrix instructions want them that compute `products`."""
-    programs = reorder(programs, dict(turned_outputs(programs, find_aliases(programs))))
+    programs = reorder(programs, dict(transposed_outputs(programs, find_aliases(programs))))
     aliases = find_aliases(programs)
     lines = _lines(programs, aliases, products)
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
@@ -78,10 +78,10 @@ def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:
     """Return programs whose tensors lie as threads want them, where windows are read, or tensors are `given` in an
     order: the enclosing programs then contain the windows.
     """
-    fixed = fixed_tensors(programs, find_aliases(programs)) | known_tensors(programs)
+    fixed = fixed_tensors(programs, find_aliases(programs)) | input_independent_tensors(programs)
     plain, runs = _in_parallel(programs, fixed, (), given), tuple(find_runs(programs, fixed))
     while runs:
-        turned = _in_parallel(turn_runs(programs, runs), fixed, runs, given)
+        turned = _in_parallel(rotate_runs(programs, runs), fixed, runs, given)
         if len(turned.well) == len(runs):
             return min(plain, turned, key=lambda each: each.cost).programs
         runs = turned.well
@@ -115,7 +115,7 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
 def _between_products(programs: Programs, target: Target) -> Programs:
     """Return programs whose tensors between products of constants lie as threads multiply them fastest."""
     aliases = find_aliases(programs)
-    products, known = tuple(number_products(programs)), known_tensors(programs)
+    products, known = tuple(number_products(programs)), input_independent_tensors(programs)
     fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
@@ -151,19 +151,21 @@ def _moves_neighbours(target: Target) -> bool:
 def _has_matrix_instructions(types: Iterable[TensorType], target: Target, math: str) -> bool:
     """Return whether matrix instructions of a target multiply one of the types."""
     kinds = {type_.dtype.value for type_ in types}
-    return bool(target.atoms) and (bool(math) or any(MATRIX_ATOMS[name].format in kinds for name, _ in target.atoms))
+    return bool(target.atoms) and (
+        bool(math) or any(MMA_INSTRUCTIONS[name].format in kinds for name, _ in target.atoms)
+    )
 
 
 def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
     """Yield the contractions that matrix instructions may compute."""
-    builder = Workshop(Views(programs, {}), Policy(math=math))
+    builder = GroupBuilder(Views(programs, {}), Policy(math=math))
     for unit in programs.units:
         sums = [n for n, s in enumerate(unit.statements) if s.combine == "sum" and len(s.reads) > 1]
-        if len(sums) != 1 or not builder.used(unit.name):
+        if len(sums) != 1 or not builder.is_used(unit.name):
             continue
         form = builder.single(unit.name).form
         (segment,) = form.segments
-        if next(atom_structures(form, segment, target), None) is not None:
+        if next(mma_templates(form, segment, target), None) is not None:
             yield unit.name, sums[0]
 
 

@@ -25,7 +25,7 @@ class Component:
 
     tensors: frozenset[str]
     lines: tuple[StatementAccesses, ...]
-    alike: tuple[frozenset[Dim], ...]
+    matching_dims: tuple[frozenset[Dim], ...]
     outermost: bool = False  #: whether each set may come outermost, too
 
     def cost(self, costs: InstructionCosts, orders: Mapping[str, Order]) -> float:
@@ -53,7 +53,7 @@ class Component:
         """Return whether a statement of it accesses one of some tensors."""
         return any(access.tensor in tensors for line in self.lines for access in line.accesses)
 
-    def in_parallel(self, apart: frozenset[Dim] = frozenset()) -> Component:
+    def in_parallel(self, separate: frozenset[Dim] = frozenset()) -> Component:
         """Return the component with the sets of dims that may stay parallel.
 
         These run through all of its tensors, are not reduced, and none of their dims is `separate`.
@@ -65,12 +65,12 @@ class Component:
             for d, index in enumerate(access.indices)
             if not set(line.statement.reduce).isdisjoint(variables(index))
         }
-        through = (dims for dims in self.alike if {tensor for tensor, _ in dims} == self.tensors)
-        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | apart)))
+        through = (dims for dims in self.matching_dims if {tensor for tensor, _ in dims} == self.tensors)
+        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield orders with the dims of one set innermost, or outermost."""
-        for dims in self.alike:
+        for dims in self.matching_dims:
             last = dict(sorted(dims))
             for place in (_innermost, _outermost) if self.outermost else (_innermost,):
                 found = {t: place(d, len(types[t].shape)) for t, d in last.items() if types[t].shape[d] > 1}
@@ -107,9 +107,9 @@ def components(
             together.append([a.tensor for a in free])
             same += _along(free).values()
     alike: dict[str, list[frozenset[Dim]]] = {}
-    for dims in connected(same):
+    for dims in merge_overlapping(same):
         alike.setdefault(dims[0][0], []).append(frozenset(dims))
-    for tensors in connected([*together, *((t,) for t in touching)]):
+    for tensors in merge_overlapping([*together, *((t,) for t in touching)]):
         every = dict.fromkeys(line for t in tensors for line in touching[t])
         yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
 
@@ -124,7 +124,7 @@ def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
     return found
 
 
-def connected(sets: Iterable[Sequence[T]]) -> list[list[T]]:
+def merge_overlapping(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     """Return the unions of sets that have members in common.
 
     They are in the order of their first members.

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 from attrs import evolve
 
-from ...ir import Read, Statement, TensorType, Var, factors, narrow, rename_statement
-from ..fusion import Order, Programs, Unit, reorder_unit, taken
+from ...ir import Read, Statement, TensorType, Var, factors, rename_statement, stored_factor
+from ..fusion import Order, Programs, Unit, permute, reorder_unit
 
 
 def order_constants(programs: Programs, products: Iterable[tuple[str, int]]) -> Programs:
@@ -34,7 +34,7 @@ def store_constants(programs: Programs, wanted: Mapping[str, Mapping[str, Order]
         return programs
     names = {(t, order): f"{t} in order {', '.join(map(str, order))}" for t, order in copies}
     arrays = {name: np.ascontiguousarray(np.transpose(graph.constants[t], o)) for (t, o), name in names.items()}
-    types = {names[t, o]: TensorType(programs.types[t].dtype, taken(programs.types[t].shape, o)) for t, o in copies}
+    types = {names[t, o]: TensorType(programs.types[t].dtype, permute(programs.types[t].shape, o)) for t, o in copies}
 
     def stored_constant(unit: Unit) -> Unit:
         if unit.repeat is not None:
@@ -58,7 +58,7 @@ def _moves(order: Order) -> bool:
 def _orders(unit: Unit, product: int, constants: Collection[str]) -> Iterator[tuple[str, Order]]:
     """Yield the constants that a product reads, each with its new order."""
     statement = unit.statements[product]
-    for part in map(narrow, factors(statement.body)):
+    for part in map(stored_factor, factors(statement.body)):
         if isinstance(part, Read) and part.tensor in constants and _reads(unit, part.tensor) == 1:
             yield part.tensor, _order(part, statement)
 

@@ -79,10 +79,10 @@ def shared_dims(lines: Iterable[StatementAccesses], given: Collection[str]) -> f
 class NumberCosts(InstructionCosts):
     """Instructions where threads multiply numbers."""
 
-    def _counted(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
+    def _count(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         if not line.product:
             rows = self._rows(line, orders) if line.statement.reduce else 1.0
-            return rows * super()._counted(line, orders)
+            return rows * super()._count(line, orders)
         *fetched, (stored, target) = [(a, self.address(a, orders)) for a in line.accesses]
         total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
         depth = ALONG_DEPTH / MULTIPLICATIONS_PER_VECTOR * multiplications(line)

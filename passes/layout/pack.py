@@ -31,8 +31,8 @@ from ...ir import (
     reads,
     variables,
 )
-from ..fusion import Order, Policy, Programs, Unit, Views, Workshop
-from ..schedule import computed_by_atoms
+from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views
+from ..schedule import is_mma_computable
 from .constants import store_constants
 
 #: Instances that must share a constant's element for its layout to be worth changing.
@@ -44,21 +44,21 @@ def pack_constants(programs: Programs, target: Target, math: str = "") -> Progra
 
     `math` is the math mode of contractions of f32.
     """
-    builder = Workshop(Views(programs, {}), Policy(math=math))
+    builder = GroupBuilder(Views(programs, {}), Policy(math=math))
     wanted = dict(_constant_orders(builder, programs.units, programs, target))
     for loop in programs.units:
         if loop.repeat is not None:
-            wanted |= dict(_constant_orders(builder.turn(loop.name), loop.repeat.units, programs, target))
+            wanted |= dict(_constant_orders(builder.iteration_builder(loop.name), loop.repeat.units, programs, target))
     return store_constants(programs, wanted) if wanted else programs
 
 
 def _constant_orders(
-    builder: Workshop, units: tuple[Unit, ...], programs: Programs, target: Target
+    builder: GroupBuilder, units: tuple[Unit, ...], programs: Programs, target: Target
 ) -> Iterator[tuple[str, Mapping[str, Order]]]:
     """Yield the units that want constants in another order, and that order."""
     constants = programs.graph.constants.keys() - programs.orders.keys()
     for unit in units:
-        if _multiplies(unit, programs) and builder.used(unit.name):
+        if _multiplies(unit, programs) and builder.is_used(unit.name):
             group = builder.single(unit.name)
             orders = {group.tensors[t]: order for t, order in _orders(group.form, target).items()}
             own = {tensor: order for tensor, order in orders.items() if tensor in constants}
@@ -87,7 +87,7 @@ def _orders(form: FusedGroup, target: Target) -> dict[str, tuple[int, ...]]:
                     and sum(r.tensor == part.tensor for r in every) == 1
                 ):
                     deep = _deep(part, reduction, form.tensors[part.tensor])
-                    order = deep if deep and computed_by_atoms(form, target) else _order(part, segment)
+                    order = deep if deep and is_mma_computable(form, target) else _order(part, segment)
                     if order != tuple(range(len(order))):
                         found[part.tensor] = order
     return found

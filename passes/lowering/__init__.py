@@ -1,62 +1,71 @@
 """Lowering of a group and its schedule to kernels of one thread."""
 
-from .atoms import FRAGMENT_SETS, atom_faults, atom_operands, lanes_along, mixed_atoms
-from .early import EARLY, fits_at_once
-from .edges import Edge, edge_of
+from .block_layout import (
+    BlockLayout,
+    Frame,
+    axis_places,
+    extents_of,
+    is_walked_by_rows,
+    lay_out,
+    shared_pitches,
+    tensors_in_place,
+)
 from .extract import extract
-from .fetch import BUSY, NARROWEST_COPY
-from .frames import BlockLayout, Frame, axis_places, extents_of, in_place, in_rows, lay_out, passed_pitches
-from .join_warps import joined_places, joined_shares, joined_vector, written_side
+from .fetch import MIN_BUSY_SHARE, MIN_COPY_BYTES
+from .hoisted_loads import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .lower import lower
-from .meetings import Meeting, bins_of, may_meet, meeting_of, own_axes
+from .mask_bounds import MaskBound, mask_bound
+from .matrix_instructions import FRAGMENT_SETS, interleaved_instructions, lanes_along, mma_faults, mma_operands
+from .online_softmax import can_stream_rows
 from .outputs import ROW_STEPS
+from .privatised_scatter import ScatterBins, bins_buffer, index_axes, is_scatter_only, scatter_bins
 from .races import check_barriers
-from .rows import kept_reads, may_share
+from .rows import cached_reads, shareable_loops
 from .staging import AxisBinding, Tile, bind_dims, local_vars, main_read, stage
-from .streams import comes_in_parts
-from .threads import LARGEST
+from .threads import MAX_WINDOW_ELEMENTS
+from .warp_split_k import contiguous_side, partial_sum_elements, result_shares, result_vector
 
 __all__ = [
-    "BUSY",
-    "EARLY",
     "FRAGMENT_SETS",
-    "LARGEST",
-    "NARROWEST_COPY",
+    "MAX_HOISTED_REGISTERS",
+    "MAX_WINDOW_ELEMENTS",
+    "MIN_BUSY_SHARE",
+    "MIN_COPY_BYTES",
     "ROW_STEPS",
     "AxisBinding",
     "BlockLayout",
-    "Edge",
     "Frame",
-    "Meeting",
+    "MaskBound",
+    "ScatterBins",
     "Tile",
-    "atom_faults",
-    "atom_operands",
     "axis_places",
     "bind_dims",
-    "bins_of",
+    "bins_buffer",
+    "cached_reads",
+    "can_stream_rows",
     "check_barriers",
-    "comes_in_parts",
-    "edge_of",
+    "contiguous_side",
     "extents_of",
     "extract",
-    "fits_at_once",
-    "in_place",
-    "in_rows",
-    "joined_places",
-    "joined_shares",
-    "joined_vector",
-    "kept_reads",
+    "index_axes",
+    "interleaved_instructions",
+    "is_resident_at_once",
+    "is_scatter_only",
+    "is_walked_by_rows",
     "lanes_along",
     "lay_out",
     "local_vars",
     "lower",
     "main_read",
-    "may_meet",
-    "may_share",
-    "meeting_of",
-    "mixed_atoms",
-    "own_axes",
-    "passed_pitches",
+    "mask_bound",
+    "mma_faults",
+    "mma_operands",
+    "partial_sum_elements",
+    "result_shares",
+    "result_vector",
+    "scatter_bins",
+    "shareable_loops",
+    "shared_pitches",
     "stage",
-    "written_side",
+    "tensors_in_place",
 ]

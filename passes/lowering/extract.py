@@ -16,19 +16,19 @@ from attrs import evolve
 
 from ...ir import (
     Accumulate,
-    AtomAccumulate,
     DType,
     Guard,
-    Held,
     Index,
     IndexLike,
     Item,
-    Keep,
     Kernel,
     Load,
     Loop,
+    MmaAccumulate,
     Pack,
     Phase,
+    RegisterRead,
+    RegisterWrite,
     Root,
     Store,
     Value,
@@ -41,7 +41,7 @@ from ...ir import (
     with_operands,
 )
 from .substitute_phase import substitute_phase
-from .threads import merge_windows, share_reciprocals, spread_copies, widen
+from .threads import merge_windows, share_reciprocals, spread_copies, vectorise_accesses
 
 
 def extract(kernel: Kernel) -> Kernel:
@@ -51,7 +51,7 @@ def extract(kernel: Kernel) -> Kernel:
     quotients, and copies are interleaved with products.
     """
     threads = evolve(kernel, items=tuple(_item(i) for i in kernel.items))
-    return spread_copies(widen(merge_windows(share_reciprocals(threads))))
+    return spread_copies(vectorise_accesses(merge_windows(share_reciprocals(threads))))
 
 
 def _item(item: Item) -> Item:
@@ -69,17 +69,19 @@ def extract_phase(phase: Phase) -> Phase:
     sides = {operand: _walk_of(phase, operand) for operand in "abc"} if _multiplies(phase) else {}
 
     def root(root: Root) -> Root:
-        if isinstance(root, AtomAccumulate):
+        if isinstance(root, MmaAccumulate):
             return _multiply(root, sides)
         return (
-            _write_registers(root, sides[root.operand]) if isinstance(root, Keep) and root.operand else walk.root(root)
+            _write_registers(root, sides[root.operand])
+            if isinstance(root, RegisterWrite) and root.operand
+            else walk.root(root)
         )
 
     return evolve(phase, roots=tuple(root(r) for r in phase.roots), shares=())
 
 
 def _multiplies(phase: Phase) -> bool:
-    return any(isinstance(r, AtomAccumulate) or (isinstance(r, Keep) and r.operand != "") for r in phase.roots)
+    return any(isinstance(r, MmaAccumulate) or (isinstance(r, RegisterWrite) and r.operand != "") for r in phase.roots)
 
 
 def _walk_of(phase: Phase, operand: str) -> _Walk:
@@ -94,26 +96,26 @@ def _walk_of(phase: Phase, operand: str) -> _Walk:
     )
 
 
-def _multiply(root: AtomAccumulate, sides: Mapping[str, _Walk]) -> AtomAccumulate:
+def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
     """Return a warp's multiplication: three shares in one root, each operand's elements packed into registers."""
     result = sides["c"]
-    over = tuple(dict.fromkeys(v for axis in root.over for v in result.spread(axis)))
+    over = tuple(dict.fromkeys(v for axis in root.over for v in result.local_variables(axis)))
     a, b = (_pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
-    return evolve(root, at=result.held(root.at), a=a, b=b, over=over, axes=root.axes[:2])
+    return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 
 
-def _write_registers(root: Keep, side: _Walk) -> Keep:
+def _write_registers(root: RegisterWrite, side: _Walk) -> RegisterWrite:
     """Return the register write of an operand: packed registers, or elements that fill a register each."""
     registers, elements = root.axes
     value = side.value(root.value)
     if elements.extent > 1:
         value = _pack(value, elements)
-    return evolve(root, at=side.held(root.at), value=value, dtype=value.dtype, axes=(registers,))
+    return evolve(root, at=side.register_indices(root.at), value=value, dtype=value.dtype, axes=(registers,))
 
 
 def _pack(value: Value, elements: Var) -> Value:
     """Return the registers that hold some elements; register reads need no packing."""
-    if isinstance(value, Held) and elements.extent > 1:
+    if isinstance(value, RegisterRead) and elements.extent > 1:
         return evolve(value, dtype=DType.U32)
     return Pack(value, elements)
 
@@ -134,13 +136,13 @@ class _Walk:
             address = substitute(root.address, self.values)
             return evolve(root, address=address, value=self.value(root.value), guards=self.guards(root.guards))
         if isinstance(root, Accumulate):
-            over = tuple(dict.fromkeys(v for axis in root.over for v in self.spread(axis)))
-            return evolve(root, at=self.held(root.at), value=self.value(root.value), over=over)
-        if isinstance(root, Keep):
-            return evolve(root, at=self.held(root.at), value=self.value(root.value))
+            over = tuple(dict.fromkeys(v for axis in root.over for v in self.local_variables(axis)))
+            return evolve(root, at=self.register_indices(root.at), value=self.value(root.value), over=over)
+        if isinstance(root, RegisterWrite):
+            return evolve(root, at=self.register_indices(root.at), value=self.value(root.value))
         return root
 
-    def spread(self, axis: Var) -> list[Var]:
+    def local_variables(self, axis: Var) -> list[Var]:
         """Return the thread-local variables of a reduced axis, in loop order."""
         if axis not in self.registers:
             return [axis]
@@ -149,7 +151,7 @@ class _Walk:
         terms = sorted(index.terms, key=lambda term: -term[1])
         return [a for a, _ in terms if isinstance(a, Var)]
 
-    def held(self, at: tuple[Index, ...]) -> tuple[Index, ...]:
+    def register_indices(self, at: tuple[Index, ...]) -> tuple[Index, ...]:
         return tuple(substitute(i, self.registers) for i in at)
 
     def guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
@@ -163,8 +165,8 @@ class _Walk:
     def _rebuild(self, node: Value) -> Value:
         if isinstance(node, Load):
             return evolve(node, address=substitute(node.address, self.values), guards=self.guards(node.guards))
-        if isinstance(node, Held):
-            return evolve(node, at=self.held(node.at))
+        if isinstance(node, RegisterRead):
+            return evolve(node, at=self.register_indices(node.at))
         over = with_operands(node, self.value)
         return with_indices(
             over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)

@@ -39,14 +39,14 @@ from ...ir import (
     vector_guards,
     vector_widths,
 )
+from .address_tables import AddressTables, use_address_tables
 from .index_values import Context, value_of
 from .staging import AxisBinding, Tile, main_read
-from .tabulate import Tables, tabulate
 
 #: Least bytes of an asynchronous copy.
-NARROWEST_COPY = 4
+MIN_COPY_BYTES = 4
 #: Least share of busy threads for fetches of whole rows, where a division by all threads would need divisions.
-BUSY = 0.75
+MIN_BUSY_SHARE = 0.75
 #: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"
 
@@ -61,7 +61,7 @@ def fetch_phase(
     asynchronous: bool,
     widest: int,
     aligned: Mapping[str, int],
-    tables: Tables,
+    tables: AddressTables,
 ) -> Phase:
     """Return the phase that fills one stage of a tile.
 
@@ -69,7 +69,7 @@ def fetch_phase(
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
-    value = tabulate(masked(tile, context, buffer.dtype), tile.flats, tables)
+    value = use_address_tables(tile_value(tile, context, buffer.dtype), tile.flats, tables)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
     copies = asynchronous and isinstance(value, Load) and value.fill == 0
     for width in _widths(value, buffer.dtype, copies, widest, aligned):
@@ -78,7 +78,7 @@ def fetch_phase(
         shares, unrolled = _divide_elements(tile, order, thread, width)
         if width == 1 or _vectorises(store, shares, unrolled[-1], copies, aligned):
             break
-    copies = copies and width * buffer.dtype.size >= NARROWEST_COPY
+    copies = copies and width * buffer.dtype.size >= MIN_COPY_BYTES
     unrolled = tuple(v for v in unrolled if v.extent > 1)
     return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.cached)
 
@@ -92,7 +92,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
     """
     moved = min(widest, WIDEST_BYTES) // dtype.size if copies else max(vector_widths(dtype), default=0)
     most = max(widest // 4, moved)
-    if isinstance(value, Load) and dtype.size < NARROWEST_COPY and (copies or vector_widths(dtype)):
+    if isinstance(value, Load) and dtype.size < MIN_COPY_BYTES and (copies or vector_widths(dtype)):
         most = min(most, aligned.get(value.buffer, widest) // dtype.size)
     return (
         tuple(n for n in (16, 8, 4, 2, 1) if n == most or n <= min(most, 4 if dtype.size < 4 else 2))
@@ -101,7 +101,7 @@ def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapp
     )
 
 
-def masked(tile: Tile, context: Context, dtype: DType) -> Value:
+def tile_value(tile: Tile, context: Context, dtype: DType) -> Value:
     """Return the value of a tile element, 0 where it is missing."""
     value = value_of(tile.value, context)
     if not tile.valid or (isinstance(value, Load) and value.fill == 0):
@@ -138,7 +138,7 @@ def _divide_elements(
     step from trip to trip along the remaining coordinates.
     """
     extents = [tile.coordinates[p].extent for p in order]
-    whole = rows_apart((*extents[:-1], extents[-1] // width), thread.extent)
+    whole = whole_row_fetch((*extents[:-1], extents[-1] // width), thread.extent)
     if whole is not None:
         return _divide_rows(tile, order, thread, width, *whole)
     per_trip = thread.extent * width
@@ -173,25 +173,25 @@ def _shares(tile: Tile, order: Sequence[int], places: Sequence[Index], valid: tu
     )
 
 
-def rows_apart(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
+def whole_row_fetch(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
     """Return the row coordinates of a fetch by whole rows.
 
     The second number is how many rows threads take at once. None where all elements of a thread have constant strides
     anyway, or where too many threads would idle.
     """
-    if prod(extents) <= threads or steps_apart(extents, threads):
+    if prod(extents) <= threads or has_constant_strides(extents, threads):
         return None
     for outer in range(1, len(extents)):
         length, last = prod(extents[outer:]), extents[outer - 1]
         rows = min(threads // length, prod(extents[:outer]))
         if rows > 1 and outer > 1 and rows % last and last % rows:
             continue
-        if rows * length >= BUSY * threads:
+        if rows * length >= MIN_BUSY_SHARE * threads:
             return outer, rows
     return None
 
 
-def steps_apart(extents: Sequence[int], threads: int) -> bool:
+def has_constant_strides(extents: Sequence[int], threads: int) -> bool:
     """Return whether a thread's elements of a tile have constant strides.
 
     Extents come with the smallest stride last: all threads together take whole rows, or even parts of one.

@@ -14,7 +14,6 @@ from ...ir import (
     Expr,
     FusedGroup,
     Guard,
-    Held,
     Index,
     IndexNode,
     IndexValue,
@@ -25,15 +24,16 @@ from ...ir import (
     Op,
     Primary,
     Read,
+    RegisterRead,
     Storage,
     Test,
     Value,
     dtype_of,
     indirects,
     linearise,
-    lookups_last,
     map_guards,
     map_primaries,
+    order_lookups_last,
     substitute_expr,
 )
 from .staging import AxisBinding, Box
@@ -53,7 +53,7 @@ class Context:
     storages: Mapping[str, Storage]
     binding: AxisBinding
     staged: Mapping[Expr, Value]
-    held: Mapping[str, Held]
+    held: Mapping[str, RegisterRead]
     boxes: Mapping[str, Box]
     pitches: Mapping[str, tuple[int, ...]]
     names: Mapping[str, str]
@@ -93,14 +93,14 @@ def _leaf(expr: Expr, context: Context) -> Value:
         looked_up = [g.index for g in moved.guards if indirects(g.index)]
         guards = map_guards(moved.guards, lambda index: resolve(index, context))
         there = _existing(looked_up, context) if looked_up else ()
-        return Test(lookups_last((*there, *guards)))
+        return Test(order_lookups_last((*there, *guards)))
     assert isinstance(moved, Read)
     return _load(moved, context)
 
 
 def _existing(indices: Iterable[Index], context: Context) -> tuple[Guard, ...]:
     """Return the guards under which looked-up elements are in a tensor: beyond the end of a tile there are none."""
-    used = {v for index in indices for v in context.binding.depends(index)}
+    used = {v for index in indices for v in context.binding.dependent_locals(index)}
     return (*(g for v, g in context.binding.valid.items() if v in used), *context.extra)
 
 
@@ -112,7 +112,7 @@ def _load(read: Read, context: Context) -> Value:
     safe = read.tensor in context.whole or read.tensor in context.filled
     if not safe:
         guards = (*guards, *_existing((*read.indices, *looked_up), context))
-    kept = lookups_last(g for g in guards if not g.always)
+    kept = order_lookups_last(g for g in guards if not g.always)
     indices = [resolve(i, context) for i in read.indices]
     if read.tensor in context.boxes:
         box = context.boxes[read.tensor]

@@ -22,16 +22,16 @@ from ...ir import (
     Storage,
     Target,
 )
-from .early import load_early
-from .frames import Frame, lay_out
-from .meetings import BINS, bins_of, emit_meeting
+from .block_layout import Frame, lay_out
+from .chained_contraction import lower_chained_contraction
+from .hoisted_loads import hoist_loads
+from .online_softmax import lower_online_softmax
 from .outputs import emit_output
-from .reductions import kept_reduction, looped_reduction, resident_reduction
-from .ring import first_copies
-from .rows import kept_trips, may_share, share_loop
+from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
+from .reductions import cached_reduction, looped_reduction, resident_reduction
+from .rows import cached_trips, can_share_loop, shareable_loops
 from .segment_state import SegmentState
-from .streams import lower_stream
-from .turns import lower_turns
+from .software_pipeline import split_prologue
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -45,7 +45,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     if layout.part is None:
         items = _concatenate_segments(states)
     else:
-        items = (lower_stream if len(states) > 2 else lower_turns)(layout, states, _lower_segment)
+        items = (lower_online_softmax if len(states) > 2 else lower_chained_contraction)(layout, states, _lower_segment)
     return Kernel(
         blocks=schedule.blocks,
         threads=schedule.threads,
@@ -69,10 +69,10 @@ def _concatenate_segments(states: Sequence[SegmentState]) -> list[Item]:
     for state in states:
         _lower_segment(state)
     parts = [state.items for state in states]
-    first = load_early(states, parts)
+    first = hoist_loads(states, parts)
     for number, state in enumerate(states[1:-1], start=1):
         if any(o.extra for o in state.frame.segment.outputs):
-            early, parts[number + 1] = first_copies(parts[number + 1])
+            early, parts[number + 1] = split_prologue(parts[number + 1])
             parts[number] = [*early, *parts[number]]
     items = [*first, *parts[0]]
     for part in parts[1:]:
@@ -94,8 +94,8 @@ def _lower_segment(state: SegmentState) -> None:
     """
     state.shares = {s.var: s for s in state.frame.shares}
     if state.frame.schedule.meets:
-        state.layout.buffers[BINS] = bins_of(state.frame.segment, state.group, state.frame.schedule.dims)
-        emit_meeting(state)
+        state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
+        emit_privatised_scatter(state)
         return
     for number, shared in _group_reductions(state.frame):
         schedule = state.frame.schedule.reductions[number]
@@ -105,8 +105,8 @@ def _lower_segment(state: SegmentState) -> None:
             continue
         state.flush(f"row{number}")
         prefix = f"{state.frame.prefix}r{number}"
-        if len(schedule.dims) == 1 and kept_trips(state.frame.schedule, schedule.dims[0]):
-            kept_reduction(state, shared, schedule.dims[0], prefix)
+        if len(schedule.dims) == 1 and cached_trips(state.frame.schedule, schedule.dims[0]):
+            cached_reduction(state, shared, schedule.dims[0], prefix)
         else:
             looped_reduction(state, shared, schedule, prefix)
     for number, output in enumerate(state.frame.segment.outputs):
@@ -118,8 +118,10 @@ def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
     """Return the reductions that each loop serves, with the position of the first."""
     found: list[tuple[int, list[Reduction]]] = []
     schedules = frame.schedule.reductions
-    for number, (reduction, may) in enumerate(zip(frame.segment.reductions, may_share(frame.segment), strict=True)):
-        if may and share_loop(schedules[number], schedules[number - 1]):
+    for number, (reduction, may) in enumerate(
+        zip(frame.segment.reductions, shareable_loops(frame.segment), strict=True)
+    ):
+        if may and can_share_loop(schedules[number], schedules[number - 1]):
             found[-1][1].append(reduction)
         else:
             found.append((number, [reduction]))

@@ -8,21 +8,21 @@ from attrs import evolve, frozen
 
 from ...ir import (
     MATH_MODES,
-    MATRIX_ATOMS,
+    MMA_INSTRUCTIONS,
     Accumulate,
-    AtomAccumulate,
     Convert,
     DType,
     Expr,
-    Held,
     Index,
-    Keep,
     Literal,
+    MmaAccumulate,
     Op,
     PassError,
     Phase,
     Reduction,
     ReductionSchedule,
+    RegisterRead,
+    RegisterWrite,
     Root,
     Test,
     Value,
@@ -30,12 +30,12 @@ from ...ir import (
     as_index,
     substitute_node,
 )
-from .atoms import FRAGMENT_SETS, AtomLoop, atom_loop, atom_operands, products
+from .address_tables import use_address_tables
 from .index_values import value_of
-from .join_warps import warp_sums
+from .matrix_instructions import FRAGMENT_SETS, MmaLoop, mma_loop, mma_operands, products
 from .segment_state import SegmentState
 from .staging import AxisBinding
-from .tabulate import tabulate
+from .warp_split_k import warp_sum_register
 
 
 @frozen
@@ -58,7 +58,7 @@ class Multiplication:
     @property
     def steps(self) -> int:
         """Steps of a warp along the depth of a K block."""
-        return self.depth.extent // (MATRIX_ATOMS[self.schedule.atom].k * self.state.frame.schedule.lanes)
+        return self.depth.extent // (MMA_INSTRUCTIONS[self.schedule.atom].k * self.state.frame.schedule.lanes)
 
     @property
     def at(self) -> tuple[Index, ...]:
@@ -66,7 +66,7 @@ class Multiplication:
         return tuple(as_index(u) for u in self.state.frame.tiles)
 
     @property
-    def added_to(self) -> str:
+    def accumulator(self) -> str:
         """Name of the accumulator registers.
 
         They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
@@ -77,7 +77,7 @@ class Multiplication:
     @property
     def sums(self) -> str:
         """Name of the registers of a warp's sums over all K blocks."""
-        return warp_sums(self.reduction, self.state.frame.schedule)
+        return warp_sum_register(self.reduction, self.state.frame.schedule)
 
     def whole(self) -> Phase:
         """Return the phase that multiplies a whole K block."""
@@ -94,7 +94,7 @@ class Multiplication:
         before, closing = self._initialise_partial() if first else [], self._promote_partial() if last else []
         return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *closing], loop)
 
-    def keep(self, number: int, chunk: Index) -> Phase:
+    def load_fragments(self, number: int, chunk: Index) -> Phase:
         """Return the phase that loads a step's fragments into registers."""
         loop = self._loop(number)
         roots: list[Root] = []
@@ -102,44 +102,46 @@ class Multiplication:
             kept = self._fragment_read(operand, number, value)
             moved = substitute_node(value, {self.chunk: chunk}, {})
             axes = loop.axes[side], loop.axes[side + 2]
-            roots.append(Keep(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane))
+            roots.append(
+                RegisterWrite(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane)
+            )
         return self._phase(f"keep{number}", roots, loop)
 
-    def _fragment_read(self, operand: str, number: int, value: Value) -> Held:
+    def _fragment_read(self, operand: str, number: int, value: Value) -> RegisterRead:
         frame = self.state.frame
         side = frame.tiles[self.schedule.rows if operand == "a" else self.schedule.columns]
         name = f"{self.reduction.name}.{operand}{number % FRAGMENT_SETS}"
-        return Held(name, (as_index(side), as_index(self.depth)), value.dtype)
+        return RegisterRead(name, (as_index(side), as_index(self.depth)), value.dtype)
 
     @property
     def _lane(self) -> Var:
         assert self.state.frame.warp is not None, "atoms need warps"
         return self.state.frame.warp.lane
 
-    def _loop(self, number: int | None) -> AtomLoop:
+    def _loop(self, number: int | None) -> MmaLoop:
         frame = self.state.frame
         assert frame.warp is not None, "atoms need warps"
-        return atom_loop(self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number)
+        return mma_loop(self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number)
 
-    def _products(self, a: Value, b: Value, loop: AtomLoop) -> list[AtomAccumulate]:
-        return products(self.reduction, self.schedule, self.added_to, self.at, (a, b), self.depth, loop, self._lane)
+    def _products(self, a: Value, b: Value, loop: MmaLoop) -> list[MmaAccumulate]:
+        return products(self.reduction, self.schedule, self.accumulator, self.at, (a, b), self.depth, loop, self._lane)
 
     def _initialise_partial(self) -> list[Root]:
-        if self.added_to == self.sums:
+        if self.accumulator == self.sums:
             return []
-        return [evolve(self.state.initialise(self.reduction), name=self.added_to)]
+        return [evolve(self.state.initialise(self.reduction), name=self.accumulator)]
 
     def _promote_partial(self) -> list[Root]:
-        if self.added_to == self.sums:
+        if self.accumulator == self.sums:
             return []
         dtype = self._dtype
-        return [Accumulate(self.sums, self.at, "sum", Held(self.added_to, self.at, dtype), (), dtype)]
+        return [Accumulate(self.sums, self.at, "sum", RegisterRead(self.accumulator, self.at, dtype), (), dtype)]
 
     @property
     def _dtype(self) -> DType:
         return self.state.group.tensors[self.reduction.name].dtype
 
-    def _phase(self, suffix: str, roots: list[Root], loop: AtomLoop) -> Phase:
+    def _phase(self, suffix: str, roots: list[Root], loop: MmaLoop) -> Phase:
         frame = self.state.frame
         shares = (*self.state.shares.values(), *loop.shares)
         unrolled = tuple(v for v in loop.unrolled if v.extent > 1) + frame.unrolled
@@ -166,14 +168,14 @@ def multiplication(
     """
     frame = state.frame
     dims = frame.schedule.dims
-    parts = atom_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
+    parts = mma_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
     if parts is None or frame.warp is None or frame.when:
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.atom} multiplies")
     context = state.context(binding, staged)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     flats = {f.var: f for f in binding.flats.values()}
-    a, b = tabulate(a, flats, state.layout.tables), tabulate(b, flats, state.layout.tables)
-    held = MATRIX_ATOMS[schedule.atom].held
+    a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
+    held = MMA_INSTRUCTIONS[schedule.atom].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and len(mode.parts) == 1:

@@ -21,7 +21,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from .frames import axis_places, filled, written_once
+from .block_layout import axis_places, read_padding, unique_writer_guards
 from .index_values import resolve, strides_of, value_of
 from .rows import row_parts
 from .segment_state import SegmentState, row_share
@@ -82,16 +82,16 @@ def _store(
     value = value_of(output.body, context)
     dtype = state.group.tensors[output.tensor].dtype
     if output.tensor in state.layout.boxes:
-        return passed_on(state, output, binding, guards, value)
+        return shared_store(state, output, binding, guards, value)
     places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
     written = substitute_guards(output.guards, binding.places)
     every = (*binding.valid.values(), *guards, *written)
-    once = written_once(state.layout, state.frame)
+    once = unique_writer_guards(state.layout, state.frame)
     return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into)
 
 
-def passed_on(
+def shared_store(
     state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], value: Value
 ) -> Store:
     """Return the store of a tensor that a later segment reads.
@@ -110,7 +110,7 @@ def passed_on(
     if missing := [binding.valid[v] for v in binding.locals[len(tiles) :] if v in binding.valid]:
         nothing = Literal(0.0 if dtype.is_float else 0, value.dtype)
         value = Op("select", (Test(tuple(missing)), value, nothing), value.dtype)
-    if beyond := filled(state.group, output.tensor):
+    if beyond := read_padding(state.group, output.tensor):
         dims, fill = beyond
         shape = state.group.tensors[output.tensor].shape
         # By places in the box: a tile may extend beyond an axis of one element, whose index is always 0.

@@ -37,7 +37,7 @@ from ...ir import (
     Store,
     Var,
     Wait,
-    confined,
+    confine,
     loops,
     post_order,
     ranges,
@@ -47,7 +47,7 @@ from ...ir import (
 )
 
 #: Most iterations walked at each end of a long loop, twice; the stages of a pipeline divide the number.
-TURNS = 24
+MAX_WALKED_STEPS = 24
 
 
 def check_barriers(kernel: Kernel) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class _Extent:
     last: int
     own: tuple[Index, frozenset[Share]] | None = None
 
-    def meets(self, other: _Extent) -> bool:
+    def overlaps(self, other: _Extent) -> bool:
         """Return whether the two have an element in common."""
         return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
 
@@ -202,8 +202,8 @@ class _Walk:
 
     def _read(self, span: _Extent) -> None:
         written = (*self.writes, *self.combined)
-        rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w)]
-        rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c)]
+        rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w)]
+        rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c)]
         for rival in rivals:
             self._report(f"phase {span.phase} reads {span.text} that {rival}")
         if not rivals:
@@ -231,9 +231,9 @@ class _Walk:
     def _conflicts(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
         """Yield the accesses that conflict with changing some elements."""
         others = (r for r in self.reads if r.own is None or r.own != span.own)
-        yield from (f"phase {r.phase} read since the last barrier" for r in others if span.meets(r))
-        yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.meets(w))
-        yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.meets(c))
+        yield from (f"phase {r.phase} read since the last barrier" for r in others if span.overlaps(r))
+        yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w))
+        yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c))
 
     def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Extent]:
         """Yield the intervals that accesses touch at this step, without those that no thread makes; report those out of
@@ -258,7 +258,7 @@ class _Walk:
         """Return the first and the last element that an access may touch; None where its guards fail in all threads."""
         address = substitute(access.address, self.steps)
         limits = ranges(substitute_guards(access.guards, self.steps))
-        return None if limits is None else self._extent(confined(address, limits))
+        return None if limits is None else self._extent(confine(address, limits))
 
     def _extent(self, index: Index) -> tuple[int, int]:
         """Return least and greatest value of an index; only the entries of a table that are read count."""
@@ -293,7 +293,7 @@ def _walked_steps(extent: int) -> Iterator[int]:
     """Yield the iterations of a loop to walk: all of them, or those at both ends of a long loop. A pipeline repeats
     itself in between.
     """
-    middle = range(2 * TURNS, (extent - 2 * TURNS) // TURNS * TURNS)
+    middle = range(2 * MAX_WALKED_STEPS, (extent - 2 * MAX_WALKED_STEPS) // MAX_WALKED_STEPS * MAX_WALKED_STEPS)
     yield from (step for step in range(extent) if step not in middle)
 
 

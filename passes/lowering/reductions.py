@@ -9,10 +9,9 @@ from attrs import evolve
 
 from ...ir import (
     COMBINERS,
-    ORDERS,
+    SORT_ORDERS,
     Accumulate,
     Expr,
-    Held,
     Index,
     Initialise,
     Item,
@@ -23,6 +22,7 @@ from ...ir import (
     ReduceDim,
     Reduction,
     ReductionSchedule,
+    RegisterRead,
     Root,
     Share,
     SharedBuffer,
@@ -35,23 +35,23 @@ from ...ir import (
     factors,
     is_tiled,
     longest_vector,
-    narrow,
-    parted_rows,
     reads,
+    stored_factor,
+    streamed_variables,
     variables,
 )
-from .frames import holds_rows, in_rows, row_dim, writer_of
+from .address_tables import use_address_tables
+from .block_layout import holds_rows, is_walked_by_rows, row_dim, writer_of
 from .index_values import value_of
-from .join_warps import join_warps, warp_sums
 from .multiply import multiplication
-from .ring import Ring, chunk_loop, staged_tiles, step_loop, tile_load
 from .rows import row_parts
 from .segment_state import SegmentState, row_share
+from .software_pipeline import SharedPipeline, k_loop, staged_tiles, stepped_k_loop, tile_load
 from .staging import AxisBinding, Tile
-from .tabulate import tabulate
+from .warp_split_k import combine_warps, warp_sum_register
 
 #: Sequential terms of a thread from which on it sums each K block separately.
-LONG_CHAIN = 256
+MIN_BLOCKED_TERMS = 256
 
 
 def resident_reduction(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule) -> None:
@@ -68,7 +68,7 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
         accumulate(state, reduction, binding, (local,), {}, {}),
         state.lane_reduce(reduction),
     )
-    if reduction.along in ORDERS:
+    if reduction.along in SORT_ORDERS:
         # The keys of a sort have registers of their own besides the resulting places.
         keys, dtype = f"{reduction.name}.keys", each.value.dtype.accumulator
         state.roots.append(evolve(begin, name=keys, dtype=dtype))
@@ -82,17 +82,17 @@ def looped_reduction(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str
 ) -> None:
     """Emit initialisation, K loop and combination of reductions in one loop."""
-    begin = [evolve(state.initialise(r), name=warp_sums(r, state.frame.schedule)) for r in shared]
+    begin = [evolve(state.initialise(r), name=warp_sum_register(r, state.frame.schedule)) for r in shared]
     begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.atom]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
-    state.items += chunks(state, shared, schedule, prefix)
+    state.items += reduction_loop(state, shared, schedule, prefix)
     if schedule.atom and state.frame.schedule.lanes > 1:
-        join_warps(state, shared[0])
+        combine_warps(state, shared[0])
     elif not schedule.atom:
         _combine(state, shared, prefix)
 
 
-def chunks(
+def reduction_loop(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, prefix: str, part: int = 0
 ) -> list[Item]:
     """Return the K loop of some reductions.
@@ -100,7 +100,7 @@ def chunks(
     With `part`, the loop covers that many elements of the streamed dim, if there is one.
     """
     reduction = shared[0]
-    parted = parted_rows(state.group)
+    parted = streamed_variables(state.group)
     coming = [bool(part) and (not parted or bool(parted & {*dim.axes})) for dim in schedule.dims]
     trips = [part // d.chunk if comes else d.trips for d, comes in zip(schedule.dims, coming, strict=True)]
     step = Var(f"{prefix}it", prod(trips))
@@ -126,16 +126,16 @@ def chunks(
         operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
-    ring = Ring(state, schedule, tiles, step, prefix)
+    ring = SharedPipeline(state, schedule, tiles, step, prefix)
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
-        return step_loop(ring, found) if schedule.ahead else chunk_loop(ring, found.whole())
+        return stepped_k_loop(ring, found) if schedule.ahead else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]
     for each in shared:
         added = accumulate(state, each, binding, locals_, staged, covered)
         roots.append(evolve(added, name=_block_sum_name(each)) if each in long else added)
-    items = chunk_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
+    items = k_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
 
@@ -155,7 +155,7 @@ def _is_blocked(state: SegmentState, reduction: Reduction, chunks: int, terms: i
     segment = state.frame.segment
     plain = reduction.combine == "sum" and state.group.tensors[reduction.name].dtype.is_float and not reduction.along
     own = [r.name for r in segment.reductions]
-    return plain and chunks > 1 and terms >= LONG_CHAIN and not is_tiled(reduction, segment.axes, own)
+    return plain and chunks > 1 and terms >= MIN_BLOCKED_TERMS and not is_tiled(reduction, segment.axes, own)
 
 
 def _block_sum_name(reduction: Reduction) -> str:
@@ -175,7 +175,7 @@ def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
     mean of 2048 numbers, five roundings of their deviation.
     """
     at, dtype = tuple(map(as_index, state.frame.tiles)), state.group.tensors[reduction.name].dtype
-    return Accumulate(reduction.name, at, "sum", Held(_block_sum_name(reduction), at, dtype), (), dtype)
+    return Accumulate(reduction.name, at, "sum", RegisterRead(_block_sum_name(reduction), at, dtype), (), dtype)
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
@@ -184,7 +184,7 @@ def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> N
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 
 
-def kept_reduction(state: SegmentState, shared: Sequence[Reduction], dim: ReduceDim, prefix: str) -> None:
+def cached_reduction(state: SegmentState, shared: Sequence[Reduction], dim: ReduceDim, prefix: str) -> None:
     """Emit a reduction over rows of the shared-memory row cache.
 
     It consists of the initialisation, the loops over a row that is cached in part, and the combination across threads.
@@ -216,7 +216,7 @@ def accumulate(
     """
     dtype = state.group.tensors[reduction.name].dtype
     flats = {f.var: f for f in binding.flats.values()}
-    value = tabulate(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
+    value = use_address_tables(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
     missing = [v for v in locals_ if v in binding.valid and not _vanishes(state, reduction, v, binding, covered)]
     if missing:
         identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
@@ -242,7 +242,7 @@ def _vanishes(
     contraction left, memory is undefined; beyond those of reduction threads are zeros. A box that is larger than its
     tensor holds results for elements that do not exist.
     """
-    moved = {a: place for a, place in binding.places.items() if var in binding.depends(place)}
+    moved = {a: place for a, place in binding.places.items() if var in binding.dependent_locals(place)}
     axes = {a for a, place in moved.items() if place.bounds()[1] >= a.extent}
     if reduction.combine != "sum":
         return False
@@ -252,7 +252,7 @@ def _vanishes(
         return False
     return all(
         bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else _reads_zeros(state, p, axes))
-        for p in map(narrow, factors(reduction.body))
+        for p in map(stored_factor, factors(reduction.body))
     )
 
 
@@ -285,9 +285,9 @@ def _reduced_vector(
         for tile, buffer in tiles.values()
         if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
     ]
-    along = {as_index(axis) for axis, place in binding.places.items() if binding.depends(place) == {local}}
+    along = {as_index(axis) for axis, place in binding.places.items() if binding.dependent_locals(place) == {local}}
     rows = (r for r in reads(reduction.body) if r.tensor in state.layout.boxes and r.indices and r.indices[-1] in along)
-    walking += [state.group.tensors[r.tensor].dtype for r in rows if in_rows(state.group, r.tensor)]
+    walking += [state.group.tensors[r.tensor].dtype for r in rows if is_walked_by_rows(state.group, r.tensor)]
     if not walking:
         return 1
     widths = {longest_vector(walking, widest), widest // 4}

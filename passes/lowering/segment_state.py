@@ -10,7 +10,6 @@ from ...ir import (
     DType,
     Expr,
     FusedGroup,
-    Held,
     Index,
     Initialise,
     Item,
@@ -19,6 +18,7 @@ from ...ir import (
     Read,
     ReduceDim,
     Reduction,
+    RegisterRead,
     Root,
     Share,
     SharedBuffer,
@@ -30,10 +30,10 @@ from ...ir import (
     as_index,
     delinearise,
 )
-from .frames import BlockLayout, Frame, filled, holds_rows
+from .address_tables import FlattenedAxis
+from .block_layout import BlockLayout, Frame, holds_rows, read_padding
 from .index_values import Context
 from .staging import AxisBinding, bind_dims
-from .tabulate import Flat
 
 
 @define
@@ -53,8 +53,8 @@ class SegmentState:
     roots: list[Root] = field(factory=list)
     row: list[Var] = field(factory=list)
     shares: dict[Var, Share] = field(factory=dict)
-    kept: dict[Read, SharedBuffer] = field(factory=dict)
-    room: dict[DType, int] = field(factory=dict)
+    row_caches: dict[Read, SharedBuffer] = field(factory=dict)
+    staged_elements: dict[DType, int] = field(factory=dict)
 
     @property
     def group(self) -> FusedGroup:
@@ -87,11 +87,11 @@ class SegmentState:
         frame = self.frame
         every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
         places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
-        flats: dict[Var, Flat] = {}
+        flats: dict[Var, FlattenedAxis] = {}
         for dim, local, start in zip(dims, locals_, starts, strict=True):
             if self.layout.schedule.index == "table" and len(dim.axes) > 1:
                 length = dim.trips * dim.chunk
-                flat = Flat(Var(f"{local.name}flat", length), start + local, length)
+                flat = FlattenedAxis(Var(f"{local.name}flat", length), start + local, length)
                 flats[local] = flat
                 places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
         return AxisBinding(places, every, (*frame.tiles, *locals_), valid, flats)
@@ -104,12 +104,12 @@ class SegmentState:
         at = tuple(as_index(u) for u in self.frame.tiles)
         row = tuple(map(as_index, binding.locals[len(at) :]))
         held = {
-            r.name: Held(r.name, (*at, *row) if r.along else at, self.group.tensors[r.name].dtype)
+            r.name: RegisterRead(r.name, (*at, *row) if r.along else at, self.group.tensors[r.name].dtype)
             for r in self.frame.segment.reductions
         }
         boxes, pitches, names = self.layout.boxes, self.layout.pitches, self.layout.names
         whole = frozenset(t for t in boxes if holds_rows(self.group, t))
-        ends = frozenset(t for t in boxes if filled(self.group, t))
+        ends = frozenset(t for t in boxes if read_padding(self.group, t))
         return Context(
             self.group, self.storages, binding, dict(staged), held, boxes, pitches, names, whole=whole, filled=ends
         )

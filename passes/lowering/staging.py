@@ -36,7 +36,7 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from .tabulate import Flat
+from .address_tables import FlattenedAxis
 
 
 @frozen
@@ -52,17 +52,17 @@ class AxisBinding:
     dims: tuple[TileDim | ReduceDim, ...]
     locals: tuple[Var, ...]
     valid: Mapping[Var, Guard] = field(factory=dict)
-    flats: Mapping[Var, Flat] = field(factory=dict)
+    flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
 
-    def moving(self, used: frozenset[Var]) -> frozenset[Var]:
+    def varying_locals(self, used: frozenset[Var]) -> frozenset[Var]:
         """Return the locals that the places of some axes depend on.
 
         They count even where a division makes them vanish from the read.
         """
-        places = [self.depends(self.places[a]) for a in used if a in self.places]
+        places = [self.dependent_locals(self.places[a]) for a in used if a in self.places]
         return frozenset().union(*places)
 
-    def depends(self, index: Index | Expr) -> frozenset[Var]:
+    def dependent_locals(self, index: Index | Expr) -> frozenset[Var]:
         """Return the locals that an index or expression depends on."""
         used = variables(index) if isinstance(index, Index) else expr_variables(index)
         return frozenset(v for v in self.locals if v in used or (v in self.flats and self.flats[v].var in used))
@@ -76,8 +76,8 @@ class Tile:
     element exists (others hold 0). Reads of a box are guarded, for it may extend beyond the tensor: those elements are
     padding, or unused. `uses` gives each coordinate in block-local variables, for the loads of compute phases. `pitch`
     is each coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged
-    locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a `carried` tile
-    is staged through registers. `base` elements of other tiles lie before it in its buffer.
+    locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a
+    `streamed_registers` tile is staged through registers. `base` elements of other tiles lie before it in its buffer.
     """
 
     coordinates: tuple[Var, ...]
@@ -88,7 +88,7 @@ class Tile:
     size: int
     halo: bool
     covered: frozenset[Var]
-    flats: Mapping[Var, Flat] = field(factory=dict)
+    flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
     cached: bool = False
     carried: bool = False
     base: int = 0
@@ -152,7 +152,7 @@ def stage(
     main = main_read(operand, frozenset(binding.places))
     indices = [substitute(i, binding.places) for i in main.indices]
     affine = all(_is_local_affine(i, local) for i in indices) and not any(
-        binding.moving(_divided_axes(i)) for i in main.indices
+        binding.varying_locals(_divided_axes(i)) for i in main.indices
     )
     if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
         tile = _box(operand, indices, shapes, binding, choice, prefix)
@@ -182,7 +182,7 @@ def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], i
 
 def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -> Tile:
     bound = substitute_expr(operand, binding.places)
-    used = binding.moving(expr_variables(operand))
+    used = binding.varying_locals(expr_variables(operand))
     reduce_first = sorted(range(len(binding.dims)), key=lambda d: isinstance(binding.dims[d], TileDim))
     kept = [binding.locals[d] for d in reduce_first if binding.locals[d] in used]
     coordinates = tuple(Var(f"{prefix}{k}", v.extent) for k, v in enumerate(kept))
@@ -191,7 +191,11 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
     ragged = [v for v in kept if v in binding.valid]
     valid = tuple(Guard(substitute(g.index, rename), g.low, g.high) for g in (binding.valid[v] for v in ragged))
     uses = tuple(as_index(v) for v in kept)
-    flats = {f.var: Flat(f.var, substitute(f.value, rename), f.length) for v, f in binding.flats.items() if v in rename}
+    flats = {
+        f.var: FlattenedAxis(f.var, substitute(f.value, rename), f.length)
+        for v, f in binding.flats.items()
+        if v in rename
+    }
     return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
 
 

@@ -8,10 +8,10 @@ from attrs import evolve
 
 from ...ir import (
     Accumulate,
-    AtomAccumulate,
     IndexLike,
-    Keep,
+    MmaAccumulate,
     Phase,
+    RegisterWrite,
     Root,
     Store,
     Value,
@@ -35,10 +35,10 @@ def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
                 value=value,
                 guards=substitute_guards(node.guards, values),
             )
-        if isinstance(node, Keep):
+        if isinstance(node, RegisterWrite):
             at = tuple(substitute(i, values) for i in node.at)
             return evolve(node, at=at, value=substitute_node(node.value, values, cache))
-        if isinstance(node, AtomAccumulate):
+        if isinstance(node, MmaAccumulate):
             a, b = substitute_node(node.a, values, cache), substitute_node(node.b, values, cache)
             return evolve(node, at=tuple(substitute(i, values) for i in node.at), a=a, b=b)
         if isinstance(node, Accumulate):

@@ -1,53 +1,62 @@
 """Analytic models of candidate schedules: features, lower bound, and cost model."""
 
 from .banks import conflict_factor
-from .bound import Bound, bound, limiting
-from .counts import NUMBERS, SUMS, Features
+from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
+from .cost_model import estimate_time
+from .feature_schema import NUMBERS, SUMS, Features
 from .features import count_features, most_staged
 from .footprint import Count, distinct_values
-from .geometry import CARRIED, EIGHTHS, Columns, Geometry, geometries
-from .least_work import group_work
-from .meetings import bins_needed, turned_dim
+from .geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries
+from .lower_bound import Bound, limiting, lower_bound
 from .pul_paper import pul
-from .rank import rank
-from .rank_constants import FITTED, RankConstants
-from .structure import Knob, SegmentStructure, Structure, axis_classes, class_runs, is_matrix_like, next_power, powers
-from .tiles import coordinate_count, own_carried, own_order, own_pad
+from .roofline import group_work
+from .scatter_cost import bin_count, scatter_tile_dim
+from .schedule_template import (
+    ScheduleParameter,
+    ScheduleTemplate,
+    SegmentTemplate,
+    axis_classes,
+    class_runs,
+    is_matrix_like,
+    next_power,
+    powers,
+)
+from .tiles import coordinate_count, is_register_staged, own_order, own_pad
 
 __all__ = [
-    "CARRIED",
-    "EIGHTHS",
-    "FITTED",
+    "FITTED_COEFFICIENTS",
     "NUMBERS",
+    "REGISTER_STAGED_ORDER",
+    "ROW_CACHE_UNITS",
     "SUMS",
     "Bound",
     "Columns",
+    "CostCoefficients",
     "Count",
     "Features",
     "Geometry",
-    "Knob",
-    "RankConstants",
-    "SegmentStructure",
-    "Structure",
+    "ScheduleParameter",
+    "ScheduleTemplate",
+    "SegmentTemplate",
     "axis_classes",
-    "bins_needed",
-    "bound",
+    "bin_count",
     "class_runs",
     "conflict_factor",
     "coordinate_count",
     "count_features",
     "distinct_values",
+    "estimate_time",
     "geometries",
     "group_work",
     "is_matrix_like",
+    "is_register_staged",
     "limiting",
+    "lower_bound",
     "most_staged",
     "next_power",
-    "own_carried",
     "own_order",
     "own_pad",
     "powers",
     "pul",
-    "rank",
-    "turned_dim",
+    "scatter_tile_dim",
 ]

@@ -8,14 +8,14 @@ from math import gcd, prod
 import numpy as np
 
 from ...ir import FusedGroup, Read, Target, Var, linearise
-from ..lowering import in_rows
-from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, places_of, scattered, segments_of
+from ..lowering import is_walked_by_rows
+from .evaluation_sites import EvaluationSite
+from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, places_of, random_groups, segments_of
 from .geometry import Geometry
-from .places import Place
 
 #: Weight of a memory line at a data-dependent address, relative to lines of a run: 33.5 million loads of random
 #: addresses, most of them L1 hits, take 85 us on an H200, half a clock each.
-APART = 4.0
+SCATTERED_LINE_WEIGHT = 4.0
 
 
 def running_axis(read: Read) -> tuple[Var | None, int]:
@@ -74,19 +74,19 @@ def access_vector(
     return 1
 
 
-def passed_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
+def shared_row_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
     """Return the vector width of loads along a row in shared memory.
 
     An earlier segment left the row, and a reduction runs over it.
     """
     axis, _ = running_axis(read)
-    if geometry.structure.lanes or not in_rows(group, read.tensor):
+    if geometry.structure.lanes or not is_walked_by_rows(group, read.tensor):
         return 1
     loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
     return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)
 
 
-def row_ways(geometry: Geometry, target: Target) -> Count:
+def row_conflicts(geometry: Geometry, target: Target) -> Count:
     """Return the bank conflicts of reduction threads that read shared rows.
 
     Rows lie an odd multiple of 16 bytes from each other; one access reads as many rows as there are groups of reduction
@@ -112,7 +112,7 @@ def decoding_cost(read: Read, geometry: Geometry) -> float:
     return 2.0 * len(read.guards) + 4.0 * flat
 
 
-def divides(read: Read, geometry: Geometry) -> Count:
+def has_division(read: Read, geometry: Geometry) -> Count:
     """Return 1 where an address takes divisions.
 
     It does where a flattened loop has more than one axis that the read's indices distinguish. With matrix instructions,
@@ -149,7 +149,9 @@ def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry)
     return distinct
 
 
-def warp_lines(read: Read, shape: Sequence[int], unit: int, place: Place, geometry: Geometry, target: Target) -> Count:
+def warp_lines(
+    read: Read, shape: Sequence[int], unit: int, place: EvaluationSite, geometry: Geometry, target: Target
+) -> Count:
     """Return the memory lines of `unit` elements per warp access.
 
     Neighbours of a thread's vector count as one run. At data-dependent addresses, an access moves one line for each
@@ -163,7 +165,7 @@ def warp_lines(read: Read, shape: Sequence[int], unit: int, place: Place, geomet
         return found
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
-    return np.maximum(found, APART * scattered(read, shape, cover, unit))
+    return np.maximum(found, SCATTERED_LINE_WEIGHT * random_groups(read, shape, cover, unit))
 
 
 def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]], vector: Sequence[Count]) -> Cover:
@@ -173,10 +175,10 @@ def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, .
     if not geometry.structure.lanes:
         return cover
     row = least(warp_size, geometry.lanes) * (geometry.row_vector if vector is geometry.vector else 1)
-    return cover.joined(Cover.of(loops, [row] * len(loops)))
+    return cover.join(Cover.of(loops, [row] * len(loops)))
 
 
-def unmoved(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
+def unmoved_elements(read: Read, shape: Sequence[int], unit: int, geometry: Geometry, target: Target) -> Count:
     """Return the elements of touched sectors that a warp does not move.
 
     Sectors have `unit` elements.

@@ -41,7 +41,7 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
     return worst
 
 
-def passed_ways(read: Read, pitches: Sequence[Count], size: int, geometry: Geometry, target: Target) -> Count:
+def shared_conflicts(read: Read, pitches: Sequence[Count], size: int, geometry: Geometry, target: Target) -> Count:
     """Return the bank conflicts of a warp's reads of a shared tensor.
 
     `pitches` are the tensor's strides. Threads that read several neighbours load vectors of 16 bytes, a quarter of the

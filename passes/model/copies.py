@@ -11,7 +11,7 @@ from ...ir import Expr, Read, Var, expr_variables, linearise
 from .access import copied_width, running_axis
 from .footprint import Count, least
 from .geometry import Geometry
-from .tile_access import box_vector, carried_vector, innermost_chunk, main_read, used_loops
+from .tile_access import box_vector, innermost_chunk, main_read, register_staging_vector, used_loops
 from .tiles import StagedTile
 
 
@@ -45,7 +45,7 @@ def copy_cost(
     lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
     bank_distance = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
     ways = np.maximum(1.0, lanes / bank_distance)
-    stored = carried_vector(expr, tile, geometry)
+    stored = register_staging_vector(expr, tile, geometry)
     carried = np.greater(stored, 1)
     cost = np.where(carried, 1.0 + 1.0 / stored, cost)
     # Stores of 16 bytes serve a quarter of a warp's lanes at once.

@@ -1,6 +1,6 @@
 """Features of candidate schedules, counted from the accesses, as arrays.
 
-They are the inputs of both performance models; `counts.py` declares them. Counts follow the generated kernels: every
+They are the inputs of both performance models; `features.py` declares them. Counts follow the generated kernels: every
 element of a tile is computed (tails are predicated, not skipped), a value is computed and loaded once per box of the
 axes it depends on, staged operands are computed in the fetch phase.
 """
@@ -14,28 +14,28 @@ import numpy as np
 
 from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
 from ..lowering import (
-    EARLY,
+    MAX_HOISTED_REGISTERS,
+    cached_reads,
     extents_of,
-    fits_at_once,
-    in_place,
-    in_rows,
-    kept_reads,
-    may_meet,
-    may_share,
-    passed_pitches,
+    is_resident_at_once,
+    is_scatter_only,
+    is_walked_by_rows,
+    shareable_loops,
+    shared_pitches,
+    tensors_in_place,
 )
 from .access import access_vector
-from .counts import Features, PaperCounts
+from .evaluation_sites import evaluation_site, output_site
+from .feature_schema import Features, PaperCounts
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
-from .joined import joined_bytes, joined_geometry, may_join
-from .least_work import group_work, memory_reads, nodes, translations
-from .masked import masked
-from .meetings import bins_needed
-from .places import output_place, place_of
+from .mask_savings import mask_savings
 from .registers import Registers, register_limit, thread_registers
-from .structure import SegmentStructure
+from .roofline import group_work, memory_reads, nodes, translations
+from .scatter_cost import bin_count
+from .schedule_template import SegmentTemplate
 from .tiles import StagedTile, staged_tiles
+from .warp_split_k import may_split_k, partial_sum_bytes, result_geometry
 from .work import Totals, add_reduction
 
 
@@ -53,15 +53,15 @@ def count_features(
     `geometry` has one entry per segment; `work` is the result of `group_work`, if known.
     """
     totals = Totals(group, target)
-    layouts = passed_layouts(group, geometry)
+    layouts = shared_layouts(group, geometry)
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     shared = _box_bytes(group, {tensor: count for tensor, (_, count) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
     blocks = product(n * 1.0 for n in grid)
-    totals.at_once = fits_at_once(blocks, totals.threads, target)
-    rows = [t for t in group.shared if in_rows(group, t)]
-    streamed, turns = parts_of_rows(geometry)
+    totals.at_once = is_resident_at_once(blocks, totals.threads, target)
+    rows = [t for t in group.shared if is_walked_by_rows(group, t)]
+    streamed, turns = streamed_segment(geometry)
     staged: dict[tuple[int, DType], Count] = {}
     registers = Registers(0, 0, 0)
     smallest: Count = np.inf
@@ -82,15 +82,15 @@ def count_features(
         if position < streamed:
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
         own = thread_registers(segment, part, tiles, group.tensors, rows)
-        registers = registers.joined(own.beside(carried(group, geometry, position)))
+        registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
     shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
-    spared = masked(group, geometry, blocks, target) if streamed else None
+    spared = mask_savings(group, geometry, blocks, target) if streamed else None
     useful, unique = work or group_work(group)
     if spared is not None:
-        totals.spare(spared, geometry[-1].threads)
+        totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     instances = _most(product(part.thread) for part in geometry)
     stages = _most(part.stages for part in geometry)
@@ -126,7 +126,7 @@ def _most(values: Iterable[Count]) -> Count:
 
 def _grid(last: Geometry) -> list[Count]:
     """Return the blocks along each dim of the last segment."""
-    taken = [last.turns if n == last.structure.meets else 1 for n in range(len(last.block))]
+    taken = [last.turns if n == last.structure.scatter_dim else 1 for n in range(len(last.block))]
     sizes = zip(last.structure.dims, last.block, taken, strict=True)
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
@@ -145,19 +145,19 @@ def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
     return total
 
 
-def carried(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
+def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
     """Return the registers that a segment leaves to others.
 
     With streamed rows, their sums and those of the last segment live across parts.
     """
-    rows, turns = parts_of_rows(geometry)
+    rows, turns = streamed_segment(geometry)
     held: Count = 0.0
     for other in {rows, len(geometry) - 1} - {position} if rows else ():
         held = held + product(geometry[other].thread) * len(group.segments[other].reductions)
     return np.where(np.greater(turns, 1), held, 0.0)
 
 
-def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
+def streamed_segment(geometry: Sequence[Geometry]) -> tuple[int, Count]:
     """Return the segment that streams rows, and the number of parts.
 
     It passes rows on, or reads a streamed tile; position 0 stands for none. The segments before it compute one part at
@@ -165,19 +165,19 @@ def parts_of_rows(geometry: Sequence[Geometry]) -> tuple[int, Count]:
     """
     last = geometry[-1]
     if last.structure.parts >= 0:
-        row = max(last.extents(last.structure.parted))
+        row = max(last.extents(last.structure.streamed_loops))
         part = np.where(np.equal(last.part, 0), row, last.part)
         return len(geometry) - 1, ceil_div(row, part)
     found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
     return found, geometry[found].trips[0] if found else 1
 
 
-def passed_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
+def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
     """Return the strides and sizes of tensors passed between segments.
 
-    Both are in elements of shared memory (`lowering.passed_pitches`).
+    Both are in elements of shared memory (`lowering.shared_pitches`).
     """
-    places, sizes = in_place(group), {}
+    places, sizes = tensors_in_place(group), {}
     for segment, part in zip(group.segments, geometry, strict=True):
         row: Count = 1
         for chunk, trips in zip(part.chunk, part.trips, strict=True):
@@ -190,7 +190,7 @@ def passed_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
         together = [tensor, *(new for new, old in places.items() if old == tensor)]
         for other in together[1:]:
             extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
-        pitches, elements = passed_pitches(group, tensor, extents)
+        pitches, elements = shared_pitches(group, tensor, extents)
         found |= {each: (pitches, elements if each == tensor else 0) for each in together}
     return found
 
@@ -209,13 +209,13 @@ def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count
     if geometry.structure.streams:
         scales = ceil_div(product(geometry.block) * group.tensors[segment.reductions[0].name].dtype.size, 16) * 16
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
-    if may_join(geometry):
-        total = total + joined_bytes(group, segment, geometry)
-    if geometry.structure.meets >= 0:
+    if may_split_k(geometry):
+        total = total + partial_sum_bytes(group, segment, geometry)
+    if geometry.structure.scatter_dim >= 0:
         size = group.tensors[segment.outputs[0].tensor].dtype.size
-        total = total + ceil_div(bins_needed(segment, group, geometry) * size, 16) * 16
-    if geometry.structure.keeps:
-        for read in kept_reads(segment, (*group.shared, *group.constants)):
+        total = total + ceil_div(bin_count(segment, group, geometry) * size, 16) * 16
+    if geometry.structure.caches_rows:
+        for read in cached_reads(segment, (*group.shared, *group.constants)):
             size = group.tensors[read.tensor].dtype.size
             total = total + ceil_div(product(geometry.block) * geometry.kept * size, 16) * 16
     return total
@@ -225,15 +225,15 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
-    totals.keep(segment, geometry)
+    totals.begin_row_cache(segment, geometry)
     for position, reduction in enumerate(segment.reductions):
-        place = place_of(geometry, geometry.structure.reduces[position])
+        place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        shared = may_share(segment)[position] and _share_loop(geometry.structure, position)
+        shared = shareable_loops(segment)[position] and _share_loop(geometry.structure, position)
         totals.begin(geometry, position > 0, shared)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
-    geometry = joined_geometry(totals.group, segment, geometry, totals.target)
+    geometry = result_geometry(totals.group, segment, geometry, totals.target)
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
@@ -241,7 +241,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     epilogue_loads: Count = 0.0
     for output in segment.outputs:
         known = done[output.extra]
-        place = output_place(geometry, output.extra)
+        place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
         per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
@@ -264,9 +264,9 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
             totals.touch(written, per_thread, vector, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
-    late = np.greater(epilogue_loads, np.where(totals.at_once, EARLY, 0))
+    late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
-    if may_meet(segment):
+    if is_scatter_only(segment):
         totals.combine(segment, geometry)
     loaded = fetched if segment.reductions else totals.sums
     return PaperCounts(
@@ -289,7 +289,7 @@ def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count],
             totals.add("again", moved * (turns - 1))
 
 
-def _share_loop(structure: SegmentStructure, position: int) -> bool:
+def _share_loop(structure: SegmentTemplate, position: int) -> bool:
     """Return whether a reduction joins the preceding loop, where it may: neither stages an operand."""
     staged = structure.staged[position] or structure.staged[position - 1] or structure.atom
     return not staged and structure.reduces[position] == structure.reduces[position - 1]

@@ -104,7 +104,7 @@ class Cover:
                 inner *= axis.extent
         return Cover(tuple(dims), tuple(clipped), extents)
 
-    def joined(self, other: Cover) -> Cover:
+    def join(self, other: Cover) -> Cover:
         """Return the product of two covers over different dims."""
         return Cover(self.dims + other.dims, self.sizes + other.sizes, {**self.extents, **other.extents})
 
@@ -202,7 +202,7 @@ def _runs_of(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> 
     return rows, least(run, ceil_div(points, rows))
 
 
-def scattered(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
+def random_groups(read: Read, shape: Sequence[int], cover: Cover, unit: int) -> Count:
     """Return the expected groups of elements of a data-dependent read.
 
     Groups have `unit` elements of a row-major tensor; the count is that of distinct ones among random draws, 0 for

@@ -12,12 +12,12 @@ from attrs import field, frozen
 from ...ir import FusedGroup, Index, Segment, Var, reads
 from ..lowering import axis_places, lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
-from .structure import SegmentStructure, Structure, next_power
+from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
 
 #: Units of a row that the parameter of the row cache counts.
-EIGHTHS = 8
+ROW_CACHE_UNITS = 8
 #: The value of `order` that leaves tiles in their natural order, with register staging of operands along the depth.
-CARRIED = 3
+REGISTER_STAGED_ORDER = 3
 #: Arrays of parameter values by name; they broadcast against each other.
 Columns = Mapping[str, Count]
 T = TypeVar("T")
@@ -29,14 +29,14 @@ class Geometry:
 
     They are the elements per block and per thread of each dim, threads along it, chunk and trips of each loop. `order`
     1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory runs along a reduced axis, 0 none; 3 stages
-    those through registers instead (`CARRIED`). Operands of matrix instructions are padded for conflict-free fragments,
-    or by `pads`, per operand. With `ahead`, fragments are loaded a step before they are multiplied. Asynchronous copies
-    of `cached` operands allocate in L1 (.ca). Shared memory caches `kept` elements of each row between statements. A
-    block takes `turns` tiles, one after another. Input of the segment before comes in parts of `part` elements, 0 where
-    it is not streamed.
+    those through registers instead (`REGISTER_STAGED_ORDER`). Operands of matrix instructions are padded for
+    conflict-free fragments, or by `pads`, per operand. With `ahead`, fragments are loaded a step before they are
+    multiplied. Asynchronous copies of `cached` operands allocate in L1 (.ca). Shared memory caches `kept` elements of
+    each row between statements. A block takes `turns` tiles, one after another. Input of the segment before comes in
+    parts of `part` elements, 0 where it is not streamed.
     """
 
-    structure: SegmentStructure
+    structure: SegmentTemplate
     block: tuple[Count, ...]
     thread: tuple[Count, ...]
     vector: tuple[Count, ...]
@@ -118,7 +118,9 @@ class Geometry:
         return [prod(a.extent for a in self.structure.loops[k]) for k in which]
 
 
-def geometries(group: FusedGroup, structure: Structure, columns: Columns, warp_size: int) -> tuple[Geometry, ...]:
+def geometries(
+    group: FusedGroup, structure: ScheduleTemplate, columns: Columns, warp_size: int
+) -> tuple[Geometry, ...]:
     """Return the sizes of every segment.
 
     Segments that fill shared memory take theirs from the later segments that read it.
@@ -148,7 +150,7 @@ def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Seque
 
 
 def _geometry(
-    parts: SegmentStructure, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
+    parts: SegmentTemplate, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
 ) -> Geometry:
     rank = range(len(parts.dims))
     lanes = columns.get(f"{prefix}lanes", 1)
@@ -182,22 +184,22 @@ def _geometry(
         columns.get(f"{prefix}order", 0),
         ahead=columns.get(f"{prefix}ahead", 0),
         cached=columns.get(f"{prefix}cached", 0),
-        kept=_cached_elements(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.keeps else 0,
+        kept=_cached_elements(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.caches_rows else 0,
         turns=columns.get(f"{prefix}turns", 1),
         part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
 
 
-def _cached_elements(parts: SegmentStructure, eighths: Count, chunk: Count, trips: Count) -> Count:
+def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:
     """Return the elements of the row cache for a number of eighths; -1 where these are no whole trips, or fewer are the
     whole row.
     """
-    eighth = next_power(prod(a.extent for a in parts.loops[0])) // EIGHTHS
+    eighth = next_power(prod(a.extent for a in parts.loops[0])) // ROW_CACHE_UNITS
     idle = np.not_equal(eighths * eighth % chunk, 0) | np.greater((eighths - 1) * eighth, (trips - 1) * chunk)
     return np.where(idle, -1, least(eighths * eighth, trips * chunk))
 
 
-def _warp_map(parts: SegmentStructure, along: Count | None, warp_size: int) -> tuple[Count, ...]:
+def _warp_map(parts: SegmentTemplate, along: Count | None, warp_size: int) -> tuple[Count, ...]:
     """Return a warp's lanes along each dim for a parameter that counts those of the patch's faster dim; 0 means no
     layout.
     """
@@ -225,7 +227,7 @@ def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int
         if geometry.structure.passes_rows:
             loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
             local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
-        for k in geometry.structure.parted:
+        for k in geometry.structure.streamed_loops:
             for axis in geometry.structure.loops[k]:
                 local[axis] = np.where(np.equal(geometry.part, 0), axis.extent, least(geometry.part, axis.extent))
         for d in range(rank):

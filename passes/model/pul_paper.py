@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import Target
-from .counts import Features, PaperCounts
+from .feature_schema import Features, PaperCounts
 from .footprint import Count
 
 #: Bytes of an element of the paper's tensors.

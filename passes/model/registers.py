@@ -15,7 +15,7 @@ from attrs import frozen
 
 from ...ir import (
     MATH_MODES,
-    ORDERS,
+    SORT_ORDERS,
     WIDEST_BYTES,
     Expr,
     Read,
@@ -35,11 +35,11 @@ from ...ir import (
 )
 from ..lowering import main_read
 from .access import copied_width, running_axis
-from .atom_work import atom_work
 from .copies import copy_cost, steps_evenly
 from .footprint import Count, ceil_div, least, product
 from .geometry import Geometry
-from .tile_access import carried_vector, held_deep
+from .mma_work import mma_work
+from .tile_access import held_deep, register_staging_vector
 from .tiles import StagedTile
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
@@ -87,7 +87,7 @@ class Registers:
         """Return the registers needed beside `held` others."""
         return Registers(self.held + held, self.needed + held, self.expected + held)
 
-    def joined(self, other: Registers) -> Registers:
+    def maximum(self, other: Registers) -> Registers:
         """Return the maximum: segments run one after another."""
         pairs = ((self.held, other.held), (self.needed, other.needed), (self.expected, other.expected))
         return Registers(*(np.maximum(a, b) for a, b in pairs))
@@ -149,7 +149,7 @@ def _atom_registers(
     """Estimate a segment with matrix instructions: accumulators, twice where partial sums are promoted, and the
     fragments of a warp's step: one of each part, and those that are loaded ahead, besides the sources of several parts.
     """
-    work = atom_work(segment, geometry)
+    work = mma_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
     sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
@@ -189,13 +189,13 @@ def _stride_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str
     if not any(axis == loop[-1] for loop in geometry.structure.loops):
         return 0.0
     straight = np.logical_or(tile.turned, tile.halo) | steps_evenly(main, tensors[main.tensor].shape, tile, geometry)
-    trips = ceil_div(tile.count, geometry.threads * carried_vector(tile.expr, tile, geometry))
+    trips = ceil_div(tile.count, geometry.threads * register_staging_vector(tile.expr, tile, geometry))
     return np.where(straight, 0.0, STRIDED_WORD_REGISTERS * least(trips, MAX_COPY_ADDRESSES))
 
 
 def _staging_registers(tile: StagedTile, geometry: Geometry) -> Count:
     """Return the registers of register staging during the multiplication of a K block."""
-    width = carried_vector(tile.expr, tile, geometry)
+    width = register_staging_vector(tile.expr, tile, geometry)
     held = np.greater(width, 1) & np.greater(geometry.stages, 1)
     return np.where(held, STAGING_ELEMENT_REGISTERS * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
 
@@ -336,6 +336,6 @@ def _row(segment: Segment, geometry: Geometry) -> Count:
     for chunk in geometry.chunk:
         longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
     # Sorted elements are held with their place, in two registers, and beside it.
-    along = sum(4 if r.along in ORDERS else bool(r.along) for r in segment.reductions)
+    along = sum(4 if r.along in SORT_ORDERS else bool(r.along) for r in segment.reductions)
     rows = max(1, along, _shared_rows(segment))
     return np.where(resident_row(geometry), longest * product(geometry.thread) * float(rows), 0.0)

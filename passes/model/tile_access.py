@@ -43,7 +43,7 @@ def _vector_along(index: Index, geometry: Geometry) -> Count:
     return next((vector for dim, vector in dims if index == as_index(dim[-1])), 1)
 
 
-def carried_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
+def register_staging_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """Return the width of register staging's stores, 1 without it."""
     if not np.any(tile.carried):
         return np.int64(1)

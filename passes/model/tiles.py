@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from ...ir import Expr, FusedGroup, Index, Reduction, Segment, Var, dtype_of, expr_variables, operands, reads, variables
 from ..lowering import main_read
 from .footprint import Count, ceil_div, product
-from .geometry import CARRIED, Geometry
+from .geometry import REGISTER_STAGED_ORDER, Geometry
 
 
 @frozen
@@ -18,8 +18,8 @@ class StagedTile:
     """Staged operand, as arrays.
 
     `count` are a tile's elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box
-    of tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `carried` for
-    register staging; `size` are the bytes of an element.
+    of tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first,
+    `streamed_registers` for register staging; `size` are the bytes of an element.
     """
 
     reduction: int
@@ -45,7 +45,7 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
             count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
             turned = own_order(expr, reduction, geometry)
             nbytes = ceil_div(padded * geometry.stages * size, 16) * 16
-            carried = own_carried(expr, reduction, geometry)
+            carried = is_register_staged(expr, reduction, geometry)
             found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size, carried))
     return found
 
@@ -86,16 +86,16 @@ def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
     """
     if not np.any(geometry.order):
         return geometry.order
-    natural = np.where(np.equal(geometry.order, CARRIED), 0, geometry.order)
+    natural = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), 0, geometry.order)
     return np.where(np.equal(geometry.order, 2), int(_lies_deep(expr, reduction)), natural)
 
 
-def own_carried(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
+def is_register_staged(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
     """Return where an operand is staged through registers.
 
     The schedule asks for it, and memory runs along a reduced axis.
     """
-    return np.where(np.equal(geometry.order, CARRIED), int(_lies_deep(expr, reduction)), 0)
+    return np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), int(_lies_deep(expr, reduction)), 0)
 
 
 def _lies_deep(expr: Expr, reduction: Reduction) -> bool:

@@ -1,22 +1,21 @@
 """Space of a group's schedules: enumeration, pruning, hill climbing and choice."""
 
-from .atom_structures import atom_structures, computed_by_atoms
 from .check_schedules import check_schedule
-from .choose import FIRST, Candidate, assess, candidate_of, choose, choose_soon, first_points
-from .climb import Point, best_points, neighbours
-from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sampled, schedule_of, to_schedule
-from .legal_points import features_of, geometry_of
+from .choose import RANKED_POINTS, Candidate, assess, candidate_of, choose, choose_soon, first_points
+from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sample_batches, schedule_of, to_schedule
+from .hill_climbing import Point, best_points, neighbours
+from .mma_templates import is_mma_computable, mma_templates
 from .prune import proven_slower, score
-from .space import Space, make_space, segment_structures
+from .schedule_geometry import features_of, geometry_of
+from .space import Space, make_space, segment_templates
 
 __all__ = [
-    "FIRST",
+    "RANKED_POINTS",
     "Batch",
     "Candidate",
     "Point",
     "Space",
     "assess",
-    "atom_structures",
     "batches",
     "best_points",
     "candidate_of",
@@ -25,17 +24,18 @@ __all__ = [
     "choose_soon",
     "columns_at",
     "columns_of",
-    "computed_by_atoms",
     "evaluate",
     "features_of",
     "first_points",
     "geometry_of",
+    "is_mma_computable",
     "make_space",
+    "mma_templates",
     "neighbours",
     "proven_slower",
-    "sampled",
+    "sample_batches",
     "schedule_of",
     "score",
-    "segment_structures",
+    "segment_templates",
     "to_schedule",
 ]

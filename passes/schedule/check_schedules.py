@@ -15,7 +15,7 @@ from attrs import frozen
 
 from ...ir import (
     MATH_MODES,
-    MATRIX_ATOMS,
+    MMA_INSTRUCTIONS,
     FusedGroup,
     PassError,
     Reduction,
@@ -25,14 +25,31 @@ from ...ir import (
     SegmentSchedule,
     Target,
     TileDim,
-    axis_in_parts,
     operands,
-    parted_rows,
+    streamable_axis,
+    streamed_variables,
 )
-from ..lowering import BlockLayout, atom_faults, atom_operands, comes_in_parts, kept_reads, lay_out, may_meet, own_axes
+from ..lowering import (
+    BlockLayout,
+    cached_reads,
+    can_stream_rows,
+    index_axes,
+    is_scatter_only,
+    lay_out,
+    mma_faults,
+    mma_operands,
+)
 from ..model import Features, next_power
-from .knobs import RINGS_OF_ATOMS
-from .legal_points import Staged, features_of, least_block, least_chunk, shared_bytes, staged_tiles_of, staging_orders
+from .schedule_geometry import (
+    StagedOperand,
+    features_of,
+    least_block,
+    least_chunk,
+    shared_bytes,
+    staged_tiles_of,
+    staging_orders,
+)
+from .schedule_parameters import MMA_STAGES
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
 MAX_BODY = 4096
@@ -78,7 +95,7 @@ class Scheduled:
         return lay_out(self.group, self.schedule, self.target)
 
     @cached_property
-    def tiles(self) -> list[Staged]:
+    def tiles(self) -> list[StagedOperand]:
         """Tile of every staged operand, and the bytes of its buffers."""
         return staged_tiles_of(self.layout)
 
@@ -167,7 +184,7 @@ def check_chunks_fit(case: Scheduled) -> Iterator[str]:
 def check_atoms_known(case: Scheduled) -> Iterator[str]:
     """The matrix instruction of a reduction is in the table."""
     for name, _, loop, _ in case.loops:
-        if loop.atom and loop.atom not in MATRIX_ATOMS:
+        if loop.atom and loop.atom not in MMA_INSTRUCTIONS:
             yield f"{name}: '{loop.atom}' is no atom"
 
 
@@ -179,9 +196,9 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
     """
     for segment, schedule in case.segments:
         loop = schedule.atomic
-        if loop is None or loop.atom not in MATRIX_ATOMS:
+        if loop is None or loop.atom not in MMA_INSTRUCTIONS:
             continue
-        faults = atom_faults(loop, schedule.dims, schedule.lanes)
+        faults = mma_faults(loop, schedule.dims, schedule.lanes)
         yield from faults
         if len(segment.reductions) != 1:
             yield f"atom {loop.atom}: a segment with atoms has one reduction"
@@ -190,7 +207,7 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
 
 
 def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
-    if atom_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
+    if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
@@ -219,7 +236,7 @@ def check_rows_kept(case: Scheduled) -> Iterator[str]:
         if not schedule.kept:
             continue
         loops = {d for r in schedule.reductions for d in r.dims}
-        if len(loops) != 1 or not kept_reads(segment, (*case.group.shared, *case.group.constants)):
+        if len(loops) != 1 or not cached_reads(segment, (*case.group.shared, *case.group.constants)):
             yield f"{schedule.kept} elements of rows are kept that no two statements share"
         for loop in loops:
             if loop.trips == 1 or schedule.kept % loop.chunk or not 0 < schedule.kept <= loop.trips * loop.chunk:
@@ -249,7 +266,7 @@ def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
             yield f"rows are passed on by {schedule.threads} of {case.schedule.threads} threads"
         parts = {(d.trips > 1, d.chunk) for r in schedule.reductions for d in r.dims}
         later = [d.chunk for r in case.schedule.segments[-1].reductions for d in r.dims]
-        if len(parts) > 1 or any(parted and not comes_in_parts(case.group) for parted, _ in parts):
+        if len(parts) > 1 or any(parted and not can_stream_rows(case.group) for parted, _ in parts):
             yield "rows come in parts whose sums cannot be scaled again"
         elif any(parted and chunk % other for parted, chunk in parts for other in later):
             yield f"rows come in parts that are no whole chunks of {later}"
@@ -257,11 +274,11 @@ def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
 
 def check_parts_whole(case: Scheduled) -> Iterator[str]:
     """Streamed parts are whole numbers of the later loops' chunks."""
-    axis = axis_in_parts(case.group)
+    axis = streamable_axis(case.group)
     if axis is None or len(case.schedule.segments) < 2:
         return
     tile, last = case.schedule.segments[0].dims[axis], case.schedule.segments[-1]
-    rows = parted_rows(case.group)
+    rows = streamed_variables(case.group)
     along = [d for r in last.reductions for d in r.dims if rows & {*d.axes}]
     chunks = [d.chunk for d in along]
     broken = any(tile.block % d.chunk or len(d.axes) > 1 for d in along)
@@ -281,10 +298,10 @@ def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
             yield f"turns {[d.turns for d in schedule.dims]}, where values meet: {schedule.meets}"
         if not schedule.meets:
             continue
-        if not may_meet(segment):
+        if not is_scatter_only(segment):
             yield "values meet that are not combined in memory, or not by them alone"
             continue
-        own = own_axes(segment, case.group)
+        own = index_axes(segment, case.group)
         if any(0 < len(own & {*d.axes}) < len(d.axes) for d in schedule.dims) or any(own & {*d.axes} for d in turned):
             yield "a tile dim has axes that name an element by themselves, and others, or is taken in turns"
 
@@ -293,8 +310,8 @@ def check_staging_known(case: Scheduled) -> Iterator[str]:
     """Pipelines have a few stages, and staged operands are distinct."""
     held = [r.name for segment, _ in case.segments for r in segment.reductions]
     for name, reduction, loop, _ in case.loops:
-        if not 1 <= loop.stages <= RINGS_OF_ATOMS[-1]:
-            yield f"{name}: {loop.stages} stages, expected 1 to {RINGS_OF_ATOMS[-1]}"
+        if not 1 <= loop.stages <= MMA_STAGES[-1]:
+            yield f"{name}: {loop.stages} stages, expected 1 to {MMA_STAGES[-1]}"
         chosen, count = [s.operand for s in loop.staging], len(operands(reduction, held))
         if len(set(chosen)) != len(chosen) or any(not 0 <= o < count for o in chosen):
             yield f"{name}: staged operands {chosen} are not distinct positions below {count}"

@@ -23,17 +23,17 @@ from ...ir import (
     substitute_expr,
     substitute_guards,
 )
-from ..model import NUMBERS, Bound, Features, bound, limiting
-from .climb import Point, best_points
-from .enumerate import columns_of, sampled, schedule_of, to_schedule
-from .legal_points import features_of
+from ..model import NUMBERS, Bound, Features, limiting, lower_bound
+from .enumerate import columns_of, sample_batches, schedule_of, to_schedule
+from .hill_climbing import Point, best_points
 from .prune import score
+from .schedule_geometry import features_of
 from .space import Space, make_space
 
 #: Samples of each template where time is short.
 MAX_SOON_SAMPLES = 1024
 #: Candidates that are ranked for a search with measurements.
-FIRST = 12
+RANKED_POINTS = 12
 
 
 @frozen
@@ -73,7 +73,9 @@ def choose(group: FusedGroup, target: Target, model: str = "bound", count: int =
     return [candidate_of(space, point) for point in points]
 
 
-def first_points(group: FusedGroup, target: Target, model: str = "bound", count: int = FIRST) -> tuple[Point, ...]:
+def first_points(
+    group: FusedGroup, target: Target, model: str = "bound", count: int = RANKED_POINTS
+) -> tuple[Point, ...]:
     """Return the best `count` legal points of a group by a model.
 
     `choose` returns their candidates; equal groups are searched once.
@@ -95,7 +97,7 @@ def choose_soon(group: FusedGroup, target: Target) -> Candidate:
     """
     space = make_space(group, target, coarse=True)
     best: tuple[float, int] | None = None
-    for batch in sampled(space, MAX_SOON_SAMPLES):
+    for batch in sample_batches(space, MAX_SOON_SAMPLES):
         scores = np.where(batch.legal, score(batch, space, "bound"), inf)
         place = int(np.argmin(scores))
         if scores[place] < (inf if best is None else best[0]):
@@ -164,8 +166,8 @@ def _segment_key(segment: Segment, names: Mapping[str, str]) -> tuple[object, ..
 
 def candidate_of(space: Space, point: Point) -> Candidate:
     """Return the candidate of a point of a group's full space."""
-    structure = space.structures[point.structure]
-    columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.knobs else {}
+    structure = space.templates[point.structure]
+    columns = columns_of(structure, np.asarray([point.places], dtype=np.int64)) if structure.parameters else {}
     values = {name: int(column[0]) for name, column in columns.items()}
     schedule = schedule_of(space.group, structure, values, space.target.warp_size)
     return assess(space.group, schedule, space.target, point.score)
@@ -177,7 +179,7 @@ def assess(group: FusedGroup, schedule: Schedule, target: Target, score: float |
     Its score is the bound where none is given.
     """
     features = features_of(group, schedule, target)
-    found = bound(features, target)
+    found = lower_bound(features, target)
     time = float(found.time)
     return Candidate(schedule, time, limiting(found), _numbers(features, found), time if score is None else score)
 

@@ -25,23 +25,23 @@ from ...ir import (
 )
 from ..lowering import FRAGMENT_SETS
 from ..model import (
-    CARRIED,
+    REGISTER_STAGED_ORDER,
     Columns,
     Count,
     Features,
     Geometry,
-    Structure,
+    ScheduleTemplate,
     coordinate_count,
     count_features,
     distinct_values,
     geometries,
+    is_register_staged,
     next_power,
-    own_carried,
     own_order,
     own_pad,
 )
 from .check_schedules import MAX_BODY
-from .legal_points import least_block, least_chunk
+from .schedule_geometry import least_block, least_chunk
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
@@ -70,7 +70,7 @@ class Batch:
     given, those with these numbers counted from `start`.
     """
 
-    structure: Structure
+    structure: ScheduleTemplate
     start: int
     size: int
     columns: Columns
@@ -97,14 +97,14 @@ class Batch:
         return np.asarray(np.logical_not(self.flat(bad)))
 
 
-def mesh(structure: Structure, part: SpaceSlice) -> dict[str, Count]:
+def mesh(structure: ScheduleTemplate, part: SpaceSlice) -> dict[str, Count]:
     """Return the parameters of a slice as an open mesh.
 
     It consists of arrays that broadcast to all its points.
     """
-    rank = len(structure.knobs)
+    rank = len(structure.parameters)
     columns: dict[str, Count] = {}
-    for axis, knob in enumerate(structure.knobs):
+    for axis, knob in enumerate(structure.parameters):
         table = np.asarray(knob.values, dtype=np.int64)
         if axis < len(part.fixed):
             table = table[part.fixed[axis] : part.fixed[axis] + 1]
@@ -115,7 +115,7 @@ def mesh(structure: Structure, part: SpaceSlice) -> dict[str, Count]:
     return columns
 
 
-def slices(structure: Structure) -> Iterator[SpaceSlice]:
+def slices(structure: ScheduleTemplate) -> Iterator[SpaceSlice]:
     """Yield the points of a template in order, in slices.
 
     A slice has at most about `BATCH` points.
@@ -134,17 +134,17 @@ def slices(structure: Structure) -> Iterator[SpaceSlice]:
             start += (last - first) * inner
 
 
-def columns_at(structure: Structure, points: np.ndarray[Any, Any]) -> dict[str, Count]:
+def columns_at(structure: ScheduleTemplate, points: np.ndarray[Any, Any]) -> dict[str, Count]:
     """Return the parameters of the points with the given numbers."""
-    if not structure.knobs:
+    if not structure.parameters:
         return {}
     return columns_of(structure, np.stack(np.unravel_index(points, structure.shape), axis=1))
 
 
-def columns_of(structure: Structure, places: np.ndarray[Any, Any]) -> dict[str, Count]:
+def columns_of(structure: ScheduleTemplate, places: np.ndarray[Any, Any]) -> dict[str, Count]:
     """Return the parameters of points given as rows of positions."""
     columns: dict[str, Count] = {}
-    for axis, knob in enumerate(structure.knobs):
+    for axis, knob in enumerate(structure.parameters):
         table = np.asarray(knob.values, dtype=np.int64)[places[:, axis]]
         columns.update({name: table[:, place] for place, name in enumerate(knob.names)})
     return columns
@@ -193,7 +193,7 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
     for d, dim in enumerate(parts.dims):
         limit = max(next_power(prod(a.extent for a in dim)), least_block(parts.atom, parts.rows, parts.columns, d))
         if not parts.shared:
-            block = geometry.block[d] * geometry.turns if d == parts.meets else geometry.block[d]
+            block = geometry.block[d] * geometry.turns if d == parts.scatter_dim else geometry.block[d]
             reasons["extent"] = np.logical_or(reasons["extent"], block > limit)
         if geometry.warp:
             uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
@@ -205,9 +205,9 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
     if parts.stages_any:
-        odd = np.equal(geometry.order, CARRIED) & np.not_equal(geometry.pad % 2, 0)
+        odd = np.equal(geometry.order, REGISTER_STAGED_ORDER) & np.not_equal(geometry.pad % 2, 0)
         reasons["carried"] = np.logical_or(reasons["carried"], odd)
-    if parts.keeps:
+    if parts.caches_rows:
         reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
     for k in parts.whole:
         held = np.equal(geometry.trips[k], 1) & np.greater(geometry.lanes, 1)
@@ -234,7 +234,7 @@ def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
 def _uneven_turns(first: Geometry, last: Geometry) -> Count:
     """Return where a part of the last segment's input is no tile of the first one, or no whole number of chunks."""
     uneven: Count = np.not_equal(first.block[last.structure.parts], last.part)
-    for k in last.structure.parted:
+    for k in last.structure.streamed_loops:
         uneven = uneven | np.not_equal(last.part % last.chunk[k], 0)
     return uneven & np.greater(last.part, 0)
 
@@ -245,7 +245,7 @@ def _pointless(geometry: Geometry) -> Count:
 
 
 def evaluate(
-    space: Space, structure: Structure, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None
+    space: Space, structure: ScheduleTemplate, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None
 ) -> Batch:
     """Count the features of points and check them."""
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
@@ -259,31 +259,31 @@ def evaluate(
 def batches(space: Space) -> Iterator[Batch]:
     """Yield all points of a space in order, in cache-sized batches."""
     start = 0
-    for structure in space.structures:
+    for structure in space.templates:
         for part in slices(structure):
             yield evaluate(space, structure, mesh(structure, part), start + part.start)
         start += structure.size
 
 
-def sampled(space: Space, most: int) -> Iterator[Batch]:
+def sample_batches(space: Space, most: int) -> Iterator[Batch]:
     """Yield a fixed sample of at most `most` points per template.
 
     Smaller templates contribute all points.
     """
     start = 0
-    for structure in space.structures:
+    for structure in space.templates:
         points = _sample(structure, most)
         yield evaluate(space, structure, columns_at(structure, points), start, points)
         start += structure.size
 
 
-def promising(space: Space, most: int) -> Iterator[Batch]:
+def sample_possible_batches(space: Space, most: int) -> Iterator[Batch]:
     """Yield the sample of `sampled` with possible sizes.
 
     Points whose sizes alone break a rule are left out, except for one where all do.
     """
     start = 0
-    for structure in space.structures:
+    for structure in space.templates:
         points = _sample(structure, most)
         columns = columns_at(structure, points)
         sizes = geometries(space.group, structure, columns, space.target.warp_size)
@@ -296,7 +296,7 @@ def promising(space: Space, most: int) -> Iterator[Batch]:
         start += structure.size
 
 
-def _sample(structure: Structure, most: int) -> np.ndarray[Any, Any]:
+def _sample(structure: ScheduleTemplate, most: int) -> np.ndarray[Any, Any]:
     """Return the numbers of all points of a template, or of a fixed sample."""
     if structure.size <= most:
         return np.arange(structure.size)
@@ -330,7 +330,7 @@ def illegal_histogram(space: Space) -> dict[str, int]:
 def to_schedule(space: Space, point: int) -> Schedule:
     """Return the schedule of a point of the space."""
     rest = point
-    for structure in space.structures:
+    for structure in space.templates:
         if rest < structure.size:
             values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([rest])).items()}
             return schedule_of(space.group, structure, values, space.target.warp_size)
@@ -338,7 +338,7 @@ def to_schedule(space: Space, point: int) -> Schedule:
     raise IndexError(f"point {point} of a space of {space.size}")
 
 
-def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, int], warp_size: int) -> Schedule:
+def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[str, int], warp_size: int) -> Schedule:
     """Return the schedule of a template's parameter values."""
     sizes = geometries(group, structure, values, warp_size)
     parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
@@ -348,7 +348,7 @@ def schedule_of(group: FusedGroup, structure: Structure, values: Mapping[str, in
 def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    turns = [int(geometry.turns) if d == structure.meets else 1 for d in range(len(structure.dims))]
+    turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
     dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
     reductions = []
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
@@ -375,7 +375,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         warp,
         bool(warp),
         int(geometry.kept),
-        structure.meets >= 0,
+        structure.scatter_dim >= 0,
     )
 
 
@@ -384,7 +384,7 @@ def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: 
     reduction = segment.reductions[position]
     expr = operands(reduction, [r.name for r in segment.reductions])[operand]
     pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
-    order, carried = _order(segment, geometry, position, operand), own_carried(expr, reduction, geometry)
+    order, carried = _order(segment, geometry, position, operand), is_register_staged(expr, reduction, geometry)
     return Staging(operand, order, int(pad), bool(geometry.cached), bool(carried))
 
 

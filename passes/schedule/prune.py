@@ -9,8 +9,8 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import Target, UsageError
-from ..model import bound, conflict_factor, pul, rank
-from .enumerate import Batch, batches, sampled
+from ..model import conflict_factor, estimate_time, lower_bound, pul
+from .enumerate import Batch, batches, sample_batches
 from .space import Space
 
 #: A space of more points than this is represented by a fixed sample.
@@ -35,9 +35,9 @@ class Pruned:
 
 
 def _by_bound(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
-    found = bound(batch.features, space.target)
+    found = lower_bound(batch.features, space.target)
     conflicts = conflict_factor(space.group, batch.sizes, space.target) if space.target.banked else 1.0
-    return batch.flat(rank(batch.features, found, space.target, conflicts)).astype(np.float64)
+    return batch.flat(estimate_time(batch.features, found, space.target, conflicts)).astype(np.float64)
 
 
 def _by_paper(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
@@ -95,7 +95,7 @@ def proven_slower(batch: Batch, target: Target, best: float) -> np.ndarray[Any, 
 
     Their lower bound is above it.
     """
-    return np.asarray(batch.flat(bound(batch.features, target).time) > best)
+    return np.asarray(batch.flat(lower_bound(batch.features, target).time) > best)
 
 
 def _numbers(batch: Batch) -> np.ndarray[Any, Any]:
@@ -107,4 +107,4 @@ def _numbers(batch: Batch) -> np.ndarray[Any, Any]:
 def _all_or_sample(space: Space) -> Iterator[Batch] | Iterable[Batch]:
     if space.size <= MAX_ENUMERATED_POINTS:
         return batches(space)
-    return sampled(space, SAMPLED_POINTS)
+    return sample_batches(space, SAMPLED_POINTS)

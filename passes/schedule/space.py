@@ -21,20 +21,29 @@ from ...ir import (
     Segment,
     Target,
     Var,
+    has_dependent_sizes,
     is_affine,
     is_contraction,
     longest_vector,
     operands,
     reads,
-    sizes_depend,
-    takes_parts,
+    required_streamed_axis,
     variables,
 )
-from ..lowering import comes_in_parts, kept_reads, may_meet, own_axes
-from ..model import Knob, SegmentStructure, Structure, axis_classes, class_runs, group_work, is_matrix_like, turned_dim
-from .atom_structures import atom_structures
-from .knobs import fitting, launch_knobs, segment_knobs, thinned
-from .legal_points import parted, whole_loops
+from ..lowering import cached_reads, can_stream_rows, index_axes, is_scatter_only
+from ..model import (
+    ScheduleParameter,
+    ScheduleTemplate,
+    SegmentTemplate,
+    axis_classes,
+    class_runs,
+    group_work,
+    is_matrix_like,
+    scatter_tile_dim,
+)
+from .mma_templates import mma_templates
+from .schedule_geometry import whole_loops, with_streamed_input
+from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 
 #: Elements of a row that a thread always has registers for.
 HELD_IN_REGISTERS = 8
@@ -49,7 +58,7 @@ class Space:
 
     group: FusedGroup
     target: Target
-    structures: tuple[Structure, ...]
+    templates: tuple[ScheduleTemplate, ...]
     work: tuple[float, float] = field(init=False)
 
     @work.default
@@ -59,7 +68,7 @@ class Space:
     @property
     def size(self) -> int:
         """Number of points, legal or not."""
-        return sum(s.size for s in self.structures)
+        return sum(s.size for s in self.templates)
 
 
 def stageable(segment: Segment, reduction: Reduction, shared: Iterable[str]) -> tuple[int, ...]:
@@ -102,7 +111,7 @@ def _staging_choices(segment: Segment, shared: Sequence[str], matrix: bool) -> l
     return list(dict.fromkeys(found))
 
 
-def segment_structures(group: FusedGroup, position: int, target: Target) -> list[SegmentStructure]:
+def segment_templates(group: FusedGroup, position: int, target: Target) -> list[SegmentTemplate]:
     """Return the templates of one segment that a target supports."""
     segment = group.segments[position]
     written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
@@ -110,30 +119,30 @@ def segment_structures(group: FusedGroup, position: int, target: Target) -> list
     separate = tuple((a,) for a in segment.axes)
     if not segment.reductions:
         shapes = [separate] if written or reads_shared else _pointwise_dims(segment)
-        found = [SegmentStructure(d, (), (), (), shared=written) for d in shapes]
-        return [*found, *_meeting(group, segment, target)] if may_meet(segment) else found
+        found = [SegmentTemplate(d, (), (), (), shared=written) for d in shapes]
+        return [*found, *_meeting(group, segment, target)] if is_scatter_only(segment) else found
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
         dims = separate if reads_shared or written else _flat(segment)
         whole = () if written else whole_loops(segment, reduces)
-        streams = bool(written) and comes_in_parts(group)
+        streams = bool(written) and can_stream_rows(group)
         keeps = not whole and not written and _keeps(group, segment, loops, target)
-        return [SegmentStructure(dims, loops, reduces, none, lanes=True, shared=written, keeps=keeps, whole=whole,
+        return [SegmentTemplate(dims, loops, reduces, none, lanes=True, shared=written, caches_rows=keeps, whole=whole,
                                  streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, separate, target)
-    if position and (axis := takes_parts(group)) is not None:
-        found = [parted(structure, group, axis) for structure in found]
-    return found if written or reads_shared else [*found, *atom_structures(group, segment, target)]
+    if position and (axis := required_streamed_axis(group)) is not None:
+        found = [with_streamed_input(structure, group, axis) for structure in found]
+    return found if written or reads_shared else [*found, *mma_templates(group, segment, target)]
 
 
-def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentStructure]:
+def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
     """Return the template of a privatised scatter, where shared memory has room for all bins."""
-    own = own_axes(segment, group)
+    own = index_axes(segment, group)
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
-    turned, type_ = turned_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
+    turned, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
     least = type_.nbytes // prod(a.extent for a in own)
-    return [SegmentStructure(dims, (), (), (), meets=turned)] if turned >= 0 and least <= target.MAX_shared else []
+    return [SegmentTemplate(dims, (), (), (), scatter_dim=turned)] if turned >= 0 and least <= target.MAX_shared else []
 
 
 def _reduction_structures(
@@ -143,10 +152,10 @@ def _reduction_structures(
     reads_shared: bool,
     separate: tuple[tuple[Var, ...], ...],
     target: Target,
-) -> list[SegmentStructure]:
+) -> list[SegmentTemplate]:
     matrix = is_matrix_like(segment)
     runs = class_runs(segment)
-    found: list[SegmentStructure] = []
+    found: list[SegmentTemplate] = []
     layouts = [(separate, False), (runs, True), (runs, False)]
     for (dims, flat), staged in cartesian(layouts, _staging_choices(segment, group.shared, matrix)):
         if (dims != separate and (written or reads_shared)) or (any(staged) and dims == runs != separate and not flat):
@@ -155,12 +164,12 @@ def _reduction_structures(
             continue
         loops, reduces = _loops(segment, flat)
         patch = _patch(segment, dims) if any(staged) and matrix else ()
-        found.append(SegmentStructure(dims, loops, reduces, staged, shared=written, patch=patch))
+        found.append(SegmentTemplate(dims, loops, reduces, staged, shared=written, patch=patch))
     if not written and not reads_shared:
         loops, reduces = _loops(segment, flat=True)
         dims, none = runs if matrix else _flat(segment), tuple(() for _ in reduces)
         found.append(
-            SegmentStructure(dims, loops, reduces, none, lanes=True, keeps=_keeps(group, segment, loops, target))
+            SegmentTemplate(dims, loops, reduces, none, lanes=True, caches_rows=_keeps(group, segment, loops, target))
         )
     return list(dict.fromkeys(found))
 
@@ -168,7 +177,7 @@ def _reduction_structures(
 def _keeps(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
     """Return whether shared memory may cache shared rows: where a block's threads would hold too much."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
-    return target.lockstep and long and bool(kept_reads(segment, (*group.shared, *group.constants)))
+    return target.lockstep and long and bool(cached_reads(segment, (*group.shared, *group.constants)))
 
 
 def _flat(segment: Segment) -> tuple[tuple[Var, ...], ...]:
@@ -202,7 +211,7 @@ def make_space(
     group: FusedGroup,
     target: Target,
     coarse: bool = False,
-    combinations: Iterable[tuple[SegmentStructure, ...]] | None = None,
+    combinations: Iterable[tuple[SegmentTemplate, ...]] | None = None,
 ) -> Space:
     """Derive the space of a group.
 
@@ -213,26 +222,26 @@ def make_space(
     found = []
     widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
     if combinations is None:
-        combinations = cartesian(*(segment_structures(group, k, target) for k in range(len(group.segments))))
+        combinations = cartesian(*(segment_templates(group, k, target) for k in range(len(group.segments))))
     for combination in combinations:
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = tuple(
             k for s, structure in enumerate(combination) for k in _knobs(group, s, structure, target, coarse, widest)
-        ) + launch_knobs(combination, target, coarse)
-        found += [Structure(tuple(combination), index, knobs) for index in tables]
+        ) + launch_parameters(combination, target, coarse)
+        found += [ScheduleTemplate(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
 
 
 def _knobs(
-    group: FusedGroup, position: int, structure: SegmentStructure, target: Target, coarse: bool, widest: int
-) -> Iterable[Knob]:
+    group: FusedGroup, position: int, structure: SegmentTemplate, target: Target, coarse: bool, widest: int
+) -> Iterable[ScheduleParameter]:
     """Return the parameters of a segment, fewer for one of many in a thinned space."""
-    found = segment_knobs(group.segments[position], structure, f"s{position}.", target, coarse, widest)
-    if not sizes_depend(group):
+    found = segment_parameters(group.segments[position], structure, f"s{position}.", target, coarse, widest)
+    if not has_dependent_sizes(group):
         return found
-    found = fitting(group.segments[position], structure, found)
-    return thinned(group.segments[position], structure, found) if coarse else found
+    found = fit_parameters(group.segments[position], structure, found)
+    return thin_parameters(group.segments[position], structure, found) if coarse else found
 
 
-def _may_use_table(structures: Iterable[SegmentStructure]) -> bool:
+def _may_use_table(structures: Iterable[SegmentTemplate]) -> bool:
     return any(len(loop) > 1 for s in structures for loop in s.loops if s.stages_any)

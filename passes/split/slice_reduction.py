@@ -57,7 +57,7 @@ def slice_reduction(group: FusedGroup, slices: int) -> FusedGroup | None:
     return evolve(group, segments=(first, second), tensors=types, shared=(name,))
 
 
-def slicings(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
+def slice_candidates(group: FusedGroup, target: Target) -> dict[int, FusedGroup]:
     """Return the sliced groups that may replace a group, by slices.
 
     Only contractions that may be split are sliced, with enough terms for each slice.

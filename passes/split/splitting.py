@@ -10,7 +10,7 @@ from attrs import evolve, field, frozen
 from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
-from .slice_reduction import slice_reduction, slicings
+from .slice_reduction import slice_candidates, slice_reduction
 from .split_reduction import candidates, split_reduction
 
 
@@ -37,8 +37,8 @@ class Splitting:
     """Cost of groups with their best division.
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
-    else the parts have to take less than the part `worth` of the whole by the model. Slices replace a group only where
-    both were timed.
+    else the parts have to take less than the part `min_gain` of the whole by the model. Slices replace a group only
+    where both were timed.
     """
 
     evaluator: GroupEvaluator
@@ -74,7 +74,7 @@ class Splitting:
         else:
             split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
             known = all(map(self.timed, halves if split else (group,)))
-        return (parts, Division(parts=self.most_useful(group)), known) if split else (whole, WHOLE, known)
+        return (parts, Division(parts=self.best_part_count(group)), known) if split else (whole, WHOLE, known)
 
     def division(self, group: FusedGroup) -> Division:
         """Return the fastest division, none where no kernel computes the group."""
@@ -83,7 +83,7 @@ class Splitting:
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the fastest kernels of a group: whole, split or sliced."""
-        return _canonical_groups(divided(group, self.division(group)))
+        return _canonical_groups(divide(group, self.division(group)))
 
     def contenders(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the groups to time before a group's division is chosen.
@@ -99,13 +99,13 @@ class Splitting:
         """Return the sliced group for each number of slices worth comparing."""
         key = form_key(group)
         if key not in self.sliced:
-            sliced = slicings(group, self.target)
+            sliced = slice_candidates(group, self.target)
             self.sliced[key] = dict(zip(sliced, _canonical_groups(sliced.values()), strict=True))
         return self.sliced[key]
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that replace a group, none without gain."""
-        parts = self.most_useful(group)
+        parts = self.best_part_count(group)
         return self._halves(group, parts) if parts > 1 else ()
 
     def _halves(self, group: FusedGroup, parts: int) -> tuple[FusedGroup, ...]:
@@ -117,7 +117,7 @@ class Splitting:
             self.halved[key] = _canonical_groups(split_reduction(group, parts) or ())
         return self.halved[key]
 
-    def most_useful(self, group: FusedGroup) -> int:
+    def best_part_count(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model.
 
         Fewer parts are tried as long as they help.
@@ -146,7 +146,7 @@ def _canonical_groups(groups: Iterable[FusedGroup]) -> tuple[FusedGroup, ...]:
     return tuple(canonical_names(group)[0] for group in groups)
 
 
-def divided(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
+def divide(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
     """Return the kernels of a group with its reduction divided.
 
     The group itself is returned where that is impossible.
@@ -168,7 +168,7 @@ def split_groups(
     types: dict[str, TensorType] = {}
     result: list[Group] = []
     for group in groups:
-        forms = divided(group.form, division_of(group.form))
+        forms = divide(group.form, division_of(group.form))
         if forms == (group.form,):
             result.append(group)
             continue

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 720, 240
 #: Margins in pixels, with the numbers of the axes: left, below, and on the other two sides.
-LEFT, BELOW, MARGIN = 70, 34, 12
+LEFT_MARGIN, BOTTOM_MARGIN, MARGIN = 70, 34, 12
 TICKS = 5
 
 
@@ -36,8 +36,8 @@ def chart(lines: Sequence[StepCurve], x: str, y: str) -> Markup:
 
     def place(px: float, py: float) -> tuple[float, float]:
         return (
-            LEFT + (WIDTH - LEFT - MARGIN) * px / right,
-            HEIGHT - BELOW - (HEIGHT - BELOW - MARGIN) * py / top,
+            LEFT_MARGIN + (WIDTH - LEFT_MARGIN - MARGIN) * px / right,
+            HEIGHT - BOTTOM_MARGIN - (HEIGHT - BOTTOM_MARGIN - MARGIN) * py / top,
         )
 
     drawn = [_grid(place(0, value), f"{value:g}", level=True) for value in up]
@@ -53,7 +53,7 @@ def chart(lines: Sequence[StepCurve], x: str, y: str) -> Markup:
     ]
     drawn += [
         Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH - MARGIN, HEIGHT - 4, x),
-        Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 4, MARGIN + 2, y),
+        Markup('<text x="{}" y="{}">{}</text>').format(LEFT_MARGIN + 4, MARGIN + 2, y),
     ]
     return Markup('<svg viewBox="0 0 {} {}" class="chart" role="img">{}</svg>').format(
         WIDTH, HEIGHT, Markup("").join(drawn)
@@ -82,7 +82,7 @@ def _steps(line: StepCurve, end: float) -> list[tuple[float, float]]:
 def _grid(place: tuple[float, float], label: str, level: bool) -> Markup:
     px, py = place
     end = (WIDTH - MARGIN, py) if level else (px, MARGIN)
-    at = (LEFT - 6, py + 4, "end") if level else (px, py + 16, "middle")
+    at = (LEFT_MARGIN - 6, py + 4, "end") if level else (px, py + 16, "middle")
     return Markup(
         '<line class="grid" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>'
         '<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>'

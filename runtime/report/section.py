@@ -14,15 +14,15 @@ from ..plan import Plan
 from ..plan_document import plain
 from ..verify import Comparison
 from .chart import StepCurve, chart
+from .dependency_arcs import ROW, WIDTH, arcs
 from .page import TEMPLATES
-from .picture import ROW, WIDTH, arcs
 
 #: Records of a group that the page shows outside of the table of its facts.
 _SHOWN_SEPARATELY = ("merges", "parts")
 
 
 @frozen
-class Tried:
+class CandidateOutcome:
     """Measured candidate of a kernel.
 
     It has its schedule as text, its outcome, and the seconds, if it ran.
@@ -46,7 +46,7 @@ class Evidence:
     times: Sequence[Timing] = ()
     resources: Mapping[int, Mapping[str, object]] = field(factory=dict)
     curve: Sequence[StepCurve] = ()
-    trials: Mapping[str, Sequence[Tried]] = field(factory=dict)
+    trials: Mapping[str, Sequence[CandidateOutcome]] = field(factory=dict)
     search: Mapping[str, object] = field(factory=dict)
 
 
@@ -139,7 +139,7 @@ def _launch(
     }
 
 
-def _trial(trial: Tried) -> Mapping[str, str]:
+def _trial(trial: CandidateOutcome) -> Mapping[str, str]:
     shown = "" if trial.seconds is None else f"{trial.seconds * 1e6:.2f}"
     return {"time": shown, "outcome": trial.outcome, "schedule": trial.schedule}
 

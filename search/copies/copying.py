@@ -35,14 +35,14 @@ def serve_copies(requests: socket.socket, module: str, ready: Callable[[], objec
     `ready` is called once requests are accepted.
     """
     with suppress(Exception):  # a worker that needs the module reports the same error
-        getattr(import_module(module), "before_copies", lambda: None)()
+        getattr(import_module(module), "before_forks", lambda: None)()
     gc.freeze()
     ready()
-    Copying(requests).run()
+    ForkLoop(requests).run()
 
 
 @define
-class Copying:
+class ForkLoop:
     """Fork this process once for each request.
 
     `running` has the receiver of each child's exit code.
@@ -68,9 +68,9 @@ class Copying:
                 os.read(self._woken, WAKEUP_BYTES)
                 self._report_exits()
             if self.requests in ready:
-                asked = self._answer()
+                asked = self._serve_request()
 
-    def _answer(self) -> bool:
+    def _serve_request(self) -> bool:
         """Fork a child for a request; return whether there was one."""
         message, numbers, _, _ = socket.recv_fds(self.requests, REQUEST, CONNECTIONS)
         if not message:

@@ -1,12 +1,12 @@
 """Tuning database: a SQLite file with all measurements, failures included.
 
-A *problem* is a kernel on a machine (`Problem.description`), a *trial* one schedule of it. Several processes may share
-the file (WAL). A damaged file is set aside and a new one begun, with a notice: results can be measured again. Results
-of other machines are hints only.
+A *problem* is a kernel on a machine (`TuningTask.description`), a *trial* one schedule of it. Several processes may
+share the file (WAL). A damaged file is set aside and a new one begun, with a notice: results can be measured again.
+Results of other machines are hints only.
 """
 
-from .explained import explain, summary_of
-from .stored import OUTCOMES, KernelTime, Result, Trial, Winner
+from .records import OUTCOMES, KernelTime, Measurement, Result, Winner
+from .report import explain, summary_of
 from .tables import Database
 from .user import FILE, database_path, open_database, remove_database
 
@@ -15,8 +15,8 @@ __all__ = [
     "OUTCOMES",
     "Database",
     "KernelTime",
+    "Measurement",
     "Result",
-    "Trial",
     "Winner",
     "database_path",
     "explain",

@@ -100,7 +100,7 @@ class DatabaseFile:
             raise BackendError(f"tuning database {self.path}: {error}", hint="cuts cache clear removes it") from error
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Run a block as one transaction; a failure undoes its changes."""
         with self.errors() as db:
             db.execute("begin immediate")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from attrs import astuple, evolve
 
-from ..decisions import DecidedGraph
-from ..problem import Problem, trial_key
-from .stored import ANSWER_KINDS, TRIAL_KINDS, WINNER_KINDS, Result, Trial, Winner, fits
+from ..decisions import DecisionRecord
+from ..tuning_task import TuningTask, measurement_key
+from .records import ANSWER_KINDS, TRIAL_KINDS, WINNER_KINDS, Measurement, Result, Winner, fits
 from .versions import VersionedFile
 
 #: Join with the sources that this version prints.
@@ -25,7 +25,7 @@ class Database(VersionedFile):
 
     # ---- tuning tasks
 
-    def winner(self, problem: Problem) -> Winner | None:
+    def winner(self, problem: TuningTask) -> Winner | None:
         """Return the winner of a finished search, None without one."""
         with self.errors() as db:
             row = db.execute(
@@ -34,7 +34,7 @@ class Database(VersionedFile):
             ).fetchone()
         return Winner(*row) if row and fits(row, WINNER_KINDS) else None
 
-    def finish(self, problem: Problem, winner: Winner) -> None:
+    def finish(self, problem: TuningTask, winner: Winner) -> None:
         """Store the winner of a finished search."""
         self.register(problem)
         with self.errors() as db:
@@ -45,7 +45,7 @@ class Database(VersionedFile):
                 (problem.label, *astuple(winner), time.time(), problem.key),
             )
 
-    def register(self, problem: Problem) -> None:
+    def register(self, problem: TuningTask) -> None:
         """Store a task, so that its key can be explained."""
         with self.errors() as db:
             db.execute(
@@ -53,7 +53,7 @@ class Database(VersionedFile):
                 (problem.key, problem.description, problem.work, problem.label, time.time()),
             )
 
-    def evict(self, problem: Problem) -> None:
+    def invalidate(self, problem: TuningTask) -> None:
         """Mark the search of a task with an invalid result as unfinished.
 
         The result stays as a hint. An offered result from another machine replaces it.
@@ -67,7 +67,7 @@ class Database(VersionedFile):
 
     # ---- measurements
 
-    def trials(self, problem: Problem) -> list[Trial]:
+    def measurements(self, problem: TuningTask) -> list[Measurement]:
         """Return all measurements of a task by score, with their validity."""
         with self.errors() as db:
             rows = db.execute(
@@ -76,17 +76,17 @@ class Database(VersionedFile):
                 (self.version, problem.key),
             ).fetchall()
         known = {1: True, 0: False}
-        return [evolve(Trial(*row), holds=known.get(holds)) for *row, holds in rows if fits(row, TRIAL_KINDS)]
+        return [evolve(Measurement(*row), holds=known.get(holds)) for *row, holds in rows if fits(row, TRIAL_KINDS)]
 
-    def recorded(self, work: str) -> list[Trial]:
+    def measurements_of_work(self, work: str) -> list[Measurement]:
         """Return all measurements of the same work on any machine, oldest first."""
         joined = "trials join problems on problems.key = trials.problem"
         query = f"select {_TRIAL} from {joined} where work = ? order by trials.at"
         with self.errors() as db:
             rows = db.execute(query, (work,)).fetchall()
-        return [Trial(*row) for row in rows if fits(row, TRIAL_KINDS)]
+        return [Measurement(*row) for row in rows if fits(row, TRIAL_KINDS)]
 
-    def measured(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
+    def measured_tasks(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
         """Return label, work and seconds by schedule of a machine's tasks.
 
         Kernels that are known to be printed differently today are left out.
@@ -105,7 +105,7 @@ class Database(VersionedFile):
                 found.setdefault(key, (label, work, {}))[2][schedule] = float(seconds)
         return list(found.values())
 
-    def elsewhere(self, problem: Problem) -> dict[str, float]:
+    def transferred_times(self, problem: TuningTask) -> dict[str, float]:
         """Return the seconds by schedule of the same work on another machine.
 
         Of several machines, or versions, it is the one with the most measurements.
@@ -122,15 +122,15 @@ class Database(VersionedFile):
                 found.setdefault(key, {})[schedule] = seconds
         return max(found.values(), key=len, default={})
 
-    def record(self, problem: Problem, trials: Sequence[Trial], today: bool = False) -> None:
+    def record(self, problem: TuningTask, trials: Sequence[Measurement], today: bool = False) -> None:
         """Store measurements; a later one of the same schedule replaces the earlier.
 
         Measurements of `today` are of kernels that this version printed.
         """
         if today:
-            self.note_sources({trial_key(problem.key, t.schedule): t.source for t in trials})
+            self.note_sources({measurement_key(problem.key, t.schedule): t.source for t in trials})
         rows = [
-            (problem.key, t.schedule, trial_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
+            (problem.key, t.schedule, measurement_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
              t.source, t.message,
              t.bound, t.score, time.time())
             for t in trials
@@ -138,7 +138,7 @@ class Database(VersionedFile):
         with self.errors() as db:
             db.executemany("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def hints(self, problem: Problem, most: int = 4) -> list[str]:
+    def hints(self, problem: TuningTask, most: int = 4) -> list[str]:
         """Return the best schedules of other machines for the same work."""
         with self.errors() as db:
             rows = db.execute(
@@ -203,7 +203,7 @@ class Database(VersionedFile):
                 "proven = ?, at = ? where key = ?",
                 (int(result.finished), *astuple(found), now, result.key),
             )
-            trial = (result.key, found.schedule, trial_key(result.key, found.schedule), "ok", found.seconds)
+            trial = (result.key, found.schedule, measurement_key(result.key, found.schedule), "ok", found.seconds)
             db.execute(
                 "insert or replace into trials values (?, ?, ?, ?, ?, ?, 0, ?, '', 0.0, 0.0, ?)",
                 (*trial, found.spread, found.source, now),
@@ -211,7 +211,7 @@ class Database(VersionedFile):
 
     # ---- decision records of graphs
 
-    def answer(self, key: str) -> DecidedGraph | None:
+    def answer(self, key: str) -> DecisionRecord | None:
         """Return the decision record of a question."""
         return next(iter(self._answers("where key = ?", key)), None)
 
@@ -219,15 +219,15 @@ class Database(VersionedFile):
         """Return whether a graph of this name has a final record."""
         return bool(self._answers("where label = ? and finished", label))
 
-    def answers(self) -> tuple[DecidedGraph, ...]:
+    def answers(self) -> tuple[DecisionRecord, ...]:
         """Return all decision records, by key."""
         return self._answers("order by key")
 
-    def keep_answer(self, answer: DecidedGraph) -> None:
+    def keep_answer(self, answer: DecisionRecord) -> None:
         """Store a decision record; it replaces an earlier one."""
         self._write_answer(answer, "decisions")
 
-    def _write_answer(self, answer: DecidedGraph, table: str) -> None:
+    def _write_answer(self, answer: DecisionRecord, table: str) -> None:
         row = (answer.key, answer.description, answer.label, answer.decisions, json.dumps(answer.problems),
                answer.seconds, int(answer.finished), time.time())  # fmt: skip
         with self.errors() as db:
@@ -239,7 +239,7 @@ class Database(VersionedFile):
             db.execute("delete from decisions where key = ?", (key,))
             db.execute("delete from offered_decisions where key = ?", (key,))
 
-    def adopt_answer(self, answer: DecidedGraph) -> bool:
+    def adopt_answer(self, answer: DecisionRecord) -> bool:
         """Add a record of another machine unless it is slower.
 
         Return whether it is new. Otherwise it is stored as an offer, since the known one's kernels may become invalid.
@@ -251,16 +251,16 @@ class Database(VersionedFile):
         self.keep_answer(answer)
         return True
 
-    def offered_answer(self, key: str) -> DecidedGraph | None:
+    def offered_answer(self, key: str) -> DecisionRecord | None:
         """Return the offered decision record of a question."""
         return next(iter(self._answers("where key = ?", key, table="offered_decisions")), None)
 
-    def _answers(self, which: str, *values: str, table: str = "decisions") -> tuple[DecidedGraph, ...]:
+    def _answers(self, which: str, *values: str, table: str = "decisions") -> tuple[DecisionRecord, ...]:
         columns = "key, description, label, decisions, problems, seconds, finished"
         with self.errors() as db:
             rows = db.execute(f"select {columns} from {table} {which}", values).fetchall()
         return tuple(
-            DecidedGraph(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
+            DecisionRecord(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
             for key, description, label, decisions, problems, seconds, finished in rows
             if fits((key, description, label, decisions, problems, seconds, finished), ANSWER_KINDS)
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...backends import cache_root
 from ...ir import BackendError
-from .explained import summary_of
+from .report import summary_of
 from .tables import Database
 
 FILE = "tuning.sqlite3"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...backends import compiler_digest, model_digest
 from .file import DatabaseFile
-from .stored import TIME_KINDS, KernelTime, fits
+from .records import TIME_KINDS, KernelTime, fits
 
 
 class VersionedFile(DatabaseFile):
@@ -28,7 +28,7 @@ class VersionedFile(DatabaseFile):
         """Version of the cost model, computed in a search only."""
         return model_digest()
 
-    def sources_today(self, points: Collection[str]) -> dict[str, str]:
+    def current_sources(self, points: Collection[str]) -> dict[str, str]:
         """Return known digests of this version's sources, for points and launches."""
         query = "select source from written where point = ? and version = ?"
         with self.errors() as db:
@@ -58,14 +58,14 @@ class VersionedFile(DatabaseFile):
 
     # ---- predictions of the cost model, which are slow to compute
 
-    def expected(self, name: str) -> float | None:
+    def predicted_seconds(self, name: str) -> float | None:
         """Return this version's stored prediction."""
         query = "select seconds from expected where name = ? and version = ?"
         with self.errors() as db:
             row = db.execute(query, (name, self.model_version)).fetchone()
         return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
-    def keep_expected(self, name: str, seconds: float) -> None:
+    def keep_prediction(self, name: str, seconds: float) -> None:
         """Store a prediction."""
         with self.errors() as db:
             db.execute("insert or replace into expected values (?, ?, ?)", (name, seconds, self.model_version))

@@ -21,11 +21,11 @@ from typing import Any
 import cattrs
 from attrs import evolve, frozen
 
-from ...ir import UsageError, quote, whole_file
+from ...ir import UsageError, atomic_write, quote
 from ..database import Database, Result
-from ..decisions import DecidedGraph
-from ..problem import EARLIER, digest
-from ..problem import FORMAT as TODAY
+from ..decisions import DecisionRecord
+from ..tuning_task import EARLIER_FORMATS, digest
+from ..tuning_task import FORMAT as TODAY
 
 #: Version 3 has fingerprints of nodes and units.
 FORMAT = 3
@@ -41,12 +41,12 @@ class ResultFile:
 
     format: int
     results: tuple[Result, ...]
-    answers: tuple[DecidedGraph, ...] = ()
+    answers: tuple[DecisionRecord, ...] = ()
     digest: str = ""
 
 
 @frozen
-class Imported:
+class ImportCounts:
     """Counts of new, known and damaged results, and of new graphs."""
 
     new: int
@@ -56,14 +56,14 @@ class Imported:
 
 
 @frozen
-class Exported:
+class ExportCounts:
     """Counts of a file's results and of its graphs."""
 
     results: int
     graphs: int
 
 
-def export_results(database: Database, path: str | os.PathLike[str]) -> Exported:
+def export_results(database: Database, path: str | os.PathLike[str]) -> ExportCounts:
     """Write the best result of every task, and every decision record.
 
     Raises `UsageError` where the file cannot be written.
@@ -71,7 +71,7 @@ def export_results(database: Database, path: str | os.PathLike[str]) -> Exported
     return _write(path, database.results(), database.answers())
 
 
-def export_pack(database: Database, path: str | os.PathLike[str]) -> Exported:
+def export_pack(database: Database, path: str | os.PathLike[str]) -> ExportCounts:
     """Write every decision record as final, and the results of their kernels.
 
     Raises `UsageError` where the file cannot be written.
@@ -81,7 +81,7 @@ def export_pack(database: Database, path: str | os.PathLike[str]) -> Exported:
     return _write(path, (result for result in database.results() if result.key in needed), answers)
 
 
-def import_results(database: Database, path: str | os.PathLike[str]) -> Imported:
+def import_results(database: Database, path: str | os.PathLike[str]) -> ImportCounts:
     """Add the results of a file, and return the counts.
 
     A finished search of the database is kept, and so is a faster result. Raises `UsageError` where the file cannot be
@@ -95,28 +95,28 @@ def import_results(database: Database, path: str | os.PathLike[str]) -> Imported
     return import_bytes(database, data, name)
 
 
-def import_bytes(database: Database, data: bytes, name: str) -> Imported:
+def import_bytes(database: Database, data: bytes, name: str) -> ImportCounts:
     """Add the results of a file's content; `name` is for errors."""
     file = _read(data, name)
     results = file.results
     sound = [(r, work) for r in results if r.key == digest(r.description) and (work := _work(r.description))]
     answers = [a for a in file.answers if a.key == digest(a.description) and a.read() is not None]
     renewed = {result.key: _renew(result) for result, _ in sound}
-    with database.at_once():
+    with database.transaction():
         new = sum(database.adopt(renewed[result.key], work) for result, work in sound)
         graphs = sum(database.adopt_answer(_with_renewed_keys(answer, renewed)) for answer in answers)
     damaged = len(results) - len(sound) + len(file.answers) - len(answers)
-    return Imported(new, len(sound) - new, damaged, graphs)
+    return ImportCounts(new, len(sound) - new, damaged, graphs)
 
 
-def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Iterable[DecidedGraph]) -> Exported:
+def _write(path: str | os.PathLike[str], results: Iterable[Result], answers: Iterable[DecisionRecord]) -> ExportCounts:
     found = ResultFile(FORMAT, tuple(results), tuple(answers))
     values = _CONVERTER.unstructure(found)
     text = json.dumps(values | {"digest": _digest(values)}, indent=1, sort_keys=True).encode()
     pack = {".gz": lambda: gzip.compress(text, mtime=0), ".xz": lambda: lzma.compress(text)}.get(Path(path).suffix)
-    with whole_file(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_bytes(text if pack is None else pack())
-    return Exported(len(found.results), len(found.answers))
+    return ExportCounts(len(found.results), len(found.answers))
 
 
 def _digest(values: dict[str, Any]) -> str:
@@ -167,13 +167,13 @@ def _renew(result: Result) -> Result:
     it.
     """
     found = json.loads(result.description)
-    if found.get("format") not in EARLIER:
+    if found.get("format") not in EARLIER_FORMATS:
         return result
     description = json.dumps(found | {"format": str(TODAY)}, indent=1, sort_keys=True)
     return evolve(result, key=digest(description), description=description)
 
 
-def _with_renewed_keys(answer: DecidedGraph, renewed: Mapping[str, Result]) -> DecidedGraph:
+def _with_renewed_keys(answer: DecisionRecord, renewed: Mapping[str, Result]) -> DecisionRecord:
     return evolve(answer, problems=tuple(renewed[key].key if key in renewed else key for key in answer.problems))
 
 

@@ -12,12 +12,12 @@ from importlib.resources import files
 
 from ...ir import Target, UsageError
 from ..database import Database, open_database
-from ..decisions import DecidedGraph, Question
+from ..decisions import DecisionRecord, Question
 from .files import import_bytes
 
 FOLDER = "data"
 #: Dialect of the machines that have packs.
-PACKED = "cuda"
+PACK_DIALECT = "cuda"
 
 
 def shipped_packs() -> Iterator[tuple[str, bytes]]:
@@ -28,14 +28,14 @@ def shipped_packs() -> Iterator[tuple[str, bytes]]:
             yield entry.name, entry.read_bytes()
 
 
-def known_answer(question: Question, target: Target) -> DecidedGraph | None:
+def known_answer(question: Question, target: Target) -> DecisionRecord | None:
     """Return the decision record of a question or of a similar graph.
 
     It comes from the user's database or from a pack.
     """
     database = open_database()
     try:
-        if target.dialect == PACKED:
+        if target.dialect == PACK_DIALECT:
             offer_packs(database)
         return database.answer(question.key) or question.nearest(database.answers())
     finally:

@@ -1,16 +1,16 @@
 """Learned cost models: recorded spaces, models of measurements, and their evaluation."""
 
 from .correction import LearnedOrder
-from .elsewhere import FEWEST_RECALLED
-from .gaussian import Beliefs, GaussianProcess, expected_gain
-from .rescoring import recalled_points, rescored
+from .gaussian import GaussianProcess, Posterior, expected_improvement
+from .rescoring import recalled_points, rescore
+from .transfer import MIN_RECALLED
 
 __all__ = [
-    "FEWEST_RECALLED",
-    "Beliefs",
+    "MIN_RECALLED",
     "GaussianProcess",
     "LearnedOrder",
-    "expected_gain",
+    "Posterior",
+    "expected_improvement",
     "recalled_points",
-    "rescored",
+    "rescore",
 ]

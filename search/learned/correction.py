@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import Target
-from ...passes.model import NUMBERS, SUMS, Features, RankConstants, bound, rank
+from ...passes.model import NUMBERS, SUMS, CostCoefficients, Features, estimate_time, lower_bound
 
 Array = np.ndarray[Any, Any]
 
@@ -45,31 +45,33 @@ class Tree:
 class LearnedOrder:
     """Cost model with calibrated constants, corrected in the logarithm by trees.
 
-    `recalled` are seconds by schedule that another machine measured of the same operation: similar candidates are
-    corrected further (`elsewhere.py`).
+    `evaluate_transfer` are seconds by schedule that another machine measured of the same operation: similar candidates
+    are corrected further (`transferred_times.py`).
     """
 
-    costs: RankConstants
+    costs: CostCoefficients
     trees: tuple[Tree, ...] = ()
     recalled: tuple[tuple[str, float], ...] = ()
 
     def seconds(self, features: Features, conflicts: Array, target: Target) -> Array:
         """Return the predicted seconds of candidates."""
-        found = np.asarray(rank(features, bound(features, target), target, conflicts, self.costs), np.float64)
+        found = np.asarray(
+            estimate_time(features, lower_bound(features, target), target, conflicts, self.costs), np.float64
+        )
         if not self.trees:
             return found
-        rows = columns_of_counts(features, target, found)
+        rows = feature_columns(features, target, found)
         return np.asarray(found * np.exp(sum(tree.values_of(rows) for tree in self.trees)))
 
 
-def columns_of_counts(features: Features, target: Target, estimated: Array) -> Array:
+def feature_columns(features: Features, target: Target, estimated: Array) -> Array:
     """Return the trees' columns, independent of the size of an operation.
 
     The trees may then apply to other operations. Work is relative to the work that defines the group, times are
     relative to the estimate.
     """
     size = np.shape(estimated)
-    found, columns = bound(features, target), []
+    found, columns = lower_bound(features, target), []
     work = 1.0 + np.asarray(features.useful_flops, np.float64) + np.asarray(features.unique_bytes, np.float64)
     for name in NUMBERS:
         value = np.asarray(getattr(features, name), np.float64)

@@ -31,11 +31,11 @@ class GaussianProcess:
     weights: Array
     inverse: Array
     length: float
-    scatter: float
+    noise: float
     variance: float
 
     @classmethod
-    def fitted(cls, rows: Array, values: Array) -> GaussianProcess:
+    def fit(cls, rows: Array, values: Array) -> GaussianProcess:
         """Return the process of values at one or more rows."""
         mean, distances, count = float(values.mean()), _squared_distances(rows, rows), len(values)
         deviations, best = values - mean, (-np.inf, 1.0, 1.0, 1.0)
@@ -51,17 +51,17 @@ class GaussianProcess:
         inverse = np.linalg.inv(_covariance(distances, length) + scatter * np.eye(count))
         return cls(rows, mean, inverse @ deviations, inverse, length, scatter, variance)
 
-    def at(self, rows: Array) -> Beliefs:
+    def at(self, rows: Array) -> Posterior:
         """Return the posterior at other rows."""
         near = _covariance(_squared_distances(rows, self.rows), self.length)
         known = ((near @ self.inverse) * near).sum(axis=1)
-        return Beliefs(
+        return Posterior(
             self, rows, near, self.mean + near @ self.weights, self.variance * np.maximum(1 - known, MIN_VARIANCE)
         )
 
 
 @define(eq=False)
-class Beliefs:
+class Posterior:
     """Posterior of a process at rows; rows can be assumed measured."""
 
     process: GaussianProcess
@@ -71,18 +71,18 @@ class Beliefs:
     variance: Array
     _shifts: list[Array] = field(factory=list)
 
-    def believe(self, row: int) -> None:
+    def assume_measured(self, row: int) -> None:
         """Assume that a row takes its predicted value."""
         process = self.process
         covariances = _covariance(_squared_distances(self.rows, self.rows[row : row + 1]), process.length)[:, 0]
         shared = process.variance * (covariances - self.near @ (process.inverse @ self.near[row]))
         for shift in self._shifts:
             shared = shared - shift * shift[row]
-        self._shifts.append(shared / np.sqrt(max(shared[row], MIN_VARIANCE) + process.variance * process.scatter))
+        self._shifts.append(shared / np.sqrt(max(shared[row], MIN_VARIANCE) + process.variance * process.noise))
         self.variance = np.maximum(self.variance - self._shifts[-1] ** 2, MIN_VARIANCE)
 
 
-def expected_gain(mean: Array, variance: Array, best: float) -> Array:
+def expected_improvement(mean: Array, variance: Array, best: float) -> Array:
     """Return the expected improvement of values below the best."""
     deviation = np.sqrt(variance)
     wins = (best - mean) / deviation

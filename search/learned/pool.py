@@ -15,17 +15,17 @@ import numpy as np
 from attrs import define, field
 
 from ...passes.schedule import Point, make_space
-from ..build import Scored
-from ..problem import Problem, schedule_text
+from ..build import ScoredCandidate
 from ..strategies import FullSpace, Place, place_of
-from .recorded import RecordedSpace
+from ..tuning_task import TuningTask, schedule_text
+from .recorded_spaces import RecordedSpace
 
 #: Largest number of neighbours of a point where a pool has few that differ in a single parameter.
-NEAR = 48
+MAX_NEIGHBOURS = 48
 
 
 @define
-class RecordedGround:
+class RecordedDomain:
     """Points of a pool in this version's space, with their `seconds`.
 
     The time of a failed point is infinity.
@@ -36,7 +36,7 @@ class RecordedGround:
     seconds: dict[Place, float]
     _rows: dict[int, list[int]] = field(init=False)
     _values: dict[int, Any] = field(init=False)
-    _candidates: dict[Place, Scored] = field(factory=dict)
+    _candidates: dict[Place, ScoredCandidate] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         structures = sorted({p.structure for p in self.points})
@@ -44,7 +44,7 @@ class RecordedGround:
         self._values = {s: self.full.values([self.points[k] for k in rows]) for s, rows in self._rows.items()}
 
     @classmethod
-    def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedGround:
+    def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedDomain:
         """Return the domain of a recorded space.
 
         Points whose schedule this version prints differently are left out.
@@ -57,7 +57,7 @@ class RecordedGround:
         domain = cls(full, [], {})
         for point in full.legal(list(texts)):
             recorded = texts[place_of(point)]
-            scored = full.scored(point)
+            scored = full.candidate_at(point)
             if schedule_text(scored.candidate.schedule) == recorded.schedule:
                 domain.points.append(point)
                 domain.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
@@ -66,11 +66,11 @@ class RecordedGround:
         domain.__attrs_post_init__()
         return domain
 
-    def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedGround:
+    def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedDomain:
         """Return the same points with other scores, one for each."""
         points = [Point(float(s), p.structure, p.places) for p, s in zip(self.points, scores, strict=True)]
-        scored = {place_of(p): Scored(p, self._candidates[place_of(p)].candidate) for p in points}
-        return RecordedGround(full, sorted(points), self.seconds, scored)
+        scored = {place_of(p): ScoredCandidate(p, self._candidates[place_of(p)].candidate) for p in points}
+        return RecordedDomain(full, sorted(points), self.seconds, scored)
 
     @property
     def best(self) -> float:
@@ -107,10 +107,10 @@ class RecordedGround:
             if rows:
                 differ = (np.asarray([p.places for p in rows]) != np.asarray(point.places)).sum(axis=1)
                 order = np.argsort(self._distances(point.structure, [point])[0], kind="stable")
-                found |= {rows[k] for k in np.flatnonzero(differ == 1)} | {rows[k] for k in order[:NEAR]}
+                found |= {rows[k] for k in np.flatnonzero(differ == 1)} | {rows[k] for k in order[:MAX_NEIGHBOURS]}
         return found - set(points)
 
-    def scored(self, point: Point) -> Scored:
+    def candidate_at(self, point: Point) -> ScoredCandidate:
         """Return the candidate of a point."""
         return self._candidates[place_of(point)]
 
@@ -118,9 +118,9 @@ class RecordedGround:
         """Return parameter values, a row for each point."""
         return self.full.values(points)
 
-    def counts(self, points: Sequence[Point]) -> Any:
+    def features(self, points: Sequence[Point]) -> Any:
         """Return the cost model's features, a row for each point."""
-        return self.full.counts(points)
+        return self.full.features(points)
 
     def bounds(self, points: Sequence[Point]) -> Any:
         """Return the lower bounds of the points' times."""
@@ -135,6 +135,6 @@ class RecordedGround:
         return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)
 
 
-def ground_of(space: RecordedSpace, problem: Problem, model: str = "bound") -> RecordedGround:
+def recorded_domain(space: RecordedSpace, problem: TuningTask, model: str = "bound") -> RecordedDomain:
     """Return the search domain of a task's recorded space."""
-    return RecordedGround.of(space, FullSpace(make_space(problem.form, problem.target), model))
+    return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), model))

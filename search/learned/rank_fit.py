@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from ...ir import Target
-from ...passes.model import FITTED, RankConstants, bound, rank
+from ...passes.model import FITTED_COEFFICIENTS, CostCoefficients, estimate_time, lower_bound
 from .rank_points import Array, RankPoints
 
 #: Weight of the ridge, ignored share of an operation's mean error, exponent of a candidate's weight.
@@ -21,9 +21,9 @@ RIDGE_WEIGHT, IGNORED_MEAN_SHARE, WEIGHT_EXPONENT = 0.01, 0.7, 2.0
 OVERHEAD = 11.0
 
 
-def estimate(costs: RankConstants, points: RankPoints, target: Target) -> Array:
+def estimate(costs: CostCoefficients, points: RankPoints, target: Target) -> Array:
     """Return the estimated seconds of candidates."""
-    order = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
+    order = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts, costs)
     return np.asarray(order) + OVERHEAD * target.dram_latency
 
 
@@ -36,23 +36,23 @@ def weights_of(points: RankPoints) -> tuple[Array, Array]:
     return weight, np.maximum(np.bincount(points.case, weight, count), 1e-12)
 
 
-def centred(wrong: Array, points: RankPoints, part: float) -> Array:
+def subtract_mean(wrong: Array, points: RankPoints, part: float) -> Array:
     """Return errors less a share of their operation's mean."""
     weight, total = weights_of(points)
     return np.asarray(wrong - part * (np.bincount(points.case, weight * wrong, len(total)) / total)[points.case])
 
 
 def fit_constants(
-    parts: Sequence[tuple[RankPoints, Target]], start: RankConstants = FITTED, rounds: int = 12
-) -> RankConstants:
+    parts: Sequence[tuple[RankPoints, Target]], start: CostCoefficients = FITTED_COEFFICIENTS, rounds: int = 12
+) -> CostCoefficients:
     """Return the constants that explain the candidates of all targets best."""
     first = np.log(np.asarray(attrs.astuple(start)))
 
     def errors(logs: Array) -> Array:
-        costs, found = RankConstants(*np.exp(logs)), []
+        costs, found = CostCoefficients(*np.exp(logs)), []
         for points, target in parts:
             weight, total = weights_of(points)
-            wrong = centred(np.log(estimate(costs, points, target) / points.seconds), points, IGNORED_MEAN_SHARE)
+            wrong = subtract_mean(np.log(estimate(costs, points, target) / points.seconds), points, IGNORED_MEAN_SHARE)
             found.append(wrong * np.sqrt(weight / total[points.case]))
         return np.concatenate([*found, np.sqrt(RIDGE_WEIGHT) * (logs - first)])
 
@@ -66,4 +66,4 @@ def fit_constants(
             logs, now, damping = logs + np.clip(step, -1.0, 1.0), after, damping / 3
         else:
             damping *= 8
-    return RankConstants(*(float(v) for v in np.exp(logs)))
+    return CostCoefficients(*(float(v) for v in np.exp(logs)))

@@ -16,14 +16,14 @@ from ...ir import CutsError, FusedGroup, Schedule, Target, parse_ir
 from ...passes.model import NUMBERS, Features, conflict_factor
 from ...passes.schedule import check_schedule, features_of, geometry_of
 from ..database import Database
-from ..problem import machine_of
-from .recorded import RecordedSpace
-from .sizes import Sizes, sizes_of_schedule
+from ..tuning_task import machine_of
+from .recorded_spaces import RecordedSpace
+from .schedule_features import ScheduleFeatures, features_of_schedule
 
 Array = np.ndarray[Any, Any]
 #: Smallest number of candidates of an operation that determine an order, the largest number that are read, and how many
 #: of these are the fastest; the others are spread evenly over the rest.
-FEWEST, MOST, FASTEST = 8, 400, 100
+MIN_POINTS, MAX_POINTS, NUM_FASTEST = 8, 400, 100
 
 
 @frozen(eq=False)
@@ -59,7 +59,7 @@ class MeasuredOperation:
     machine: str
     target: Target
     points: RankPoints
-    sizes: tuple[Sizes, ...] = ()
+    sizes: tuple[ScheduleFeatures, ...] = ()
     schedules: tuple[str, ...] = ()
 
     def where(self, mask: Array) -> MeasuredOperation:
@@ -77,7 +77,7 @@ def rank_points(rows: Sequence[Sequence[float]] | Array) -> RankPoints:
     return RankPoints(Features(segments=(), **columns), table[:, -3], table[:, -2], table[:, -1].astype(int))
 
 
-def counted(group: FusedGroup, schedule: Schedule, target: Target) -> list[float]:
+def features_and_conflicts(group: FusedGroup, schedule: Schedule, target: Target) -> list[float]:
     """Return the features and bank conflicts of a candidate, empty if illegal."""
     if check_schedule(group, schedule, target):
         return []
@@ -90,27 +90,32 @@ def of_spaces(spaces: Iterable[RecordedSpace]) -> Iterator[MeasuredOperation]:
     """Yield the operations of recorded spaces."""
     for space in spaces:
         times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
-        yield from operations_of(space.label, space.work, space.machine, space.described, times)
+        yield from operations_of(space.label, space.work, space.machine, space.recorded_target, times)
 
 
 def of_database(database: Database, target: Target) -> Iterator[MeasuredOperation]:
     """Yield a database's operations that were measured on a target's machine."""
     machine = machine_of(target)
-    for label, work, times in database.measured(machine):
+    for label, work, times in database.measured_tasks(machine):
         yield from operations_of(label, work, machine, target, times)
 
 
-def looked_at(times: Mapping[str, float]) -> list[tuple[str, float]]:
+def select_candidates(times: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return a limited number of candidates, fastest first."""
     ordered = sorted(times.items(), key=lambda each: (each[1], each[0]))
-    if len(ordered) <= MOST:
+    if len(ordered) <= MAX_POINTS:
         return ordered
-    rest = np.linspace(FASTEST, len(ordered) - 1, MOST - FASTEST).astype(int)
-    return [*ordered[:FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]
+    rest = np.linspace(NUM_FASTEST, len(ordered) - 1, MAX_POINTS - NUM_FASTEST).astype(int)
+    return [*ordered[:NUM_FASTEST], *(ordered[k] for k in dict.fromkeys(rest.tolist()))]
 
 
 def operations_of(
-    label: str, work: str, machine: Mapping[str, str], target: Target, times: Mapping[str, float], fewest: int = FEWEST
+    label: str,
+    work: str,
+    machine: Mapping[str, str],
+    target: Target,
+    times: Mapping[str, float],
+    fewest: int = MIN_POINTS,
 ) -> Iterator[MeasuredOperation]:
     """Yield the operation of a work's text if it is usable.
 
@@ -121,15 +126,15 @@ def operations_of(
     except CutsError:
         return  # written by another version
     rows, sizes, texts = [], [], []
-    for text, seconds in looked_at(times) if isinstance(group, FusedGroup) else ():
+    for text, seconds in select_candidates(times) if isinstance(group, FusedGroup) else ():
         try:
             schedule = parse_ir(text)
-            row = counted(group, schedule, target) if isinstance(schedule, Schedule) else []
+            row = features_and_conflicts(group, schedule, target) if isinstance(schedule, Schedule) else []
         except (CutsError, AssertionError):
             continue
         if row:
             rows.append([*row, seconds, 0.0])
-            sizes.append(sizes_of_schedule(group, schedule))
+            sizes.append(features_of_schedule(group, schedule))
             texts.append(text)
     if len(rows) >= fewest:
         name = machine.get("target", "")

@@ -18,21 +18,21 @@ import numpy as np
 from attrs import asdict, define, evolve, field
 
 from ...backends.source import unrolled_statements
-from ...ir import WHOLE, CutsError, Schedule
+from ...ir import FULL_SHARE, CutsError, Schedule
 from ...passes.schedule import Point, Space, best_points, candidate_of, make_space, neighbours
-from ..build import DRAW_LIMIT, Built, Done, Scored, Worker, compiled
+from ..build import DRAW_LIMIT, BuildResult, JobResult, ScoredCandidate, Worker, compile_candidate
+from ..build_queue import BuildQueue
 from ..kernels import make_kernel
-from ..problem import Problem, schedule_text
 from ..resources import Resources
 from ..sample_points import random_points
 from ..settings import Settings
 from ..strategies import Place, place_of
-from ..sweeps import PointList
-from ..task import Entry
-from ..trials import Trials
-from .pool import ground_of
-from .rank_points import looked_at
-from .recorded import RecordedPoint, RecordedSpace
+from ..sweeps import CandidateList
+from ..task_record import Entry
+from ..tuning_task import TuningTask, schedule_text
+from .pool import recorded_domain
+from .rank_points import select_candidates
+from .recorded_spaces import RecordedPoint, RecordedSpace
 
 #: Tasks whose points are built before the current one is finished.
 PREFETCHED_TASKS = 4
@@ -43,42 +43,42 @@ NUM_PARENTS = 24
 #: Number of times that random points are drawn, each time twice as many, as several have the same schedule.
 MAX_DRAWS = 4
 #: Largest number of unrolled statements of a compiled kernel; the outcome of longer ones is `LONG`.
-MOST, LONG = 2500, "long"
+MAX_STATEMENTS, LONG_OUTCOME = 2500, "long"
 #: Seconds between two outputs of unfinished pools.
-EACH = 20.0
+OUTPUT_SECONDS = 20.0
 SERVICE = "cuts.search.learned.recording:RecordingWorker"
 
 
 class RecordingWorker(Worker):
     """Worker that also makes pools, and compiles no long code."""
 
-    def build(self, problem: Problem, schedule: Schedule, longest: float = MOST) -> Built:
+    def build(self, problem: TuningTask, schedule: Schedule, longest: float = MAX_STATEMENTS) -> BuildResult:
         """Lower, print and compile one candidate."""
-        return built_short(problem, schedule)
+        return build_unless_long(problem, schedule)
 
     def pool(
-        self, problem: Problem, model: str, count: int, seed: int, known: Collection[str], wanted: int
-    ) -> list[Scored]:
+        self, problem: TuningTask, model: str, count: int, seed: int, known: Collection[str], wanted: int
+    ) -> list[ScoredCandidate]:
         """Return points of a task's pool with unknown schedules, after the best."""
         return pool(problem, model, count, seed, known, wanted)
 
-    def again(self, problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
+    def again(self, problem: TuningTask, model: str, given: RecordedSpace) -> list[ScoredCandidate]:
         """Return the given points that are in a task's space."""
         return again(problem, model, given)
 
 
-def again(problem: Problem, model: str, given: RecordedSpace) -> list[Scored]:
+def again(problem: TuningTask, model: str, given: RecordedSpace) -> list[ScoredCandidate]:
     """Return points of an earlier recording that are in a task's space.
 
     They must have the same position in the space.
     """
-    domain = ground_of(given, problem, model)
+    domain = recorded_domain(given, problem, model)
     legal = {place_of(point): point for point in domain.points}
     found = (legal.get((point.structure, point.places)) for point in given.points)
-    return [domain.scored(point) for point in found if point is not None]
+    return [domain.candidate_at(point) for point in found if point is not None]
 
 
-def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
+def evaluation_points(space: RecordedSpace, seed: int) -> RecordedSpace:
     """Return the points of a recorded space for an evaluation of orders.
 
     They are in a random order after the fastest, so that a recording that ends early is no selection. The times, which
@@ -87,26 +87,26 @@ def evaluated(space: RecordedSpace, seed: int) -> RecordedSpace:
     times = {p.schedule: p.seconds for p in space.points if p.seconds is not None}
     named = {p.schedule: p for p in space.points}
     first, *others = [
-        RecordedPoint(text, named[text].structure, named[text].places, "") for text, _ in looked_at(times)
+        RecordedPoint(text, named[text].structure, named[text].places, "") for text, _ in select_candidates(times)
     ]
     shuffled = (others[k] for k in np.random.default_rng(seed).permutation(len(others)))
     return evolve(space, points=(first, *shuffled), version={})
 
 
-def built_short(problem: Problem, schedule: Schedule) -> Built:
+def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:
     """Lower, print and compile one candidate unless its text is long."""
     try:
         kernel = make_kernel(problem, schedule)
     except CutsError as error:
-        return Built(None, outcome="failed", message=error.message.splitlines()[0])
-    if (statements := unrolled_statements(kernel.source)) > MOST:
-        return Built(None, outcome=LONG, message=f"{statements} statements")
-    return compiled(problem, lambda: kernel)
+        return BuildResult(None, outcome="failed", message=error.message.splitlines()[0])
+    if (statements := unrolled_statements(kernel.source)) > MAX_STATEMENTS:
+        return BuildResult(None, outcome=LONG_OUTCOME, message=f"{statements} statements")
+    return compile_candidate(problem, lambda: kernel)
 
 
 def pool(
-    problem: Problem, model: str, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
-) -> list[Scored]:
+    problem: TuningTask, model: str, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
+) -> list[ScoredCandidate]:
     """Return the points of a task's pool of `count`, each schedule once.
 
     These are the cost model's best, their neighbours, and random ones. Where schedules are `known`, only the first
@@ -125,11 +125,11 @@ def pool(
     return [first, *islice(new, most - (schedule_text(first.candidate.schedule) not in known))]
 
 
-def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> Iterator[Scored]:
+def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> Iterator[ScoredCandidate]:
     """Yield the points with new schedules."""
     for point in points:
         if place_of(point) not in seen:
-            scored = Scored(point, candidate_of(space, point))
+            scored = ScoredCandidate(point, candidate_of(space, point))
             text = schedule_text(scored.candidate.schedule)
             new = text not in seen
             seen |= {
@@ -141,7 +141,7 @@ def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> 
 
 
 @define(eq=False)
-class PoolTask(PointList):
+class PoolTask(CandidateList):
     """Points of one pool.
 
     A point that is much slower than the cost model's first is timed a few times only. `earlier` are the results of an
@@ -199,21 +199,21 @@ class PoolRecorder:
     resources: Resources
     settings: Settings
     count: int
-    earlier: Callable[[Problem], RecordedSpace | None] = lambda problem: None
-    given: Callable[[Problem], RecordedSpace | None] = lambda problem: None
+    earlier: Callable[[TuningTask], RecordedSpace | None] = lambda problem: None
+    given: Callable[[TuningTask], RecordedSpace | None] = lambda problem: None
     version: Mapping[str, str] = field(factory=dict)
     lost: dict[str, str] = field(factory=dict, init=False)
-    trials: Trials = field(init=False)
+    trials: BuildQueue = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.trials = Trials(self.resources, evolve(self.settings, hasty=False))
+        self.trials = BuildQueue(self.resources, evolve(self.settings, hasty=False))
 
-    def run(self, problems: Sequence[Problem]) -> Iterator[RecordedSpace]:
+    def run(self, problems: Sequence[TuningTask]) -> Iterator[RecordedSpace]:
         """Yield each space when timed, and unfinished ones at intervals.
 
         Unfinished ones are also yielded when the budget ends.
         """
-        self.resources.share = WHOLE
+        self.resources.share = FULL_SHARE
         remaining = enumerate(problems)
         begun: list[PoolTask] = []
         handed = time.monotonic()
@@ -229,8 +229,8 @@ class PoolRecorder:
                 for task in [t for t in begun if t.finished and not self._continue(t)]:
                     begun.remove(task)
                     if not task.lost:
-                        yield recorded(task, True, self.version)
-                if time.monotonic() > handed + EACH:
+                        yield recorded_space(task, True, self.version)
+                if time.monotonic() > handed + OUTPUT_SECONDS:
                     yield from self._partial_spaces(begun)
                     handed = time.monotonic()
         self.resources.close()
@@ -241,7 +241,7 @@ class PoolRecorder:
         known = self.earlier(task.problem)
         if known is not None and known.key == task.problem.key and same_kernels(known.version, self.version):
             task.earlier, task.before = {point.schedule: point for point in known.points}, known.version
-        self.trials.refer(task)
+        self.trials.prepare_reference(task)
         given = self.given(task.problem)
         if given is None:
             self._draw(task)
@@ -267,7 +267,7 @@ class PoolRecorder:
             limit=DRAW_LIMIT,
         )  # fmt: skip
 
-    def _add_points(self, task: PoolTask, done: Done) -> None:
+    def _add_points(self, task: PoolTask, done: JobResult) -> None:
         if done.value is None:
             task.lost = self.lost[task.problem.label] = done.error or "no points"
             return
@@ -283,7 +283,7 @@ class PoolRecorder:
     def _partial_spaces(self, tasks: Sequence[PoolTask]) -> Iterator[RecordedSpace]:
         """Yield unfinished pools with new results."""
         new = (task for task in tasks if any(e.outcome for e in task.entries.values()))
-        return (recorded(task, False, self.version) for task in new)
+        return (recorded_space(task, False, self.version) for task in new)
 
 
 def same_kernels(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -291,7 +291,7 @@ def same_kernels(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return one.get("lowering") == other.get("lowering")
 
 
-def recorded(task: PoolTask, whole: bool, version: Mapping[str, str]) -> RecordedSpace:
+def recorded_space(task: PoolTask, whole: bool, version: Mapping[str, str]) -> RecordedSpace:
     """Return the recorded space of a pool, with earlier and new results."""
     problem = task.problem
     target = asdict(problem.target, recurse=False)

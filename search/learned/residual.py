@@ -11,9 +11,9 @@ import numpy as np
 from attrs import evolve
 
 from ...ir import Target, UsageError
-from ...passes.model import RankConstants, bound, rank
-from .correction import Tree, columns_of_counts
-from .rank_fit import centred, estimate, weights_of
+from ...passes.model import CostCoefficients, estimate_time, lower_bound
+from .correction import Tree, feature_columns
+from .rank_fit import estimate, subtract_mean, weights_of
 from .rank_points import RankPoints
 
 #: Number of trees, their depth, and the learning rate: small, so that they apply to other operations.
@@ -22,7 +22,7 @@ NUM_TREES, TREE_DEPTH, LEARNING_RATE = 60, 3, 0.04
 SUBSAMPLE, MIN_LEAF_POINTS = 0.7, 50
 
 
-def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) -> tuple[Tree, ...]:
+def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: CostCoefficients) -> tuple[Tree, ...]:
     """Return trees that correct the logarithm of the estimate.
 
     The error common to all points of an operation is ignored. Points with a short time or estimate weigh most. Raises
@@ -34,9 +34,9 @@ def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: RankConstants) 
         raise UsageError("--learn needs scikit-learn", hint="pip install 'cuts[learned]'") from error
     rows, wanted, weights = [], [], []
     for points, target in parts:
-        plain = rank(points.features, bound(points.features, target), target, points.conflicts, costs)
-        rows.append(columns_of_counts(points.features, target, np.asarray(plain)))
-        wanted.append(centred(np.log(points.seconds / estimate(costs, points, target)), points, 1.0))
+        plain = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts, costs)
+        rows.append(feature_columns(points.features, target, np.asarray(plain)))
+        wanted.append(subtract_mean(np.log(points.seconds / estimate(costs, points, target)), points, 1.0))
         weight, total = weights_of(points)
         favoured, all_favoured = weights_of(evolve(points, seconds=np.asarray(plain)))
         weights.append(np.maximum(weight / total[points.case], favoured / all_favoured[points.case]))

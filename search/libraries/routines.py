@@ -13,21 +13,21 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ...backends.library import Request, computed_by_some, installed_libraries
+from ...backends.library import Request, installed_libraries, is_library_computation
 from ...ir import Budget, KernelFunction
-from ..build import Built
-from ..problem import Problem
+from ..build import BuildResult
 from ..resources import Resources
 from ..settings import Settings
+from ..tuning_task import TuningTask
 
 #: Returns the routines for a requested computation.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]
 #: Required speedup of a routine over the generated kernel.
-GAIN = 1.02
+MIN_SPEEDUP = 1.02
 #: Timed runs of each routine.
 TIMED_RUNS = 10
 #: Largest share of a budget, and seconds, that are reserved for routines, and the shortest budget that reserves any.
-MAX_BUDGET_SHARE, MOST, MIN_BUDGET_SECONDS = 0.05, 3.0, 15.0
+MAX_BUDGET_SHARE, MAX_ROUTINE_SECONDS, MIN_BUDGET_SECONDS = 0.05, 3.0, 15.0
 #: Stage of a compilation in which routines are timed.
 ROUTINES = "libraries"
 
@@ -36,19 +36,19 @@ _IS_COMPUTED: dict[str, bool] = {}
 
 
 @frozen(eq=False)
-class Rivalled:
+class ReplaceableKernel:
     """Generated kernel that a routine may replace.
 
     It has its number, tuning task and seconds, which are infinite without a measurement, and its constant arguments.
     """
 
     number: int
-    problem: Problem
+    problem: TuningTask
     seconds: float
     constants: Collection[str] = ()
 
     @property
-    def whole(self) -> float:
+    def total_seconds(self) -> float:
         """Time of all its launches."""
         return self.problem.uses * self.seconds
 
@@ -61,35 +61,37 @@ class SubstituteRoutine:
     seconds: float
 
 
-def seconds_for_routines(problems: Sequence[Problem], settings: Settings, budget: Budget) -> float:
+def seconds_for_routines(problems: Sequence[TuningTask], settings: Settings, budget: Budget) -> float:
     """Return the budget seconds reserved for timing routines of tasks.
 
     Time that routines took so far is subtracted.
     """
-    if not (settings.libraries and budget.limited and budget.seconds >= MIN_BUDGET_SECONDS):
+    if not (settings.libraries and budget.is_limited and budget.seconds >= MIN_BUDGET_SECONDS):
         return 0.0
     if not any(problem.target.dialect == "cuda" and _is_computed(problem) for problem in problems):
         return 0.0
     taken = budget.spent.get(ROUTINES, 0.0)
-    return max(0.0, min(MAX_BUDGET_SHARE * budget.seconds, MOST) - taken) if installed_libraries() else 0.0
+    return (
+        max(0.0, min(MAX_BUDGET_SHARE * budget.seconds, MAX_ROUTINE_SECONDS) - taken) if installed_libraries() else 0.0
+    )
 
 
 def faster_routines(
-    resources: Resources, rivalled: Sequence[Rivalled], offers: Offers, over: Callable[[], bool]
+    resources: Resources, rivalled: Sequence[ReplaceableKernel], offers: Offers, over: Callable[[], bool]
 ) -> Iterator[tuple[int, SubstituteRoutine]]:
     """Yield the routines that beat generated kernels, by the kernel's number.
 
     The slowest kernels come first. New routines are timed until time is `over`. Raises `BackendError` where there is no
     device here.
     """
-    for kernel in sorted(rivalled, key=lambda kernel: -kernel.whole):
+    for kernel in sorted(rivalled, key=lambda kernel: -kernel.total_seconds):
         routine = fastest_routine(resources, kernel.problem, kernel.constants, offers, over)
-        if routine is not None and GAIN * routine.seconds < kernel.seconds:
+        if routine is not None and MIN_SPEEDUP * routine.seconds < kernel.seconds:
             yield kernel.number, routine
 
 
 def fastest_routine(
-    resources: Resources, problem: Problem, constants: Collection[str], offers: Offers, over: Callable[[], bool]
+    resources: Resources, problem: TuningTask, constants: Collection[str], offers: Offers, over: Callable[[], bool]
 ) -> SubstituteRoutine | None:
     """Return the fastest correct routine of a task, None without one."""
     request = Request(problem.form, problem.storages, constants)
@@ -98,7 +100,7 @@ def fastest_routine(
     return best if best is not None and best.seconds < inf else None
 
 
-def _seconds(resources: Resources, problem: Problem, kernel: KernelFunction, over: Callable[[], bool]) -> float:
+def _seconds(resources: Resources, problem: TuningTask, kernel: KernelFunction, over: Callable[[], bool]) -> float:
     """Return the time of a routine; infinity where it fails, is wrong, or cannot be timed now."""
     name = _name(problem, kernel)
     known = resources.database.cost(name)
@@ -108,15 +110,15 @@ def _seconds(resources: Resources, problem: Problem, kernel: KernelFunction, ove
     return inf if known is None else known
 
 
-def _measure(resources: Resources, problem: Problem, kernel: KernelFunction) -> float:
-    built = Built(kernel)
+def _measure(resources: Resources, problem: TuningTask, kernel: KernelFunction) -> float:
+    built = BuildResult(kernel)
     with resources.statistics.phase("libraries"):
         if resources.bench.check(problem, built).outcome != "ok":
             return inf
         return resources.bench.sample(problem, built, TIMED_RUNS).seconds
 
 
-def _name(problem: Problem, kernel: KernelFunction) -> str:
+def _name(problem: TuningTask, kernel: KernelFunction) -> str:
     """Return the database key of a routine's time.
 
     A kernel's name is a digest of its computation, and a task's key includes the machine.
@@ -124,7 +126,7 @@ def _name(problem: Problem, kernel: KernelFunction) -> str:
     return f"routine {kernel.info.get('library', '')} {kernel.name} {problem.key}"
 
 
-def _is_computed(problem: Problem) -> bool:
+def _is_computed(problem: TuningTask) -> bool:
     if problem.key not in _IS_COMPUTED:
-        _IS_COMPUTED[problem.key] = computed_by_some(Request(problem.form, problem.storages))
+        _IS_COMPUTED[problem.key] = is_library_computation(Request(problem.form, problem.storages))
     return _IS_COMPUTED[problem.key]

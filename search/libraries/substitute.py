@@ -14,11 +14,11 @@ from math import inf
 from attrs import evolve
 
 from ...backends.library import library_kernels
-from ...ir import INSTEAD, BackendError, CompiledGraph, KernelFunction, Step
-from ..problem import Problem
+from ...ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
 from ..selector import MeasuredSelector
 from ..settings import TunedChoice
-from .routines import MOST, Offers, Rivalled, SubstituteRoutine, faster_routines
+from ..tuning_task import TuningTask
+from .routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
 
 
 def with_libraries(
@@ -33,7 +33,7 @@ def with_libraries(
         return compiled
     tuned = {p.key: (p, c) for p, c in zip(selector.problems, selector.choices, strict=True)}
     rivalled = [
-        Rivalled(number, problem, _seconds(choice), constant_arguments(compiled, number))
+        ReplaceableKernel(number, problem, _seconds(choice), constant_arguments(compiled, number))
         for number, (problem, choice) in _launched_alone(compiled, tuned).items()
     ]
     found: dict[int, SubstituteRoutine] = {}
@@ -49,8 +49,8 @@ def _time_for_routines(selector: MeasuredSelector, last: bool) -> Iterator[Calla
     """Yield a predicate for the end of timing; an early end here leaves searches complete."""
     budget, resources = selector.budget, selector.tuner.resources
     expired = resources.expired
-    with budget.behind_search() as kept:
-        most = min(budget.left(), max(budget.elapsed, MOST)) if last else kept
+    with budget.final_measurements() as kept:
+        most = min(budget.remaining(), max(budget.elapsed, MAX_ROUTINE_SECONDS)) if last else kept
         end = budget.elapsed + most
         try:
             yield lambda: selector.tuner.frozen or budget.over() or budget.elapsed >= end
@@ -63,8 +63,8 @@ def _seconds(choice: TunedChoice) -> float:
 
 
 def _launched_alone(
-    compiled: CompiledGraph, tuned: Mapping[str, tuple[Problem, TunedChoice]]
-) -> dict[int, tuple[Problem, TunedChoice]]:
+    compiled: CompiledGraph, tuned: Mapping[str, tuple[TuningTask, TunedChoice]]
+) -> dict[int, tuple[TuningTask, TunedChoice]]:
     """Return the tuned kernels with a launch of their own, by number, as records of launches name their task."""
     found = {}
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
@@ -106,7 +106,7 @@ def constant_arguments(compiled: CompiledGraph, number: int) -> frozenset[str]:
 
 def _calling(routine: SubstituteRoutine, generated: KernelFunction) -> KernelFunction:
     """Return a routine's step that names the kernel it replaces."""
-    return evolve(routine.kernel, info={**routine.kernel.info, INSTEAD: generated.name})
+    return evolve(routine.kernel, info={**routine.kernel.info, FALLBACK_KEY: generated.name})
 
 
 def _rebind(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:

@@ -1,6 +1,6 @@
 """Searches on the devices of many hosts, which get whole tasks."""
 
 from .dask_workers import DaskWorkers
-from .share_out import SearchEngine, ShareOut
+from .share_out import RemoteTuningLoop, SearchEngine
 
-__all__ = ["DaskWorkers", "SearchEngine", "ShareOut"]
+__all__ = ["DaskWorkers", "RemoteTuningLoop", "SearchEngine"]

@@ -13,18 +13,18 @@ from typing import Protocol
 
 from attrs import define, evolve, field, frozen
 
-from ..build import Scored
-from ..course import Search
-from ..final_round import best_known, space_key
-from ..problem import schedule_text
+from ..build import ScoredCandidate
+from ..final_ranking import best_known, space_key
 from ..resources import Resources
-from ..rounds import Rounds
 from ..settings import Settings, TunedChoice
-from ..task import Entry, SearchTask
+from ..task_record import Entry, TaskRecord
+from ..trace import SearchTrace
+from ..tuning_loop import TuningLoop
+from ..tuning_task import schedule_text
 from .unit import SearchUnit, UnitResult
 
 #: Number of times that a task is given to a place before it is searched here.
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 #: Seconds before the end of a budget in which places return their results.
 HANDOVER_SECONDS = 0.5
 #: Seconds after which a unit counts as hung: without a budget, and in addition to a budget.
@@ -79,8 +79,8 @@ class SearchEngine(Protocol):
 
 
 @define
-class ShareOut:
-    """Tuning loop like `Rounds`, at other places."""
+class RemoteTuningLoop:
+    """Tuning loop like `TuningLoop`, at other places."""
 
     engine: SearchEngine
     resources: Resources
@@ -89,7 +89,7 @@ class ShareOut:
     _attempts: Counter[str] = field(factory=Counter, init=False)
     _excluded: set[Hashable] = field(factory=set, init=False)
 
-    def run(self, tasks: Sequence[SearchTask]) -> dict[str, TunedChoice]:
+    def run(self, tasks: Sequence[TaskRecord]) -> dict[str, TunedChoice]:
         """Return a choice for every task, by its key."""
         record = self.search(tasks)
         known = self.resources.database, self.resources.ranked
@@ -97,14 +97,14 @@ class ShareOut:
         record.end(self.resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
         return found
 
-    def search(self, tasks: Sequence[SearchTask]) -> Search:
+    def search(self, tasks: Sequence[TaskRecord]) -> SearchTrace:
         """Search until each task has its choice or the run must end."""
-        record = Search(tasks)
+        record = SearchTrace(tasks)
         if self.settings.final:
             self.resources.statistics.searches.append(record)
         waiting = deque(sorted(range(len(tasks)), key=lambda k: -tasks[k].uses))
         under_way: set[int] = set()
-        unfinished: list[SearchTask] = []
+        unfinished: list[TaskRecord] = []
         with self.resources.interruptible():
             while (waiting or under_way) and not self._over(under_way):
                 if not self.engine.places:
@@ -123,7 +123,7 @@ class ShareOut:
                     if self._take_result(tasks[answer.number], answer):
                         self.resources.report(tasks)
                         record.note(self.resources.elapsed)
-                    elif self._attempts[tasks[answer.number].problem.key] < ATTEMPTS:
+                    elif self._attempts[tasks[answer.number].problem.key] < MAX_ATTEMPTS:
                         waiting.append(answer.number)
                     else:
                         unfinished.append(tasks[answer.number])
@@ -131,22 +131,22 @@ class ShareOut:
                 self.notice(
                     f"{len(unfinished)} of {len(tasks)} kernels are searched for here: no other place finished them"
                 )
-                Rounds(self.resources, self.settings).search(unfinished)
+                TuningLoop(self.resources, self.settings).search(unfinished)
         if any(t.choice is None for t in tasks):
             self.engine.drop()
         return record
 
-    def _submit(self, number: int, task: SearchTask) -> None:
+    def _submit(self, number: int, task: TaskRecord) -> None:
         budget = self.resources.budget
-        seconds = max(0.0, budget.left(self.resources.share) - HANDOVER_SECONDS) if budget.limited else None
+        seconds = max(0.0, budget.remaining(self.resources.share) - HANDOVER_SECONDS) if budget.is_limited else None
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
         ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
-        known, version = tuple(task.trials.values()), self.resources.database.version
+        known, version = tuple(task.stored.values()), self.resources.database.version
         unit = SearchUnit(task.problem, self.settings, known, seconds, tuple(ranked), version)
         self.engine.submit(number, unit, MAX_UNIT_SECONDS if seconds is None else seconds + GRACE_SECONDS)
 
-    def _take_result(self, task: SearchTask, answer: UnitAnswer) -> bool:
+    def _take_result(self, task: TaskRecord, answer: UnitAnswer) -> bool:
         """Store a possible result; return whether it answers the task."""
         result, problem = answer.result, task.problem
         if answer.place in self._excluded:
@@ -169,13 +169,13 @@ class ShareOut:
         if result.ranked:
             self.resources.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
         today = result.version == database.version
-        with database.at_once():
+        with database.transaction():
             database.register(problem)
             database.record(problem, result.trials, today)
             if result.winner is not None and self.settings.final:
                 database.finish(problem, result.winner)
         for trial in result.trials:
-            task.trials[trial.schedule] = evolve(trial, holds=today or None)
+            task.stored[trial.schedule] = evolve(trial, holds=today or None)
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed
@@ -183,7 +183,7 @@ class ShareOut:
         self._choose(task, result)
         return True
 
-    def _choose(self, task: SearchTask, result: UnitResult) -> None:
+    def _choose(self, task: TaskRecord, result: UnitResult) -> None:
         """Store a choice; that of an interrupted search counts as measured, but not as an estimate to store."""
         choice = result.choice
         self.resources.expired = self.resources.expired or not result.complete
@@ -191,20 +191,20 @@ class ShareOut:
             task.choice = choice
         elif choice is not None and choice.seconds is not None:
             text = schedule_text(choice.candidate.schedule)
-            known = Entry(Scored(None, choice.candidate), text, samples=[choice.seconds], outcome="ok")
+            known = Entry(ScoredCandidate(None, choice.candidate), text, samples=[choice.seconds], outcome="ok")
             task.entries[text] = known
 
     def _receive_dropped(self) -> None:
         """Receive workers' answers to dropped jobs."""
         if self.resources.started:
             for done in self.resources.collect(0.0):
-                self.resources.take_in(done)
+                self.resources.receive(done)
 
     @property
     def _is_late(self) -> bool:
         """True if a new unit would have no time."""
         budget = self.resources.budget
-        return budget.limited and budget.left(self.resources.share) <= HANDOVER_SECONDS
+        return budget.is_limited and budget.remaining(self.resources.share) <= HANDOVER_SECONDS
 
     def _over(self, under_way: Collection[int]) -> bool:
         """Return whether no further result is expected."""

@@ -10,10 +10,10 @@ from attrs import define, frozen
 
 from ...ir import Target
 from ..bench import Bench, DeviceBench
-from ..build import CandidateBuilder, Scored, Workers
-from ..database import Trial, Winner
-from ..problem import FORMAT, Problem, machine_of
+from ..build import CandidateBuilder, ScoredCandidate, Workers
+from ..database import Measurement, Winner
 from ..settings import Settings, TunedChoice
+from ..tuning_task import FORMAT, TuningTask, machine_of
 
 
 @frozen
@@ -23,11 +23,11 @@ class SearchUnit:
     `ranked` are the cost model's best candidates, if known.
     """
 
-    problem: Problem
+    problem: TuningTask
     settings: Settings
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[Measurement, ...] = ()
     seconds: float | None = None
-    ranked: tuple[Scored, ...] = ()
+    ranked: tuple[ScoredCandidate, ...] = ()
     version: str = ""
 
 
@@ -36,19 +36,19 @@ class UnitResult:
     """Result of a unit: machine, measurements, choice and winner, or an error.
 
     Where its time ended before it was `complete`, the choice is the best so far. `ranked` are the cost model's best
-    candidates, where the unit came without them; it took `rounds` rounds. `version` is that of the compiler there, as
-    one release may have several.
+    candidates, where the unit came without them; it took `make_search` rounds. `version` is that of the compiler there,
+    as one release may have several.
     """
 
     machine: Mapping[str, str]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[Measurement, ...] = ()
     choice: TunedChoice | None = None
     winner: Winner | None = None
     compiled: int = 0
     timed: int = 0
     error: str = ""
     complete: bool = True
-    ranked: tuple[Scored, ...] = ()
+    ranked: tuple[ScoredCandidate, ...] = ()
     rounds: int = 0
     version: str = ""
 
@@ -70,7 +70,7 @@ def place_here(target: Target) -> SearchPlace:
 
 
 @define
-class KeptParts:
+class ReusableParts:
     """Workers and device of this place, reused between units.
 
     Starting them takes seconds; both start at the same time.

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 from attrs import evolve
 
-from ...ir import Budget, CutsError, cores
+from ...ir import Budget, CutsError, processor_count
 from ..bench import Bench
 from ..build import CandidateBuilder
 from ..database import Database
-from ..final_round import best_known, space_key
+from ..final_ranking import best_known, space_key
 from ..resources import Resources
-from ..rounds import Rounds
-from ..task import SearchTask
-from .unit import KeptParts, SearchUnit, UnitResult
+from ..task_record import TaskRecord
+from ..tuning_loop import TuningLoop
+from .unit import ReusableParts, SearchUnit, UnitResult
 
 #: Reusable parts of this process, by the name of the target.
-_PARTS: dict[str, KeptParts] = {}
+_PARTS: dict[str, ReusableParts] = {}
 
 
 def search_unit(
@@ -31,18 +31,18 @@ def search_unit(
     Errors are part of the result; where time ends early, the best so far is returned.
     """
     target = unit.problem.target
-    kept = _PARTS.setdefault(target.name, KeptParts(target, workers or cores()))
+    kept = _PARTS.setdefault(target.name, ReusableParts(target, workers or processor_count()))
     database = Database(None)
     budget = Budget.of_measuring(unit.seconds)
     resources = Resources(database, builder or kept.builder, bench or kept.bench, budget)
     same = unit.version == database.version
     known = unit.trials if same else [evolve(trial, holds=None) for trial in unit.trials]
-    task = SearchTask(unit.problem, trials={trial.schedule: trial for trial in known})
+    task = TaskRecord(unit.problem, stored={trial.schedule: trial for trial in known})
     try:
         database.record(unit.problem, unit.trials)
         if unit.ranked:
             resources.ranked[space_key(unit.problem, unit.settings)] = list(unit.ranked)
-        Rounds(resources, unit.settings).search([task])
+        TuningLoop(resources, unit.settings).search([task])
         return _result(resources, unit, task)
     except CutsError as error:  # no device, for example
         resources.drop()
@@ -53,14 +53,14 @@ def search_unit(
         database.close()
 
 
-def _result(resources: Resources, unit: SearchUnit, task: SearchTask) -> UnitResult:
+def _result(resources: Resources, unit: SearchUnit, task: TaskRecord) -> UnitResult:
     """Return the result of a unit, the best so far where its search was cut short."""
     problem, database, settings = unit.problem, resources.database, unit.settings
     known = {t.schedule: t for t in unit.trials}
     built = [e for e in task.entries.values() if e.built is not None]
     return UnitResult(
         dict(problem.machine),
-        tuple(t for t in database.trials(problem) if known.get(t.schedule) != t),
+        tuple(t for t in database.measurements(problem) if known.get(t.schedule) != t),
         task.choice or best_known(task, settings, database, resources.ranked),
         database.winner(problem),
         len(built),

@@ -13,14 +13,14 @@ import numpy as np
 from attrs import define, field
 
 from ...passes.schedule import Point
-from ..build import Scored
-from ..settings import BEGUN
-from .ground import place_of
-from .proposer import Known, Proposer, fastest
-from .surrogate import Outlook, Surrogate
+from ..build import ScoredCandidate
+from ..settings import FIRST_CANDIDATES
+from .proposer import Observation, Proposer, fastest
+from .search_domain import place_of
+from .surrogate import Prediction, Surrogate
 
 #: Number of fastest points whose neighbours are examined, the largest number of these, and the number of random points.
-NUM_PARENTS, MAX_NEIGHBOURS, RANDOM = 3, 400, 256
+NUM_PARENTS, MAX_NEIGHBOURS, NUM_RANDOM = 3, 400, 256
 #: First points that are tried at once where none before them ran.
 MIN_RETRIED_POINTS = 2
 #: Points that are drawn first without the cost model: a process that has one point cannot rank the others
@@ -32,56 +32,56 @@ MIN_UNAIDED_POINTS = 6
 class Bayes(Proposer):
     """Propose the largest expected improvement, after `begun` first points."""
 
-    begun: int = field(default=BEGUN, kw_only=True)
+    initial_points: int = field(default=FIRST_CANDIDATES, kw_only=True)
     surrogate: Surrogate = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.surrogate = Surrogate(self.ground, self.aided)
-        self.begun = self.begun if self.aided else max(MIN_UNAIDED_POINTS, self.begun)
+        self.surrogate = Surrogate(self.domain, self.aided)
+        self.initial_points = self.initial_points if self.aided else max(MIN_UNAIDED_POINTS, self.initial_points)
 
-    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
+    def propose(self, known: Sequence[Observation], best: float, count: int) -> list[ScoredCandidate]:
         """Return the points of the largest expected improvement, largest first."""
         if not fastest(known, 1):
-            return self.begin(best, min(count, max(MIN_RETRIED_POINTS, self.begun) if known else self.begun))
-        points = self.looked_at(known)
-        outlook = self.surrogate.believed(known, points) if points else None
-        if not self.goes_on(known, outlook):
+            return self.begin(
+                best, min(count, max(MIN_RETRIED_POINTS, self.initial_points) if known else self.initial_points)
+            )
+        points = self.candidates(known)
+        outlook = self.surrogate.predict(known, points) if points else None
+        if not self.continues(known, outlook):
             return []
-        found: list[Scored] = []
+        found: list[ScoredCandidate] = []
         places = {place_of(p): k for k, p in enumerate(points)}
         while outlook is not None and len(found) < count:
             order = np.argsort(-outlook.gains, kind="stable")
-            (*taken,) = self.take(self.scored(points[k] for k in order), best, 1)
+            (*taken,) = self.take(self.new_candidates(points[k] for k in order), best, 1)
             if not taken:
                 break
             found += taken
-            outlook.believe(places[place_of(points_of(taken)[0])])
+            outlook.assume_measured(places[place_of(points_of(taken)[0])])
         return found
 
-    def goes_on(self, known: Sequence[Known], outlook: Outlook | None) -> bool:
+    def continues(self, known: Sequence[Observation], outlook: Prediction | None) -> bool:
         """Return whether the search continues with this prediction."""
         return outlook is not None
 
-    def looked_at(self, known: Sequence[Known]) -> list[Point]:
+    def candidates(self, known: Sequence[Observation]) -> list[Point]:
         """Return the points to choose from.
 
         With the cost model, those that are proven slower than the fastest are left out.
         """
-        near = self.ordered(self.ground.near([k.point for k in fastest(known, NUM_PARENTS)]), len(known))[
-            :MAX_NEIGHBOURS
-        ]
-        every = {place_of(p): p for p in (*self.beyond(known), *near)}
+        near = self.order(self.domain.near([k.point for k in fastest(known, NUM_PARENTS)]), len(known))[:MAX_NEIGHBOURS]
+        every = {place_of(p): p for p in (*self.further_points(known), *near)}
         points = [p for place, p in every.items() if place not in self.seen]
         if not self.aided or not points:
             return points
-        kept = self.ground.bounds(points) <= fastest(known, 1)[0].seconds
+        kept = self.domain.bounds(points) <= fastest(known, 1)[0].seconds
         return [p for p, keep in zip(points, kept, strict=True) if keep]
 
-    def beyond(self, known: Sequence[Known]) -> list[Point]:
+    def further_points(self, known: Sequence[Observation]) -> list[Point]:
         """Return the points besides the neighbours of the fastest."""
-        return points_of(self.first) if self.aided else self.ground.random(RANDOM, (self.seed, len(known)))
+        return points_of(self.first) if self.aided else self.domain.random(NUM_RANDOM, (self.seed, len(known)))
 
 
-def points_of(scored: Sequence[Scored]) -> list[Point]:
+def points_of(scored: Sequence[ScoredCandidate]) -> list[Point]:
     """Return the points of candidates that have one."""
     return [s.point for s in scored if s.point is not None]

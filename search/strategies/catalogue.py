@@ -6,42 +6,42 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...ir import UsageError
 from ...passes.schedule import Space
-from ..build import Scored
+from ..build import ScoredCandidate
 from ..learned import LearnedOrder
-from ..settings import BEGUN
+from ..settings import FIRST_CANDIDATES
 from .bayes import Bayes
-from .corrected import CorrectedSpace
-from .frugal import Frugal
-from .ground import FullSpace, Ground
+from .bayes_early_stop import EarlyStoppingBayes
+from .corrected_space import CorrectedSpace
+from .exhaustive_bayes import ExhaustiveBayes
 from .model_guided import Genetic, Random, Rank
 from .ppo import Ppo
 from .printed_genetic import PrintedGenetic
 from .proposer import Strategy
-from .thorough import Thorough
+from .search_domain import FullSpace, SearchDomain
 
 #: Constructors of strategies, from a search domain, the cost model's best points, a seed, and whether the cost model is
 #: used.
-STRATEGIES: Mapping[str, Callable[[Ground, Sequence[Scored], int, bool], Strategy]] = {
+STRATEGIES: Mapping[str, Callable[[SearchDomain, Sequence[ScoredCandidate], int, bool], Strategy]] = {
     "rank": Rank,
     "random": Random,
     "genetic": Genetic,
     "genetic-printed": PrintedGenetic,
     "ppo": Ppo,
     "bayes": Bayes,
-    "frugal": Frugal,
-    "thorough": Thorough,
+    "frugal": EarlyStoppingBayes,
+    "thorough": ExhaustiveBayes,
 }
 
 
 def make_strategy(
     name: str,
     space: Space,
-    first: Sequence[Scored],
+    first: Sequence[ScoredCandidate],
     model: str = "bound",
     seed: int = 0,
     aided: bool = True,
     correction: LearnedOrder | None = None,
-    begun: int = BEGUN,
+    initial_points: int = FIRST_CANDIDATES,
 ) -> Strategy:
     """Return a strategy over a space by its name.
 
@@ -51,15 +51,17 @@ def make_strategy(
     domain = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
     strategy = strategy_on(domain, name, first, seed, aided)
     if isinstance(strategy, Bayes) and aided:
-        strategy.begun = begun
+        strategy.initial_points = initial_points
     return strategy
 
 
-def strategy_on(ground: Ground, name: str, first: Sequence[Scored], seed: int = 0, aided: bool = True) -> Strategy:
+def strategy_on(
+    domain: SearchDomain, name: str, first: Sequence[ScoredCandidate], seed: int = 0, aided: bool = True
+) -> Strategy:
     """Return a strategy over a search domain.
 
     Raises `UsageError` where no strategy has that name.
     """
     if name not in STRATEGIES:
         raise UsageError(f"unknown search strategy '{name}'", hint=f"strategies are: {', '.join(STRATEGIES)}")
-    return STRATEGIES[name](ground, first, seed, aided)
+    return STRATEGIES[name](domain, first, seed, aided)

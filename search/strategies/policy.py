@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import UsageError
-from .ground import Array, Place
+from .search_domain import Array, Place
 
 #: Widths of the layers as printed. The paper keeps 15 % of the activations in dropout; here 15 % are dropped: with six
 #: points a batch, the printed rate learns nothing.

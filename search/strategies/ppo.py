@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, field
 
-from ..build import Scored
-from .ground import Array, place_of
+from ..build import ScoredCandidate
 from .policy import KnobPolicy
-from .proposer import Known, Proposer, fastest
+from .proposer import Observation, Proposer, fastest
+from .search_domain import Array, place_of
 
 #: Weights of the past in the moving average, of later rewards and of later estimates.
 AVERAGE_DECAY, DISCOUNT, GAE_LAMBDA = 0.8, 0.99, 0.95
@@ -34,22 +34,22 @@ class Ppo(Proposer):
     learned: int = field(default=0, init=False)
     average: float = field(default=0.0, init=False)
 
-    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
+    def propose(self, known: Sequence[Observation], best: float, count: int) -> list[ScoredCandidate]:
         """Return points sampled from the policy, trained on new results first."""
         if self.policy is None:
-            self.policy = KnobPolicy(self._state(known).size, self.ground.shapes, self.seed)
+            self.policy = KnobPolicy(self._state(known).size, self.domain.shapes, self.seed)
         if not fastest(known, 1):
             return self.begin(best, count)
         self._learn(known)
-        found: list[Scored] = []
+        found: list[ScoredCandidate] = []
         for _ in range(MAX_ATTEMPTS):
             if len(found) < count:
                 sampled = dict.fromkeys(self.policy.sample(self._state(known), OVERSAMPLING * count))
-                legal = {place_of(p): p for p in self.ground.legal([p for p in sampled if p not in self.seen])}
-                found += self.take(self.scored(legal.values()), best, count - len(found))
-        return found or self.take(self.scored(self.drawn()), best, count)
+                legal = {place_of(p): p for p in self.domain.legal([p for p in sampled if p not in self.seen])}
+                found += self.take(self.new_candidates(legal.values()), best, count - len(found))
+        return found or self.take(self.new_candidates(self.random_order()), best, count)
 
-    def _learn(self, known: Sequence[Known]) -> None:
+    def _learn(self, known: Sequence[Observation]) -> None:
         assert self.policy is not None
         unit = next(k.seconds for k in known if np.isfinite(k.seconds))
         states, rewards = [], []
@@ -70,15 +70,15 @@ class Ppo(Proposer):
             self.policy.update(np.asarray(states), actions, gained / scale, np.asarray(rewards))
         self.learned = len(known)
 
-    def _state(self, known: Sequence[Known]) -> Array:
+    def _state(self, known: Sequence[Observation]) -> Array:
         """Return the policy's input: the operation, the last configuration, the moving average."""
-        longest = max((len(s) for s in self.ground.shapes), default=0)
-        sizes = [float(np.mean([np.log1p(s[a]) for s in self.ground.shapes if a < len(s)])) for a in range(longest)]
+        longest = max((len(s) for s in self.domain.shapes), default=0)
+        sizes = [float(np.mean([np.log1p(s[a]) for s in self.domain.shapes if a < len(s)])) for a in range(longest)]
         last = np.zeros(longest + 1)
         if known:
             point = known[-1].point
-            shape = self.ground.shapes[point.structure]
-            last[0] = point.structure / max(1, len(self.ground.shapes))
+            shape = self.domain.shapes[point.structure]
+            last[0] = point.structure / max(1, len(self.domain.shapes))
             last[1 : 1 + len(shape)] = [p / n for p, n in zip(point.places, shape, strict=True)]
         return np.asarray([*sizes, *last, self.average])
 

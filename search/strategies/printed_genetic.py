@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, field
 
-from ..build import Scored
-from .ground import Place, place_of
-from .proposer import Known, Proposer
+from ..build import ScoredCandidate
+from .proposer import Observation, Proposer
+from .search_domain import Place, place_of
 
 #: Share of a generation that passes on, mutation rate, and relative difference of converged times.
 ELITE_SHARE, MUTATION_RATE, CONVERGENCE_TOLERANCE = 0.5, 0.1, 0.02
@@ -34,25 +34,27 @@ class PrintedGenetic(Proposer):
 
     population: list[Place] = field(factory=list)
 
-    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
+    def propose(self, known: Sequence[Observation], best: float, count: int) -> list[ScoredCandidate]:
         """Return new individuals of the next generation, none after convergence."""
         if not self.population:
-            return self._next_generation([], self.take(self.scored(self.drawn()), best, count))
+            return self._next_generation([], self.take(self.new_candidates(self.random_order()), best, count))
         seconds = {place_of(k.point): k.seconds for k in known}
         fit = sorted((seconds[p], p) for p in self.population if np.isfinite(seconds.get(p, np.inf)))
         if len(fit) < 2:
-            return self._next_generation([p for _, p in fit], self.take(self.scored(self.drawn()), best, count))
+            return self._next_generation(
+                [p for _, p in fit], self.take(self.new_candidates(self.random_order()), best, count)
+            )
         times, ordered = np.asarray([s for s, _ in fit]), [p for _, p in fit]
         if len(fit) >= 4 and times[-1] <= (1.0 + CONVERGENCE_TOLERANCE) * times[0]:
             return []
         generator = np.random.default_rng((self.seed, len(known)))
         wheel = np.cumsum(selection(times))
         children = [self._child(ordered, wheel, generator) for _ in range(CHILDREN_PER_PROPOSAL * count)]
-        wanted = self.ground.legal(list(dict.fromkeys(children)))
+        wanted = self.domain.legal(list(dict.fromkeys(children)))
         elites = ordered[: max(1, round(ELITE_SHARE * len(ordered)))]
-        return self._next_generation(elites, self.take(self.scored(wanted), best, count))
+        return self._next_generation(elites, self.take(self.new_candidates(wanted), best, count))
 
-    def _next_generation(self, elites: Sequence[Place], added: list[Scored]) -> list[Scored]:
+    def _next_generation(self, elites: Sequence[Place], added: list[ScoredCandidate]) -> list[ScoredCandidate]:
         """Store the next generation of elites and new individuals, and return the latter."""
         self.population = [*elites, *(place_of(s.point) for s in added if s.point is not None)]
         return added
@@ -61,7 +63,7 @@ class PrintedGenetic(Proposer):
         (first, mother), (second, father) = (
             ordered[min(int(np.searchsorted(wheel, generator.random())), len(ordered) - 1)] for _ in range(2)
         )
-        shape = self.ground.shapes[first]
+        shape = self.domain.shapes[first]
         places = list(mother)
         if first == second and len(shape) > 1:
             cut = int(generator.integers(1, len(shape)))

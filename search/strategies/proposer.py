@@ -14,15 +14,15 @@ import numpy as np
 from attrs import define, field, frozen
 
 from ...passes.schedule import Point
-from ..build import Scored
-from .ground import Ground, Place, place_of
+from ..build import ScoredCandidate
+from .search_domain import Place, SearchDomain, place_of
 
 #: Number of points drawn where no cost model provides an order.
-DRAWN = 2000
+NUM_RANDOM_POINTS = 2000
 
 
 @frozen
-class Known:
+class Observation:
     """Measured point and its seconds; infinity where it failed."""
 
     point: Point
@@ -32,7 +32,7 @@ class Known:
 class Strategy(Protocol):
     """Proposes points, each once."""
 
-    def propose(self, known: Sequence[Known], best: float, count: int) -> list[Scored]:
+    def propose(self, known: Sequence[Observation], best: float, count: int) -> list[ScoredCandidate]:
         """Return at most `count` new points, the most promising first.
 
         The list is empty where no point is worth measuring.
@@ -44,29 +44,31 @@ class Strategy(Protocol):
 class Proposer:
     """Base class of strategies. `aided` says that the cost model is used."""
 
-    ground: Ground
-    first: Sequence[Scored]
+    domain: SearchDomain
+    first: Sequence[ScoredCandidate]
     seed: int = 0
     aided: bool = True
     seen: set[Place] = field(factory=set)
     _drawn: list[Point] | None = None
 
-    def begin(self, best: float, count: int) -> list[Scored]:
+    def begin(self, best: float, count: int) -> list[ScoredCandidate]:
         """Return the first points of every strategy.
 
         These are the cost model's best, of each structure in turn, or random ones without it.
         """
-        return self.take(in_turns(self.first) if self.aided else self.scored(self.drawn()), best, count)
+        return self.take(
+            interleave_structures(self.first) if self.aided else self.new_candidates(self.random_order()), best, count
+        )
 
-    def drawn(self) -> list[Point]:
+    def random_order(self) -> list[Point]:
         """Return legal points in a fixed random order."""
         if self._drawn is None:
-            self._drawn = self.ground.random(DRAWN, (self.seed,))
+            self._drawn = self.domain.random(NUM_RANDOM_POINTS, (self.seed,))
         return self._drawn
 
-    def take(self, points: Iterable[Scored], best: float, count: int) -> list[Scored]:
+    def take(self, points: Iterable[ScoredCandidate], best: float, count: int) -> list[ScoredCandidate]:
         """Return the first new points not proven slower than the best time."""
-        found: list[Scored] = []
+        found: list[ScoredCandidate] = []
         for scored in points if count > 0 else ():
             assert scored.point is not None, "strategies propose points of the space"
             place = place_of(scored.point)
@@ -79,11 +81,11 @@ class Proposer:
                 break
         return found
 
-    def scored(self, points: Iterable[Point]) -> Iterator[Scored]:
+    def new_candidates(self, points: Iterable[Point]) -> Iterator[ScoredCandidate]:
         """Yield the candidates of new points."""
-        return (self.ground.scored(p) for p in points if place_of(p) not in self.seen)
+        return (self.domain.candidate_at(p) for p in points if place_of(p) not in self.seen)
 
-    def ordered(self, points: Iterable[Point], number: int) -> list[Point]:
+    def order(self, points: Iterable[Point], number: int) -> list[Point]:
         """Return points in the cost model's order, or in random order."""
         found = sorted(points)
         if self.aided:
@@ -91,7 +93,7 @@ class Proposer:
         return [found[k] for k in np.random.default_rng((self.seed, number)).permutation(len(found))]
 
 
-def in_turns(points: Sequence[Scored]) -> list[Scored]:
+def interleave_structures(points: Sequence[ScoredCandidate]) -> list[ScoredCandidate]:
     """Return points, the first of each structure before any second.
 
     A wrong prediction for one structure then affects no other.
@@ -105,7 +107,7 @@ def in_turns(points: Sequence[Scored]) -> list[Scored]:
     return [points[k] for k in sorted(range(len(points)), key=lambda k: (turns[k], k))]
 
 
-def fastest(known: Sequence[Known], count: int) -> list[Known]:
+def fastest(known: Sequence[Observation], count: int) -> list[Observation]:
     """Return the fastest points that ran, ties by the cost model's order."""
     ran = [k for k in known if np.isfinite(k.seconds)]
     return sorted(ran, key=lambda k: (k.seconds, k.point))[:count]

@@ -11,9 +11,9 @@ import numpy as np
 from attrs import define, field
 
 from ...passes.schedule import Point
-from ..learned import Beliefs, GaussianProcess, expected_gain
-from .ground import Array, Ground, Place, place_of
-from .proposer import Known, fastest
+from ..learned import GaussianProcess, Posterior, expected_improvement
+from .proposer import Observation, fastest
+from .search_domain import Array, Place, SearchDomain, place_of
 
 #: Largest number of points that a process is fitted to, the fastest, and of failed ones.
 MAX_FITTED_POINTS = 80
@@ -31,11 +31,11 @@ class Surrogate:
     their parameters, and with the cost model by its features.
     """
 
-    ground: Ground
+    domain: SearchDomain
     aided: bool
     _known: dict[Place, Array] = field(factory=dict)
 
-    def believed(self, known: Sequence[Known], points: Sequence[Point]) -> Outlook:
+    def predict(self, known: Sequence[Observation], points: Sequence[Point]) -> Prediction:
         """Return the prediction for points, given measured ones with one valid time."""
         ran = fastest(known, MAX_FITTED_POINTS)
         tried = [k.point for k in (*ran, *[k for k in known if not np.isfinite(k.seconds)][-MAX_FITTED_POINTS:])]
@@ -49,9 +49,9 @@ class Surrogate:
         def normalise(those: Array) -> Array:
             return np.asarray(np.clip((those - centre) / scale, -limit, limit))
 
-        process = GaussianProcess.fitted(normalise(rows), np.log(times) - self._estimates(tried))
+        process = GaussianProcess.fit(normalise(rows), np.log(times) - self._estimates(tried))
         beliefs = process.at(normalise(self._rows(points)))
-        return Outlook(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
+        return Prediction(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
 
     def _estimates(self, points: Sequence[Point]) -> Array:
         return np.asarray([np.log(max(p.score, 1e-12)) if self.aided else 0.0 for p in points])
@@ -59,25 +59,25 @@ class Surrogate:
     def _rows(self, points: Sequence[Point]) -> Array:
         new = [p for p in points if place_of(p) not in self._known]
         if new:
-            values = np.asarray(self.ground.values(new))
-            rows = np.concatenate([self.ground.counts(new), values], axis=1) if self.aided else values
+            values = np.asarray(self.domain.values(new))
+            rows = np.concatenate([self.domain.features(new), values], axis=1) if self.aided else values
             self._known |= {place_of(p): row for p, row in zip(new, rows, strict=True)}
         return np.stack([self._known[place_of(p)] for p in points])
 
 
 @define
-class Outlook:
+class Prediction:
     """Expected improvements of points over the best time."""
 
-    beliefs: Beliefs
+    beliefs: Posterior
     estimates: Array
     best: float
 
     @property
     def gains(self) -> Array:
         """Expected relative improvements over the best time."""
-        return expected_gain(self.beliefs.mean + self.estimates, self.beliefs.variance, self.best)
+        return expected_improvement(self.beliefs.mean + self.estimates, self.beliefs.variance, self.best)
 
-    def believe(self, place: int) -> None:
+    def assume_measured(self, place: int) -> None:
         """Assume that a point takes its predicted time."""
-        self.beliefs.believe(place)
+        self.beliefs.assume_measured(place)

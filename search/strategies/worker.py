@@ -14,15 +14,15 @@ from attrs import frozen
 from ...backends.cuda import begin_compiling
 from ...ir import Schedule
 from ...passes.schedule import make_space
-from ..build import Built, Factory, Scored, Worker, longest_of, wishes_of
+from ..build import BuildResult, Factory, ScoredCandidate, Worker, build_arguments, max_statements_of
 from ..copies import one_thread
 from ..learned import LearnedOrder
-from ..problem import Problem, schedule_text
-from ..settings import COMPARED, Settings
+from ..settings import QUICK_CANDIDATES, Settings
+from ..tuning_task import TuningTask, schedule_text
 from .bayes import Bayes
 from .catalogue import STRATEGIES, make_strategy
-from .ground import Place, place_of
-from .proposer import Known, Strategy, in_turns
+from .proposer import Observation, Strategy, interleave_structures
+from .search_domain import Place, place_of
 
 #: Largest number of strategies in a worker; the least recently used is dropped. A strategy caches the features of
 #: points.
@@ -30,7 +30,7 @@ MAX_STRATEGIES = 64
 _STRATEGIES: OrderedDict[Hashable, Bayes] = OrderedDict()
 
 
-def before_copies() -> None:
+def before_forks() -> None:
     """Prepare a process for forks: do common work once.
 
     Raises `BackendError` where there is no compiler.
@@ -50,9 +50,9 @@ class ProposalRequest:
     seed: int
     aided: bool
     correction: LearnedOrder | None
-    first: tuple[Scored, ...]
+    first: tuple[ScoredCandidate, ...]
     seen: frozenset[Place]
-    known: tuple[Known, ...]
+    known: tuple[Observation, ...]
     best: float
     count: int
 
@@ -60,7 +60,7 @@ class ProposalRequest:
 class ProposingFactory(Factory):
     """Factory that also makes proposals."""
 
-    def propose(self, problem: Problem, request: ProposalRequest) -> tuple[list[Scored], frozenset[Place]]:
+    def propose(self, problem: TuningTask, request: ProposalRequest) -> tuple[list[ScoredCandidate], frozenset[Place]]:
         """Return a strategy's proposals, and all points proposed or skipped."""
         strategy = _strategy(problem, request)
         strategy.seen = set(request.seen)
@@ -68,13 +68,13 @@ class ProposingFactory(Factory):
             found = strategy.propose(request.known, request.best, request.count)
         return found, frozenset(strategy.seen)
 
-    def go_on(self, problem: Problem, request: ProposalRequest, hasty: bool) -> list[tuple[Schedule, Built]]:
+    def go_on(self, problem: TuningTask, request: ProposalRequest, hasty: bool) -> list[tuple[Schedule, BuildResult]]:
         """Return a strategy's proposals, built."""
         candidates = [scored.candidate for scored in self.propose(problem, request)[0]]
-        return [(c.schedule, self.build(problem, *wishes_of(c, hasty, longest_of(c)))) for c in candidates]
+        return [(c.schedule, self.build(problem, *build_arguments(c, hasty, max_statements_of(c)))) for c in candidates]
 
 
-def _strategy(problem: Problem, request: ProposalRequest) -> Bayes:
+def _strategy(problem: TuningTask, request: ProposalRequest) -> Bayes:
     """Return the cached strategy of a request, or a new one."""
     key = problem.key, request.name, request.model, request.seed, request.aided, request.correction
     kept = _STRATEGIES.pop(key, None)
@@ -99,7 +99,7 @@ class SearchWorker(ProposingFactory, Worker):
 def request_of(
     settings: Settings,
     strategy: Strategy,
-    known: Sequence[Known],
+    known: Sequence[Observation],
     best: float,
     count: int,
     order: LearnedOrder | None = None,
@@ -116,9 +116,9 @@ def request_of(
     )  # fmt: skip
 
 
-def request_behind(
+def next_request(
     settings: Settings,
-    ranked: Sequence[Scored],
+    ranked: Sequence[ScoredCandidate],
     times: Mapping[str, float],
     count: int,
     order: LearnedOrder | None = None,
@@ -131,10 +131,12 @@ def request_behind(
     kind = STRATEGIES.get(settings.strategy)
     if not (isinstance(kind, type) and issubclass(kind, Bayes) and settings.aided):
         return None
-    begun = [(s.point, s.candidate.schedule) for s in in_turns(ranked)[: min(settings.first, COMPARED)]]
+    begun = [
+        (s.point, s.candidate.schedule) for s in interleave_structures(ranked)[: min(settings.first, QUICK_CANDIDATES)]
+    ]
     points = {schedule_text(schedule): point for point, schedule in reversed(begun) if point is not None}
     texts = dict.fromkeys(schedule_text(schedule) for _, schedule in begun)  # several points may have one schedule
-    known = tuple(Known(points[text], times.get(text, inf)) for text in texts)
+    known = tuple(Observation(points[text], times.get(text, inf)) for text in texts)
     best = min((k.seconds for k in known), default=inf)
     if best == inf or len(ranked) < settings.first or not times.keys() <= texts.keys():
         return None

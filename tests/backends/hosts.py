@@ -35,7 +35,7 @@ def at(address: int, count: int) -> np.ndarray:
 class HostDevice(Device):
     """Device that runs library steps.
 
-    `seconds` gives the time of other kernels by the kernel that is timed, `counts` the counters that counting kernels
+    `seconds` gives the time of other kernels by the kernel that is timed, `features` the counters that counting kernels
     write.
     """
 

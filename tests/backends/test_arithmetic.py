@@ -22,8 +22,8 @@ from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
-from cuts.tests.fusion.build import fused, graph, op
-from cuts.tests.needs import disassembled, needs_disassembler, needs_toolchain
+from cuts.tests.fusion.build import fuse_units, graph, op
+from cuts.tests.needs import disassemble, needs_disassembler, needs_toolchain
 
 HELPER = re.compile(r"cuts_\w+?_\{t\}")
 INTS = [d for d in DType if d.is_int]
@@ -62,7 +62,7 @@ def test_every_helper_compiles_for_cuda(arch: str) -> None:
 
 def machine_code(source: str, folder: Path) -> str:
     """Return the instructions that a source becomes for sm_90."""
-    return disassembled(find_toolchain().compile(source, "sm_90", 120.0)[0], folder)
+    return disassemble(find_toolchain().compile(source, "sm_90", 120.0)[0], folder)
 
 
 @needs_toolchain
@@ -85,7 +85,7 @@ def test_chain_of_halves_moves_16_bytes_in_pairs(dtype: DType, tmp_path: Path) -
     made = graph(
         {"x": kind, "y": kind}, op("a", "add", "x", "y"), op("r", "relu", "a"), op("z", "mul", "r", "y"), out="z"
     )
-    group = fused(made, "n0 n1 n2")
+    group = fuse_units(made, "n0 n1 n2")
     assert isinstance(group, Group)
     kernel = extract(lower(group.form, choose(group.form, target)[0].schedule, {}, target))
     text = machine_code(emit(kernel, "cuda").source, tmp_path)

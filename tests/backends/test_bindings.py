@@ -25,7 +25,7 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.ir.errors import BackendError
 from cuts.runtime.executor import Session
-from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
+from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 from .fake_bindings import FakeBindings
 
@@ -53,7 +53,7 @@ def double(a: int, c: int) -> None:
 
 
 KERNELS: Mapping[str, Callable[..., None]] = {"k_add": add, "k_double": double}
-CACHED_FUNCTIONS = (query.driver, query.opened, query.query_target)
+CACHED_FUNCTIONS = (query.driver, query.open_context, query.query_target)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def bindings(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBindings]:
     """Install a driver in Python as the bindings, where PyCUDA is missing."""
     fake = FakeBindings(KERNELS, ATTRIBUTES)
     found = BindingsDriver(fake)
-    monkeypatch.setattr(query, "installed", lambda: found)
+    monkeypatch.setattr(query, "import_driver", lambda: found)
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     for each in CACHED_FUNCTIONS:
@@ -79,7 +79,7 @@ def missing(name: str) -> Any:
 
 def run(session: Session, seed: int) -> None:
     x = random_x(seed)
-    for name, want in expected(x).items():
+    for name, want in expected_outputs(x).items():
         rounding = 2.0**-22 * float(np.abs(want).max())  # two roundings of terms that may cancel
         np.testing.assert_allclose(session.run({"x": x})[name], want, rtol=0, atol=rounding)
 
@@ -96,7 +96,7 @@ def test_what_is_gone_is_freed(bindings: FakeBindings) -> None:
     device = open_device(find_target("cuda:sm_90"))
     gc.collect()
     before = set(bindings.live)
-    buffer, pinned = device.allocate(100), CudaTransfers().pinned(64)
+    buffer, pinned = device.allocate(100), CudaTransfers().allocate_pinned(64)
     assert len(set(bindings.live) - before) == 2
     view = pinned[3:7]
     del buffer, pinned
@@ -119,7 +119,7 @@ def test_new_memory_is_zero_and_overflow_an_error(bindings: FakeBindings) -> Non
 def test_transfers_of_other_threads_use_their_own_streams(bindings: FakeBindings) -> None:
     device, transfers = open_device(find_target("cuda:sm_90")), CudaTransfers()
     place = Pointer(device.allocate(64), 16)
-    source, back = transfers.pinned(16), transfers.pinned(16)
+    source, back = transfers.allocate_pinned(16), transfers.allocate_pinned(16)
 
     def there_and_back(value: int) -> bool:
         source[:] = value
@@ -158,14 +158,14 @@ def test_the_device_says_what_it_is(bindings: FakeBindings) -> None:
 
 
 def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for each in (*CACHED_FUNCTIONS, query.installed):
+    for each in (*CACHED_FUNCTIONS, query.import_driver):
         each.cache_clear()
     monkeypatch.setattr(query, "import_module", missing)
     monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))
     with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
         query.driver()
     assert caught.value.hint == "pip install 'cuts[cuda]'"
-    query.installed.cache_clear()
+    query.import_driver.cache_clear()
 
 
 def test_the_bindings_have_what_is_asked_for() -> None:

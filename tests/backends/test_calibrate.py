@@ -17,7 +17,7 @@ from cuts.backends.cuda.calibrate import (
     FMAS,
     HEADROOM,
     KERNELS,
-    calibrated,
+    calibrate_target,
     load_ceilings,
     measure_ceilings,
     save_ceilings,
@@ -30,7 +30,7 @@ from cuts.cli.main import main
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import KernelFunction
 from cuts.tests.backends.hosts import HostDevice
-from cuts.tests.needs import disassembled, needs_disassembler, needs_opencl, needs_toolchain
+from cuts.tests.needs import disassemble, needs_disassembler, needs_opencl, needs_toolchain
 
 H200 = find_target("cuda:h200")
 CLOCK = 1.9e9
@@ -108,14 +108,14 @@ def test_rates_come_out_as_they_went_in() -> None:
 
 
 def test_a_calibrated_target_leaves_head_room() -> None:
-    target = calibrated(H200, measure_ceilings(device()))
+    target = calibrate_target(H200, measure_ceilings(device()))
     assert pytest.approx(HEADROOM * 4.5e12, rel=1e-3) == target.BW_global
     assert pytest.approx(HEADROOM * 60e12, rel=1e-3) == target.PERF_peak
     assert target.launch_time < 1.1e-6
     assert target.dram_latency < CHASE
     assert target.clock == H200.clock
     assert dict(target.atoms) == {n: pytest.approx(1.01 * clocks / HEADROOM, rel=1e-3) for n, clocks in H200.atoms}
-    assert calibrated(H200, None) is H200
+    assert calibrate_target(H200, None) is H200
 
 
 def test_stored_ceilings_apply_to_the_same_device_only() -> None:
@@ -181,7 +181,7 @@ def test_a_trip_multiplies_as_often_as_is_counted(name: str, arch: str, tmp_path
     All of it stays between the two clocks.
     """
     code = compile_kernel(atom_kernel(name, 16, 132), arch).code
-    lines = disassembled(code, tmp_path).splitlines()
+    lines = disassemble(code, tmp_path).splitlines()
     products = [n for n, line in enumerate(lines) if re.search(r"\b[HI]MMA\.", line)]
     clocks = [n for n, line in enumerate(lines) if "SR_CLOCKLO" in line]
     assert len(products) == ATOMS

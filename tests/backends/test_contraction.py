@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.library.contraction import Block, Convolution, Matrix, Product, find_convolution, find_product
+from cuts.backends.library.recognise import Block, Convolution, Matrix, Product, find_convolution, find_product
 from cuts.backends.run_reference import run_reference
 from cuts.bench.operators.shapes import Case, convolution_case, convolutions, single
 from cuts.bench.operators.tuned import group_of

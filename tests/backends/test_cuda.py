@@ -13,7 +13,7 @@ from cuts.ir.errors import BackendError, GraphError
 from cuts.runtime.executor import Session
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import cuda_reason, needs_cuda
-from cuts.tests.runtime.handmade import example_plan, expected, random_x
+from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 
 
 def device_plan() -> Any:
@@ -45,7 +45,7 @@ def test_outputs_are_right_run_after_run() -> None:
     for seed in range(3):
         x = random_x(seed)
         found = session.run({"x": x})
-        for name, want in expected(x).items():
+        for name, want in expected_outputs(x).items():
             np.testing.assert_allclose(found[name], want, rtol=1e-6)
 
 

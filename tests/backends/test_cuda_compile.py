@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from cuts.backends.compiler_diagnostics import compile_error, first_fault
 from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
-from cuts.backends.refused import first_fault, refused
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
@@ -95,7 +95,7 @@ def test_failure_shows_first_fault_and_source_path(tmp_path: Path) -> None:
 
 def test_only_the_newest_refused_sources_are_kept(tmp_path: Path) -> None:
     for number in range(40):
-        refused(evolve(KERNEL, name=f"k{number}"), "sm_90", "source", "x.cu(3): error: no")
+        compile_error(evolve(KERNEL, name=f"k{number}"), "sm_90", "source", "x.cu(3): error: no")
     names = sorted(path.name for path in (tmp_path / "cache" / "refused").iterdir())
     assert len(names) == 64
     assert {"k39.cu", "k39.log"} <= set(names)
@@ -103,7 +103,7 @@ def test_only_the_newest_refused_sources_are_kept(tmp_path: Path) -> None:
 
 def test_refused_source_is_kept_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
-    error = refused(KERNEL, "sm_90", "the source", "x.cu(3): error: no")
+    error = compile_error(KERNEL, "sm_90", "the source", "x.cu(3): error: no")
     assert error.message == f"kernel {KERNEL.name} does not compile for sm_90: x.cu(3): error: no"
     path = Path(error.hint.removeprefix("its source is ").partition(",")[0])
     assert path.read_text() == "the source"

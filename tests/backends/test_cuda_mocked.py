@@ -20,7 +20,7 @@ from cuts.backends.cuda.compile import Cubin
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.executor import Session
-from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
+from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 ADDRESS = 0x7F00_0000_0000
 ATTRIBUTES = {"MULTIPROCESSOR_COUNT": 100, "CLOCK_RATE": 2_000_000, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448}
@@ -150,7 +150,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     driver = fake_driver(memory)
     for module in (cuda, cuda_device):
         monkeypatch.setattr(module, "driver", lambda: driver)
-    monkeypatch.setattr(cuda_device, "opened", lambda: (None, get_ident()))
+    monkeypatch.setattr(cuda_device, "open_context", lambda: (None, get_ident()))
     monkeypatch.setattr(cuda, "compile_kernels", lambda kernels, arch: tuple(Cubin(b"code") for _ in kernels))
     monkeypatch.setattr(cuda_graph, "import_module", missing)
     return memory
@@ -165,7 +165,7 @@ def test_a_plan_runs(memory: Memory) -> None:
     session = Session(example_plan("cuda"))
     x = random_x()
     found = session.run({"x": x})
-    for name, want in expected(x).items():
+    for name, want in expected_outputs(x).items():
         np.testing.assert_allclose(found[name], want, rtol=1e-6)
     assert memory.log == ["k_add shared 0", "k_double shared 0", "k_double shared 0"]
 
@@ -192,7 +192,7 @@ def test_device_arrays_are_copied_on_the_device(memory: Memory, offset: int) -> 
     assert memory.log[:2] == ["wait for all", "copy on the device"]
     described = out.__cuda_array_interface__
     np.testing.assert_allclose(
-        memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected(x)["y"], rtol=1e-6
+        memory.at(described["data"][0], 2 * x.size).reshape(ROWS, -1), expected_outputs(x)["y"], rtol=1e-6
     )
 
 
@@ -203,7 +203,7 @@ def test_outputs_on_the_device_are_their_holders(memory: Memory) -> None:
     second = session.run({"x": random_x(2)}, on_device=True)
     for found, seed in ((first, 1), (second, 2)):
         start = found["y"].__cuda_array_interface__["data"][0]
-        want = expected(random_x(seed))["y"]
+        want = expected_outputs(random_x(seed))["y"]
         np.testing.assert_allclose(memory.at(start, want.size).reshape(want.shape), want, rtol=1e-6)
     del first, found
     memory.log.clear()
@@ -216,7 +216,7 @@ def test_another_thread_enters_the_context(memory: Memory, monkeypatch: pytest.M
     session = Session(example_plan("cuda"))
     log: list[str] = []
     context = SimpleNamespace(push=lambda: log.append("push"), pop=lambda: log.append("pop"))
-    monkeypatch.setattr(cuda_device, "opened", lambda: (context, get_ident() + 1))
+    monkeypatch.setattr(cuda_device, "open_context", lambda: (context, get_ident() + 1))
     session.run({"x": random_x()})
     assert log[0] == "push"
     assert log.count("push") == log.count("pop")

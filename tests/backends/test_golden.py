@@ -19,7 +19,7 @@ from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.tests.fusion.build import fused, graph, op
+from cuts.tests.fusion.build import fuse_units, graph, op
 
 TARGETS = {"cuda": "cuda:h200", "opencl": "opencl"}
 
@@ -163,7 +163,7 @@ def schedule_of(form: FusedGroup, text: str) -> Schedule:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernel(kernel: str, dialect: str, golden: Callable[[str], None]) -> None:
     made, units, text = KERNELS[kernel]
-    group, target = fused(made, units), find_target(TARGETS[dialect])
+    group, target = fuse_units(made, units), find_target(TARGETS[dialect])
     assert isinstance(group, Group)
     schedule = schedule_of(group.form, text)
     assert check_schedule(group.form, schedule, target) == []

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from cuts.backends import cache_info
 from cuts.backends.opencl.device import OpenCLDevice, choose_device
-from cuts.backends.opencl.pocl_cache import set_damaged_aside
+from cuts.backends.opencl.pocl_cache import quarantine_damaged
 from cuts.tests.needs import needs_opencl
 
 RUN = """
@@ -73,13 +73,13 @@ BITCODE = b"BC\xc0\xde" + struct.pack("<II", 8, 2) + bytes(8)
 )  # fmt: skip
 def test_one_damaged_file_is_enough(tmp_path: Path, changed: dict[str, bytes], kept: bool) -> None:
     folder = program(tmp_path, {"k/k.so": LIBRARY, "program.bc": BITCODE, **changed})
-    assert bool(set_damaged_aside(tmp_path)) != kept
+    assert bool(quarantine_damaged(tmp_path)) != kept
     assert folder.exists() == kept
 
 
 def test_file_being_written_is_left_alone(tmp_path: Path) -> None:
     folder = program(tmp_path, {"k/k.so": LIBRARY[:100]}, age=0)
-    assert set_damaged_aside(tmp_path) == []
+    assert quarantine_damaged(tmp_path) == []
     assert folder.exists()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.targets import Description, described_device, descriptions, known_targets, target_aliases
-from cuts.ir.atoms import MATRIX_ATOMS
 from cuts.ir.errors import UsageError
+from cuts.ir.matrix_instructions import MMA_INSTRUCTIONS
 
 
 def test_every_known_name_finds_a_target() -> None:
@@ -113,7 +113,7 @@ def test_instruction_clocks_add_up_to_documented_rates(name: str) -> None:
     for names, peak in zip((("f16", "bf16"), ("tf32",), ("i8", "u8")), PEAKS[name], strict=False):
         rates = [
             2 * atom.m * atom.n * atom.k / clocks * 4 * target.NUM_SM * target.clock
-            for atom, clocks in ((MATRIX_ATOMS[each], clocks) for each, clocks in target.atoms)
+            for atom, clocks in ((MMA_INSTRUCTIONS[each], clocks) for each, clocks in target.atoms)
             if atom.format in names
         ]
         assert rates
@@ -123,8 +123,8 @@ def test_instruction_clocks_add_up_to_documented_rates(name: str) -> None:
 @pytest.mark.parametrize("description", descriptions(), ids=lambda d: d.target.name)
 def test_machines_list_known_instructions_and_instruction_set(description: Description) -> None:
     target = description.target
-    assert {name for name, _ in target.atoms} <= set(MATRIX_ATOMS)
+    assert {name for name, _ in target.atoms} <= set(MMA_INSTRUCTIONS)
     if target.dialect == "cuda":
         arch = int(target.arch.removeprefix("sm_"))
-        every = set(MATRIX_ATOMS) if arch >= 80 else {"m16n8k8_f16"} if arch >= 75 else set()
+        every = set(MMA_INSTRUCTIONS) if arch >= 80 else {"m16n8k8_f16"} if arch >= 75 else set()
         assert {name for name, _ in target.atoms} == every

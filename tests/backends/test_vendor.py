@@ -12,20 +12,20 @@ from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target
 from cuts.backends.library import routine as vendor
-from cuts.backends.library.contraction import Matrix, find_convolution
 from cuts.backends.library.cublas import CuBLAS, layout
 from cuts.backends.library.cudnn import CuDNN
+from cuts.backends.library.recognise import Matrix, find_convolution
 from cuts.backends.library.routine import Library, Request, RoutineError
 from cuts.bench.operators.shapes import single
 from cuts.bench.operators.tuned import group_of
-from cuts.ir.compiled import CompiledGraph, Step
+from cuts.ir.compiled_graph import CompiledGraph, Step
 from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
-from cuts.runtime.alternatives import runnable_here
 from cuts.runtime.executor import Session
+from cuts.runtime.fallback_kernels import use_fallback_kernels
 from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.search.libraries.routines import SubstituteRoutine
@@ -308,10 +308,10 @@ def missing(name: str) -> Library:
 
 def test_missing_library_runs_the_generated_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = product_plan(tmp_path)
-    assert runnable_here(plan) is plan
+    assert use_fallback_kernels(plan) is plan
     monkeypatch.setattr(vendor, "require_library", missing)
     with pytest.warns(CutsWarning, match="plan 'product' runs generated kernels instead of routines: cublas cann"):
-        found = runnable_here(plan)
+        found = use_fallback_kernels(plan)
     (step,) = found.steps
     kernel = found.kernels[step.kernel]
     assert (kernel.name, found.binaries[step.kernel]) == ("k", b"code")

@@ -23,7 +23,7 @@ from cuts.bench.tools.audit import (
 from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
-from cuts.search.audit import Audit, Ran
+from cuts.search.audit import Audit, TimedCandidate
 from cuts.search.sample_points import draw
 from cuts.search.settings import TunedChoice
 
@@ -34,7 +34,7 @@ CASES = audit_cases()
 def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
     problem = problems_of(CASES[number : number + 1], H200)[0]
     (candidate,) = choose(problem.form, H200)
-    fastest = Ran("schedule", 9e-6 if lost + missed else 1e-5, 9e-6, 5e-6, "dram")
+    fastest = TimedCandidate("schedule", 9e-6 if lost + missed else 1e-5, 9e-6, 5e-6, "dram")
     audit = Audit(
         problem.label,
         problem.key,
@@ -119,7 +119,7 @@ def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
     cases = select(arguments(["--precision", precision, "--only", "gemm", "--only", "conv "]), [row(0)])
     spaces = [make_space(problem.form, H200) for problem in problems_of(cases, H200)]
     assert len(spaces) >= 9
-    assert all(any(s.segments[0].atom for s in space.structures) for space in spaces)
+    assert all(any(s.segments[0].atom for s in space.templates) for space in spaces)
     assert all(case.key.endswith(f"/{precision}") for case in cases)
 
 

@@ -22,7 +22,7 @@ from cuts.bench.operators import breadth
 from cuts.bench.operators.ahead import graph_of, read, ready
 from cuts.bench.operators.suite import GRADIENT_ROWS, OPERATIONS, ROWS
 from cuts.bench.operators.suite import OPERATIONS as GRADIENTS
-from cuts.bench.operators.tuned import tune, tuned_apart
+from cuts.bench.operators.tuned import tune, tune_separately
 from cuts.bench.operators.vocabulary import Given, SizedOperation, UserOperation, w, x
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
@@ -151,9 +151,7 @@ def test_newer_rows_of_other_files_reach_the_document() -> None:
 
 
 @pytest.mark.parametrize("error", [PassError("no kernel"), AssertionError("no kernel")])
-def test_a_failing_case_affects_no_other(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_failing_case_affects_no_other(error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def operation(name: str) -> UserOperation:
         return UserOperation("odd", name, lambda n: (x(n), w(n)), lambda a, b: a + b, (3,), ((3,), (4,)))
 
@@ -172,7 +170,7 @@ def test_a_failing_case_affects_no_other(
     monkeypatch.setattr(breadth, "tuning_session", session)
     options = breadth.arguments(["--out", str(tmp_path / "rows.json")])
     suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
-    found = tuned_apart([row.case(graph_of(row)) for row in rows], suite._tuned)
+    found = tune_separately([row.case(graph_of(row)) for row in rows], suite._tuned)
     assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
     suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]

@@ -140,9 +140,7 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
 
 
 @needs_opencl
-def test_classes_alternate_and_a_failure_costs_one_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_alternate_and_a_failure_costs_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = OpenCLDevice(find_target("opencl"))
     known = ["--no-peers", "--mixed", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
     suite = Suite(arguments(known), device.target, device, None, [], circumstances("x", "abc"))

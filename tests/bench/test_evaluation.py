@@ -88,7 +88,7 @@ def test_xla_gets_the_same_network(name: str) -> None:
     np.testing.assert_allclose(np.array(xla.call()[0]), wanted, rtol=1e-4, atol=1e-5)
     for left, given in zip(xla.loop(2), inputs, strict=True):
         np.testing.assert_array_equal(np.array(left), given.numpy())
-    assert xla.timed(xla.loop).ms > 0
+    assert xla.time_loop(xla.loop).ms > 0
 
 
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
@@ -131,7 +131,7 @@ def test_a_ledger_goes_on_where_it_ends(tmp_path: Path) -> None:
     found = read_rows(path)
     assert len(found) == len(ROWS)
     assert next(r["ms"] for r in found if r["model"] == "DLRM" and r["system"] == "cuts mixed") == 0.9
-    asked = ledger.wanted(["dlrm:1", "bert-base:64"], ["cuts mixed", "PyTorch"])
+    asked = ledger.requested_pairs(["dlrm:1", "bert-base:64"], ["cuts mixed", "PyTorch"])
     assert [(w.label, s) for w, s in ledger.missing(found, asked, "A")] == [("BERT-base b64", "PyTorch")]
     assert ledger.missing(found, asked, "B") == asked
 
@@ -214,7 +214,7 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
 
 
 def test_a_hanging_or_failing_system_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "PATIENCE", -7.0)
+    monkeypatch.setattr(isolated, "MAX_PLAN_SECONDS", -7.0)
     bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["PyTorch", "torch.compile"], 5.0)
     assert isolated.text_of(bout.workload) == "dlrm:1"
     bout.child = Child("cuts.tests.search.services:Hanging")
@@ -234,10 +234,14 @@ def test_budgets_are_part_of_what_a_row_takes() -> None:
     asked = ModelWorkload(BY_NAME["dlrm"], "training", 2048, 40.0)
     assert ledger.parse_workload(isolated.text_of(asked)) == asked
     bout = isolated.Bout(asked, ["cuts mixed"], 40.0)
-    assert bout.expected("cuts mixed") - 40.0 > bout.expected("PyTorch")
+    assert bout.expected_seconds("cuts mixed") - 40.0 > bout.expected_seconds("PyTorch")
     infers = isolated.Bout(ledger.parse_workload("dlrm:1"), ["cuts mixed"], 40.0)
-    assert infers.expected("cuts mixed") - 40.0 == infers.expected("cuts 120 s") - 120.0 > infers.expected("PyTorch")
-    assert bout.expected("torch.compile") > infers.expected("torch.compile")
+    assert (
+        infers.expected_seconds("cuts mixed") - 40.0
+        == infers.expected_seconds("cuts 120 s") - 120.0
+        > infers.expected_seconds("PyTorch")
+    )
+    assert bout.expected_seconds("torch.compile") > infers.expected_seconds("torch.compile")
 
 
 def test_a_curve_reports_slowdowns_and_gains_of_measuring() -> None:

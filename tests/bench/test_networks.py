@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuts.bench.networks import settled
+from cuts.bench.networks import fit_norms
 
 
 def test_norms_of_random_networks_fit_their_images() -> None:
@@ -16,6 +16,6 @@ def test_norms_of_random_networks_fit_their_images() -> None:
     model = torch.nn.Sequential(*layers).eval()
     with torch.no_grad():
         assert model(images).abs().max() < 2.0**-24, "all of it is zero in f16"
-        found = settled(model, images, torch)(images)
+        found = fit_norms(model, images, torch)(images)
     assert not model.training
     assert 0.9 < float(found.std()) < 1.1

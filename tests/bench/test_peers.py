@@ -68,7 +68,7 @@ def nvmath(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     monkeypatch.setitem(
         sys.modules, "nvmath.linalg.advanced", SimpleNamespace(Matmul=HostMatmul, MatmulComputeType=kinds)
     )
-    monkeypatch.setattr(HostMatmul, "asked", [])
+    monkeypatch.setattr(HostMatmul, "ask_child", [])
     return HostMatmul.asked
 
 

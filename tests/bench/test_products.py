@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.bench.operators.products import FORMATS, PROMOTED, WIDE, described, listed_shapes, product_group, table
+from cuts.bench.operators.products import (
+    FORMATS,
+    PROMOTED_POINTS,
+    WIDE_POINTS,
+    describe_schedule,
+    listed_shapes,
+    product_group,
+    table,
+)
 from cuts.ir.types import DType
 from cuts.passes.schedule import check_schedule
 
@@ -14,10 +22,10 @@ H200 = find_target("cuda:h200")
 @pytest.mark.parametrize("name", FORMATS)
 def test_points_written_by_hand_are_legal(name: str) -> None:
     group = product_group(FORMATS[name], (1, 4096, 4096, 4096), DType.F32)
-    for point in PROMOTED if name == "fp32x3" else WIDE:
+    for point in PROMOTED_POINTS if name == "fp32x3" else WIDE_POINTS:
         schedule = point.schedule(group, FORMATS[name])
         assert check_schedule(group, schedule, H200) == []
-        assert f"ahead {point.ahead}" in described(schedule)
+        assert f"ahead {point.ahead}" in describe_schedule(schedule)
 
 
 def test_the_list_has_batched_skinny_and_odd_products() -> None:

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from attrs import evolve
 from cuts.bench.tools.record_spaces import BEGINNING, left_of, part_of, wants
-from cuts.search.learned.recorded import RecordedPoint, RecordedSpace
+from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
 
 from ..search.fakes import problem_of
 

@@ -22,7 +22,7 @@ from cuts.bench.tools.records import (
     key_of,
     mark_stale,
     markdown,
-    merged,
+    merge_row,
     read_rows,
     row_line,
     summary,
@@ -88,7 +88,7 @@ def test_every_command_has_a_main_function() -> None:
 
 
 def test_a_new_row_replaces_the_old_one() -> None:
-    rows = merged([row(cuts=1.0), row(batch=16)], row(cuts=0.5))
+    rows = merge_row([row(cuts=1.0), row(batch=16)], row(cuts=0.5))
     assert [(r["batch"], r["cuts_ms"]) for r in rows] == [(16, 1.0), (1, 0.5)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cuts.bench.operators import ops, winners
-from cuts.bench.operators.cases import all_cases, sampled
+from cuts.bench.operators.cases import all_cases, sample_cases
 
 from ..needs import needs_opencl
 
@@ -51,8 +51,8 @@ def test_untuned_operations_take_the_models_choice(own_cache: Path, capsys: pyte
 
 def test_a_sample_covers_every_class_and_batch() -> None:
     cases = all_cases()
-    few = sampled(cases, 10)
+    few = sample_cases(cases, 10)
     kinds = {(case.kind, case.batch) for case in cases}
     assert {(case.kind, case.batch) for case in few} == kinds
     assert len(few) <= len(cases) / 10 + len(kinds)
-    assert sampled(cases, 1) == cases
+    assert sample_cases(cases, 1) == cases

@@ -40,9 +40,7 @@ def rewritten(path: Path, change: Any) -> None:
 
 @needs_opencl
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_archive_equals_pytorch(
-    cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path
-) -> None:
+def test_a_compiled_archive_equals_pytorch(cuts: Cuts, archive: tuple[Path, Any], tmp_path: Path) -> None:
     import torch
 
     assert cuts("compile", "net.pt2", "--verify").code == 0

@@ -70,7 +70,7 @@ def assert_clean(err: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", USAGE)
 def test_usage(name: str, cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINES", 0.0)  # as on a machine that takes seconds for everything
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)  # as on a machine that takes seconds for everything
     arguments, code, message = USAGE[name]
     save_plan(example_plan(), tmp_path / "good")
     result = cuts(*arguments)

@@ -15,7 +15,7 @@ from cuts.cli.main import module_arguments
 from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
-from cuts.tests.runtime.handmade import example_plan, expected, random_x
+from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 
 REFERENCE = ["--target", "reference"]
 
@@ -87,7 +87,7 @@ def test_run_of_a_device_plan(cuts: Cuts, tmp_path: Path) -> None:
     x = random_x()
     np.save(tmp_path / "x.npy", x)
     assert cuts("run", "p", "--input", "x.npy", "--output", "y.npz").code == 0
-    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected(x)["y"], rtol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected_outputs(x)["y"], rtol=1e-6)
 
 
 def test_verify_is_5_for_wrong_numbers(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

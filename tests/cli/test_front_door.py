@@ -170,11 +170,11 @@ def test_progress_is_said_after_a_while_only(
     said: list[str] = []
     monkeypatch.setattr("cuts.cli.console.note", said.append)
     progress = compile_progress.CompileProgress()
-    with progress.shown():
+    with progress.show():
         pass
     assert not said
-    monkeypatch.setattr(compile_progress, "PATIENCE", 0.01)
+    monkeypatch.setattr(compile_progress, "MAX_PLAN_SECONDS", 0.01)
     progress.after("partition")
-    with progress.shown():
+    with progress.show():
         time.sleep(0.2)
     assert said == ["compiling: 0 s, 'partition' is done"]

@@ -88,9 +88,7 @@ def expected(x: Any) -> Any:
 
 @needs_opencl
 @pytest.mark.parametrize("target", ["reference", "opencl"])
-def test_a_plan_in_parts_is_right_after_reopening(
-    cuts: Cuts, model: Path, tmp_path: Path, target: str
-) -> None:
+def test_a_plan_in_parts_is_right_after_reopening(cuts: Cuts, model: Path, tmp_path: Path, target: str) -> None:
     made = cuts("compile", "detector.onnx", "--target", target, "-o", "p", "--verify", "--json")
     assert (made.code, WARNING in made.err) == (0, True)
     assert made.json["uncompiled"] == {"NonMaxSuppression": ["nms"], "If": ["choice"]}
@@ -207,9 +205,7 @@ def test_opening_a_plan_requires_the_callers_functions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["compile", "verify"])
-def test_the_reference_verifies_models_with_user_operations(
-    cuts: Cuts, tmp_path: Path, command: str
-) -> None:
+def test_the_reference_verifies_models_with_user_operations(cuts: Cuts, tmp_path: Path, command: str) -> None:
     (tmp_path / "my.cuts").write_text('op soft_sign : unary "x over 1 + |x|" { y = x / (1 + abs(x)) }\n')
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy")
     graph = helper.make_graph([helper.make_node("SoftSign", ["x"], ["y"], domain="my.own")], "g", [x], [y])

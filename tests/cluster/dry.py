@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 from cuts.backends import find_target
-from cuts.cluster.engine import Alone
+from cuts.cluster.engine import SingleProcess
 from cuts.cluster.graphs import parameter_shapes
 from cuts.cluster.kernels import Kernels
 from cuts.cluster.layer_files import layout
@@ -66,7 +66,7 @@ class _Store(LayerStore):
         """Nothing is written."""
 
 
-class _One(Alone):
+class _One(SingleProcess):
     """One of several processes, without a peer."""
 
     def __init__(self, rank: int, size: int) -> None:

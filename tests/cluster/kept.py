@@ -15,7 +15,7 @@ from cuts.runtime.plan import Plan
 from cuts.runtime.plan_file import load_plan, save_plan
 
 
-def saved(made: Kernels, folder: Path) -> Path:
+def write_kernels(made: Kernels, folder: Path) -> Path:
     """Write kernels into a folder.
 
     Each plan has its field's name and index.

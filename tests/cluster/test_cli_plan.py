@@ -120,9 +120,7 @@ def test_a_description_that_is_none_is_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_more_gpus_than_sequences_give_no_warnings(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_gpus_than_sequences_give_no_warnings(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("cluster.toml").write_text(CLUSTER.replace("nodes = 1", "nodes = 1024"))
     assert main(["plan", "model.toml", "cluster.toml", "--what-if"]) == 2
     assert "fits here in none of" in capsys.readouterr().err

@@ -11,11 +11,11 @@ from functools import cache
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.bound import bytes_inside
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.feasible import fit
+from cuts.cluster.bound_plan import intermediate_bytes
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.memory import PARTIAL, SMALL, memory_parts
+from cuts.cluster.memory import PARTIAL_SUM_BYTES, SCALAR_BYTES, memory_parts
 from cuts.cluster.plan_file import ClusterPlan
 from cuts.cluster.running import Runner
 from cuts.cluster.stages import PipelineStage
@@ -104,11 +104,11 @@ KINDS = [(model, wp, training) for model in (LARGE, GATED, SHORT) for wp in (1, 
 def test_kernels_hold_less_than_is_planned_for_them(model: Transformer, wp: int, training: bool) -> None:
     way = Way(1, wp, 1, "PR", 2, "nothing", "recompute" if training else "keep")
     kernels = compiled(model, way, training)
-    inside = max(map(bytes_inside, (*kernels.forward, *kernels.backward)))
+    inside = max(map(intermediate_bytes, (*kernels.forward, *kernels.backward)))
     says = planned(model, way, 0, training)["inside kernels"]
     assert inside <= says
-    spread = min(PARTIAL, 4 * 2 * model.value_bytes * model.sequence * 16.25 * model.hidden)
-    assert says - spread - SMALL <= 1.6 * inside
+    spread = min(PARTIAL_SUM_BYTES, 4 * 2 * model.value_bytes * model.sequence * 16.25 * model.hidden)
+    assert says - spread - SCALAR_BYTES <= 1.6 * inside
 
 
 def test_a_given_gradient_needs_no_tensor_of_ones() -> None:
@@ -132,4 +132,4 @@ def test_halves_of_a_layer_share_kernel_memory() -> None:
     inside = {name: nbytes for name, nbytes in run.arena.uses.items() if name.endswith("inside")}
     assert len(inside) == 1
     kernels = compiled(LARGE, way, True)
-    assert sum(inside.values()) == max(map(bytes_inside, (*kernels.forward, *kernels.backward)))
+    assert sum(inside.values()) == max(map(intermediate_bytes, (*kernels.forward, *kernels.backward)))

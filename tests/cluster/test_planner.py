@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.corrected import corrected_terms
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.feasible import fit
+from cuts.cluster.closed_form import corrected_terms
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.feasibility import fit
 from cuts.cluster.files import known_machines, known_models, load_machine, load_transformer, machine_text, structure
 from cuts.cluster.planner import rank
-from cuts.cluster.simulate import simulate
+from cuts.cluster.simulation import simulate
 from cuts.cluster.ways import Way, all_ways, columns
 from cuts.cluster.what_if import what_if
 from cuts.ir.errors import CutsError, UsageError

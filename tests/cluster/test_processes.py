@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.graphs import held_whole, part_of
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.graphs import partition_parameter, replicated_parameters
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.running import Runner
@@ -30,7 +30,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
-from .kept import saved
+from .kept import write_kernels
 
 pytestmark = [
     pytest.mark.as_users_build,
@@ -131,7 +131,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, li
     for number, (way, training) in enumerate(PLANS):
         save_cluster_plan(ClusterPlan(model_of(way), HERE, way, training), root / f"{number}.json")
         made = compiled_for(way, training)
-        work.append((str(root / f"{number}.json"), str(saved(made, root / f"kernels-{id(made)}"))))
+        work.append((str(root / f"{number}.json"), str(write_kernels(made, root / f"kernels-{id(made)}"))))
     (root / "work.json").write_text(json.dumps(work))
     found = zip(*on_processes(root / "work.json"), strict=True)
     return {
@@ -213,8 +213,8 @@ def check_parts(way: Way, folders: list[Path], one: Path) -> None:
         for key, expected in whole.items():
             for part, found in enumerate(each[key] for each in parts):
                 # sums are of another order
-                assert np.abs(found - part_of(key, expected, part, way.wp)).mean() < 1e-5, (key, part)
-        assert all((parts[0][key] == parts[1][key]).all() for key in held_whole(MODEL))
+                assert np.abs(found - partition_parameter(key, expected, part, way.wp)).mean() < 1e-5, (key, part)
+        assert all((parts[0][key] == parts[1][key]).all() for key in replicated_parameters(MODEL))
 
 
 @pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.feasible import fit
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.mover import Move, Mover
 from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
@@ -31,7 +31,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
-from .kept import saved
+from .kept import write_kernels
 
 pytestmark = [
     pytest.mark.as_users_build,
@@ -358,7 +358,7 @@ def test_a_full_disk_in_a_step_loses_nothing(
 
 
 def test_a_killed_process_resumes_after_the_last_step(undisturbed: Any, tmp_path: Path) -> None:
-    way, compiled = TRAINING[6], saved(kernels(MODEL, True, True), tmp_path / "kernels")
+    way, compiled = TRAINING[6], write_kernels(kernels(MODEL, True, True), tmp_path / "kernels")
     save_cluster_plan(ClusterPlan(MODEL, HERE, way, True), tmp_path / "plan.json")
     program = f"""
         import os, signal

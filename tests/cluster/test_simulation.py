@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.corrected import corrected_terms
-from cuts.cluster.describe import Machine, Transformer
-from cuts.cluster.simulate import simulate
+from cuts.cluster.closed_form import corrected_terms
+from cuts.cluster.descriptions import Machine, Transformer
+from cuts.cluster.simulation import simulate
 from cuts.cluster.stages import PipelineStage
 from cuts.cluster.ways import Way, columns
 from cuts.ir.errors import UsageError

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuts.cluster.disk import PIECE as WHOLE
+from cuts.cluster.disk import PIECE_BYTES as WHOLE
 from cuts.cluster.disk import Disk, finish
-from cuts.cluster.engine import Alone
-from cuts.cluster.storage_rate import MOST, WINDOW, StorageRate, storage_rate
+from cuts.cluster.engine import SingleProcess
+from cuts.cluster.storage_rate import MAX_WINDOWS, WINDOW_SECONDS, StorageRate, storage_rate
 
 PIECE = 10
 
 
-class Two(Alone):
+class Two(SingleProcess):
     """First of two processes.
 
     The other's rate is a multiple of this one's, except where this process is alone.
@@ -37,7 +37,7 @@ class Two(Alone):
         return round(value * min(1.0, self.factor))
 
 
-def measured(engine: Alone, rates: Sequence[float]) -> tuple[StorageRate, float]:
+def measured(engine: SingleProcess, rates: Sequence[float]) -> tuple[StorageRate, float]:
     """Return a disk's measured rate, and the seconds of the measurement.
 
     The disk has a rate for each window's length of time.
@@ -45,7 +45,7 @@ def measured(engine: Alone, rates: Sequence[float]) -> tuple[StorageRate, float]
     now = [0.0]
 
     def move() -> int:
-        now[0] += PIECE / rates[min(int(now[0] / WINDOW), len(rates) - 1)]
+        now[0] += PIECE / rates[min(int(now[0] / WINDOW_SECONDS), len(rates) - 1)]
         return PIECE
 
     return storage_rate(engine, move, 10**9, lambda: now[0]), now[0]
@@ -68,16 +68,16 @@ def test_of_two_disks_the_slower_one_counts() -> None:
 
 
 def test_credits_of_a_disk_do_not_count() -> None:
-    found, seconds = measured(Alone(), [2000.0, 1800.0, 1200.0, 700.0])
+    found, seconds = measured(SingleProcess(), [2000.0, 1800.0, 1200.0, 700.0])
     assert found.steady
     assert found.each == pytest.approx(700, rel=0.03)
-    assert seconds < 6 * WINDOW
+    assert seconds < 6 * WINDOW_SECONDS
 
 
 def test_an_unsteady_disk_is_measured_briefly_and_named() -> None:
-    found, seconds = measured(Alone(), [1000.0 * 0.8**k for k in range(30)])
+    found, seconds = measured(SingleProcess(), [1000.0 * 0.8**k for k in range(30)])
     assert not found.steady
-    assert seconds == pytest.approx(MOST * WINDOW, rel=0.1)
+    assert seconds == pytest.approx(MAX_WINDOWS * WINDOW_SECONDS, rel=0.1)
     assert 1000 * 0.8**6 < found.each < 1000 * 0.8**4  # the total
     assert "not steady" in found.text("gives")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from cuts.cluster.describe import Transformer
+from cuts.cluster.descriptions import Transformer
 from cuts.cluster.graphs import initial_weights
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from cuts.compile.build import build
 from cuts.compile.onnx_backend import CutsBackend, target_name
-from cuts.frontends.onnx.prepared import CompiledModel, ReferenceBackend, Runner, as_array, out_of_scope
+from cuts.frontends.onnx.backend_representation import CompiledModel, ReferenceBackend, Runner, as_array, out_of_scope
 from cuts.ir import DType, Graph
 from cuts.runtime.plan import Plan
 from cuts.tests.together import built_together
@@ -22,7 +22,7 @@ from onnx import numpy_helper
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}
 
 #: Cases whose expected outputs no other implementation computes.
-DISPUTED = {
+DISPUTED_CASES = {
     "test_l2normalization_axis_0": "0 / 0 taken as 0, which only newer editions of the standard say",
     "test_resize_downsample_scales_linear_align_corners": "uses the fractional output length, ONNX Runtime the whole "
     "one",
@@ -88,8 +88,8 @@ def arrays_of(case: Any) -> dict[str, Any]:
 
 def reason(case: Any) -> str:
     """Return the reason why a case is out of scope, or ""."""
-    if case.name in DISPUTED:
-        return DISPUTED[case.name]
+    if case.name in DISPUTED_CASES:
+        return DISPUTED_CASES[case.name]
     message = out_of_scope(case.model, inputs_of(case))
     if "not supported: " in message:
         name = message.split("not supported: ")[1].split(" ")[0]

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from attrs import frozen
+from cuts.frontends.onnx.backend_representation import ReferenceBackend
 from cuts.frontends.onnx.operators import TABLE
-from cuts.frontends.onnx.prepared import ReferenceBackend
 from cuts.ir.errors import CutsError
 from cuts.ir.types import DType, dtype_of_numpy
 from onnx.reference import ReferenceEvaluator

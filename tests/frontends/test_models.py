@@ -84,7 +84,7 @@ def difference_from_runtime(name: str, backend: Any) -> float:
 
 @pytest.mark.parametrize("name", [name for name in models.REAL if name not in ELSEWHERE or NIGHTLY])
 def test_the_reference_agrees_with_onnx_runtime(name: str) -> None:
-    from cuts.frontends.onnx.prepared import ReferenceBackend
+    from cuts.frontends.onnx.backend_representation import ReferenceBackend
 
     assert difference_from_runtime(name, ReferenceBackend) <= 1e-3
 

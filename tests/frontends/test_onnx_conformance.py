@@ -20,7 +20,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.frontends.onnx.prepared import ReferenceBackend  # onnx is optional
+from cuts.frontends.onnx.backend_representation import ReferenceBackend  # onnx is optional
 from cuts.tests.frontends.conformance import (
     by_turns,
     cases,

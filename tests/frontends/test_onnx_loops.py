@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 
 from cuts.compile.build import build_staged
 from cuts.frontends.onnx.load import load_onnx  # onnx is optional
-from cuts.frontends.onnx.staged import OpaqueWarning
+from cuts.frontends.onnx.staged_model import OpaqueWarning
 from cuts.ir.errors import VocabularyError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph

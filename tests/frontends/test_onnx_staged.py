@@ -10,7 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from cuts.compile.build import build_staged
-from cuts.frontends.onnx.staged import OpaqueWarning  # onnx is optional
+from cuts.frontends.onnx.staged_model import OpaqueWarning  # onnx is optional
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 

@@ -14,7 +14,7 @@ from attrs import evolve
 torch = pytest.importorskip("torch")
 
 from cuts.compile.build import build
-from cuts.frontends.torch import captured
+from cuts.frontends.torch import captured_graph as captured
 from cuts.frontends.torch.load import graph_of_export, graph_of_nodes, load_torch
 from cuts.ir import GraphError, Infer
 from cuts.ir.errors import CutsError

@@ -148,13 +148,13 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
 def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the policies that graphs are compiled with, in order."""
     found: list[str] = []
-    build = torch_backend.build_again
+    build = torch_backend.build_cached
 
     def noting(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         return build(graph, spec, target, options, **tuning)
 
-    monkeypatch.setattr(torch_backend, "build_again", noting)
+    monkeypatch.setattr(torch_backend, "build_cached", noting)
     return found
 
 
@@ -192,7 +192,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         elapsed.append(options.begin().elapsed)
         return SimpleNamespace(precision=options.precision, kept=None)
 
-    monkeypatch.setattr(torch_backend, "build_again", build)
+    monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network.precision)
     captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
@@ -258,13 +258,13 @@ def test_a_mode_is_a_budget(
     mode: str | None, budget: float | None, dynamic: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[object] = []
-    build = torch_backend.build_again
+    build = torch_backend.build_cached
 
     def note(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning["tune"]))
         return build(graph, spec, target, CompileOptions(precision=options.precision))
 
-    monkeypatch.setattr(torch_backend, "build_again", note)
+    monkeypatch.setattr(torch_backend, "build_cached", note)
     torch._dynamo.reset()
     model, x = torch.nn.Linear(4, 3).eval(), torch.randn(2, 4)
     call = torch.compile(model, backend=torch_backend.cuts_backend, mode=mode, dynamic=dynamic, fullgraph=True)
@@ -288,7 +288,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
         found.append((options.budget, tuning))
         return SimpleNamespace(kept=None)
 
-    monkeypatch.setattr(torch_backend, "build_again", build)
+    monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)
     captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):

@@ -17,12 +17,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("pyopencl")
 
-from cuts.backends.opencl.chains import OpenCLChain
-from cuts.compile.in_place import InPlaceProgram
+from cuts.backends.opencl.launch_sequence import OpenCLLaunchSequence
+from cuts.compile.external_buffers import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.devices import shared_bytes
-from cuts.frontends.torch.dynamic import PlansByShape
-from cuts.runtime import InPlaceSession
+from cuts.frontends.torch.dynamic import FunctionCache
+from cuts.runtime import ExternalSession
 
 nn = torch.nn
 #: Elements along both axes of the weight: 4 MiB, so that a copy for each of 50 shapes is 200 MiB.
@@ -66,7 +66,10 @@ def compile_model(model: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("freeze", [False, True])
 def test_fifty_shapes_take_bounded_memory(freeze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans, most = [track_instances(kind, monkeypatch) for kind in (InPlaceProgram, InPlaceSession, OpenCLChain)], 8
+    plans, most = (
+        [track_instances(kind, monkeypatch) for kind in (InPlaceProgram, ExternalSession, OpenCLLaunchSequence)],
+        8,
+    )
     model = nn.Linear(WEIGHT_EXTENT, WEIGHT_EXTENT).eval()
     weight = WEIGHT_EXTENT * WEIGHT_EXTENT * 4
     call = compile_model(model, freeze=freeze, max_shapes=most)
@@ -99,7 +102,7 @@ def test_a_shape_that_left_is_compiled_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plan_that_leaves_needs_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = track_instances(InPlaceSession, monkeypatch)
+    sessions = track_instances(ExternalSession, monkeypatch)
     call = compile_model(nn.Linear(8, 4).eval(), max_shapes=1, freeze=True)
     gc.collect()
     gc.disable()
@@ -144,7 +147,7 @@ def test_constants_stay_when_a_buffer_moves() -> None:
 
 
 def test_functions_that_recordings_need_stay() -> None:
-    kept: PlansByShape = PlansByShape(1)
+    kept: FunctionCache = FunctionCache(1)
 
     def first() -> None: ...
 

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cuts
-from cuts.frontends.torch.reader import DTYPES
+from cuts.frontends.torch.import_context import DTYPES
 from cuts.tests.amounts import NIGHTLY
-from cuts.tests.frontends.test_torch_door import everywhere
+from cuts.tests.frontends.test_torch_compiled_function import everywhere
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 

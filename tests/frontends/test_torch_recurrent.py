@@ -17,12 +17,12 @@ torch = pytest.importorskip("torch")
 from cuts.bench.networks.modules import AttentionRNN, DeepSpeech2
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import dynamo
-from cuts.frontends.torch.autograd import TracedLater
+from cuts.frontends.torch.autograd import LazyGraph
 from cuts.frontends.torch.dynamo import UncompiledWarning
 from cuts.frontends.torch.load import graph_of_nodes
-from cuts.frontends.torch.recurrent import layers_apart
+from cuts.frontends.torch.recurrent import decompose_layers
 from cuts.tests.amounts import examples
-from cuts.tests.frontends.test_torch_door import everywhere
+from cuts.tests.frontends.test_torch_compiled_function import everywhere
 from cuts.tests.frontends.test_torch_training import Recorder
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
@@ -174,7 +174,7 @@ def test_device_routines_do_not_take_precedence(kind: str) -> None:
     for device in ("cpu", "cuda"):
         with FakeTensorMode():
             examples = [torch.empty(value.shape, device=device) for value in given]
-        operations = [node.op for node in graph_of_nodes(TracedLater(module, examples).graph).graph.nodes]
+        operations = [node.op for node in graph_of_nodes(LazyGraph(module, examples).graph).graph.nodes]
         assert operations.count(kind) == 2
 
 
@@ -210,7 +210,7 @@ def test_other_callers_get_pytorchs_decomposition() -> None:
     x, state = torch.randn(2, 1, 4), torch.randn(1, 1, 3)
     found = kept.decompose(x, state, **named, bidirectional=False, batch_first=False)
     assert all(torch.allclose(a, b) for a, b in zip(found, layer(x, state), strict=True))
-    with layers_apart() as met, FakeTensorMode(allow_non_fake_inputs=True), enable_python_dispatcher():
+    with decompose_layers() as met, FakeTensorMode(allow_non_fake_inputs=True), enable_python_dispatcher():
         assert kept(x, state, **named, bidirectional=False, batch_first=False)[0].shape == (2, 1, 3)
     assert met.layers
 

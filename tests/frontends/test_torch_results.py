@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
-from cuts.frontends.torch.captured import UncompiledWarning
+from cuts.frontends.torch.captured_graph import UncompiledWarning
 from cuts.frontends.torch.load import graph_of_nodes
 from cuts.frontends.torch.result_memory import ResultMemory
 from cuts.frontends.torch.results import checked_results
@@ -229,7 +229,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> Any:
 
 def test_result_memory_survives_a_record() -> None:
     graph = trace(lambda x: [(y := x + 1), y[:, 1:], x.t(), x.sum().expand(3)], torch.rand(4, 5))
-    memory = graph_of_nodes(graph, None, True).ends.memory
+    memory = graph_of_nodes(graph, None, True).signature.memory
     assert ResultMemory.of_record(json.loads(json.dumps(memory.record()))) == memory
 
 

@@ -13,9 +13,9 @@ from cuts.ir.target import Target
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.assemble import turns
+from cuts.passes.assemble import loop_iterations
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, Workshop, rename_group
+from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
@@ -24,7 +24,7 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import reorder
 from cuts.passes.fusion.views import Views, find_views
 from cuts.passes.layout.accesses import find_aliases
-from cuts.passes.layout.fixed import fixed_tensors
+from cuts.passes.layout.fixed_layouts import fixed_tensors
 
 REGISTRY = Registry.builtin()
 Line = tuple[str, str, tuple[str | None, ...], dict[str, Any]]
@@ -57,7 +57,7 @@ def views_of(made: Graph | Programs) -> Views:
     return find_views(made if isinstance(made, Programs) else build_programs(made, REGISTRY))
 
 
-def reordered(programs: Programs, rng: np.random.Generator) -> Programs:
+def reorder_randomly(programs: Programs, rng: np.random.Generator) -> Programs:
     """Store some tensors in a random order of their dims.
 
     Candidates are the tensors that may lie in any order.
@@ -68,12 +68,12 @@ def reordered(programs: Programs, rng: np.random.Generator) -> Programs:
     return reorder(programs, {t: order for t, order in orders.items() if rng.random() < 0.7})
 
 
-def workshop(made: Graph, **policy: Any) -> Workshop:
+def workshop(made: Graph, **policy: Any) -> GroupBuilder:
     """A workshop for the graph's units."""
-    return Workshop(views_of(made), Policy(**policy))
+    return GroupBuilder(views_of(made), Policy(**policy))
 
 
-def fused(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
+def fuse_units(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
     """Fuse units given as words, pair by pair from the left.
 
     Without words, all units are fused.
@@ -122,7 +122,7 @@ def run_groups(
 
     Groups of loops run many times. Buffers are laid out as the views say.
     """
-    count = turns(views)
+    count = loop_iterations(views)
     memory: dict[str, np.ndarray[Any, Any]] = {}
 
     def tensor(name: str, turn: int = 0) -> np.ndarray[Any, Any]:

@@ -15,7 +15,7 @@ from cuts.backends.run_reference import accumulations, run_reference
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node
 from cuts.ir.index import Index, Var, as_index
@@ -25,19 +25,26 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.amplification import amplification
-from cuts.ops.few_channels import with_few
 from cuts.ops.reference import evaluate
+from cuts.ops.shrunk_program import shrink_programs
+from cuts.passes.candidate_subgraphs import (
+    CandidateSubgraph,
+    CostedKernels,
+    Planner,
+    SubgraphKernels,
+    partition_subgraph,
+    partition_subgraphs,
+)
 from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
-from cuts.passes.fragments import Fragment, Planner, Priced, PricedKernels, cut_fragment, cut_fragments
-from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, remember_foldings
+from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.schedule import FIRST, best_points
+from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose
 from cuts.search.build import Factory
-from cuts.search.making import WORTH, PlanningAside
-from cuts.search.problem import Problem, machine_of
+from cuts.search.speculative_build import MIN_PLANNING_QUERIES, PlanningWorkers
+from cuts.search.tuning_task import TuningTask, machine_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -196,7 +203,7 @@ def test_what_has_no_elements_keeps_its_sizes() -> None:
     split = Statement("y", (Var("i", 0), Var("j", 4)), (digits,), Read("x", (as_index(Var("i", 0)),)))
     copied = Statement("y", (Var("k", 0),), (as_index(Var("k", 0)),), Read("x", (as_index(Var("k", 0)),)))
     program = Program({"x": empty, "y": empty}, ("x",), ("y",), (split, copied))
-    assert with_few([program], 2) == [program]
+    assert shrink_programs([program], 2) == [program]
     made = cuts.grad(with_mean(convolution(0, 12, 10, 8, 8, bias=False)), wrt=["x", "w"])
     for node in made.graph.nodes:
         types = [None if v is None else made.graph.types[v] for v in node.inputs]
@@ -211,7 +218,7 @@ def test_dims_that_only_whole_axes_use_shrink() -> None:
     """
     node = Node("n", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1), "groups": 4})
     program = INSTANCES.of(node, [TensorType(DType.F32, s) for s in ((16, 24, 9, 9), (20, 6, 3, 3))]).program
-    (small,) = with_few([program], 2)
+    (small,) = shrink_programs([program], 2)
     shapes = {tensor: type_.shape for tensor, type_ in small.tensors.items()}
     assert [shapes[t] for t in (*small.inputs, *small.outputs)] == [(2, 4, 9, 9), (4, 2, 3, 3), (2, 4, 9, 9)]
     arrays = {t: np.ones(shapes[t]) for t in small.inputs}
@@ -226,7 +233,7 @@ def test_dims_that_only_whole_axes_use_shrink() -> None:
     ):
         dtype = DType.I64 if op == "one_hot" else DType.F32
         made = INSTANCES.of(Node("n", op, ("x",), ("y",), attributes), [TensorType(dtype, shape)]).program
-        (less,) = with_few([made], 2)
+        (less,) = shrink_programs([made], 2)
         few, all_of_it = (evaluate(p, {t: np.zeros(p.tensors[t].shape) for t in p.inputs}) for p in (less, made))
         assert sum(array.size for array in few.values()) < made.tensors[made.outputs[0]].size or op == "trilu"
         for name, array in few.items():
@@ -240,20 +247,20 @@ def test_launches_of_each_step_count_every_time() -> None:
     It costs one more launch at each step.
     """
 
-    def kernels(batch: int) -> PricedKernels:
+    def kernels(batch: int) -> CostedKernels:
         shapes = {"x": (40, batch, 512), "w": (1, 2048, 512), "r": (1, 2048, 512)}
         types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
         node = Node("n", "lstm", tuple(shapes), ("y",))
         (types["y"], *_) = INSTANCES.infer(node, list(types.values()))
         graph = Graph("g", tuple(shapes), ("y",), types, (node,))
-        found = cut_fragment(Fragment(graph, REGISTRY, TARGET, "mixed"))
+        found = partition_subgraph(CandidateSubgraph(graph, REGISTRY, TARGET, "mixed"))
         assert found is not None
         return found
 
     found = kernels(8)
     assert sorted(found.counts)[-1] == 40
-    assert found.total([1.0] * len(found.priced)) == sum(found.counts) > len(found.priced)
-    assert found.searched > 40 * min(choose(form, TARGET)[0].score for form, _ in found.priced)
+    assert found.total([1.0] * len(found.costs)) == sum(found.counts) > len(found.costs)
+    assert found.searched > 40 * min(choose(form, TARGET)[0].score for form, _ in found.costs)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -265,15 +272,19 @@ def test_initial_points_are_ranked_during_alternatives_partitioning(batch: int) 
     node = Node("n", "matmul", ("a", "b"), ("y",))
     types = {"a": TensorType(DType.F32, (batch, 512)), "b": TensorType(DType.F32, (512, 64))}
     (types["y"],) = INSTANCES.infer(node, list(types.values()))
-    found = cut_fragment(Fragment(Graph("g", ("a", "b"), ("y",), types, (node,)), REGISTRY, TARGET, "mixed"))
+    found = partition_subgraph(
+        CandidateSubgraph(Graph("g", ("a", "b"), ("y",), types, (node,)), REGISTRY, TARGET, "mixed")
+    )
     assert found is not None
     assert found.points
     named = {form_key(form) for form, _ in found.points}
-    assert {form_key(canonical_names(form)[0]) for form, _ in found.priced} <= named
+    assert {form_key(canonical_names(form)[0]) for form, _ in found.costs} <= named
     for form, points in found.points:
-        assert points == best_points(form, TARGET, "bound", FIRST)
-        problem = Problem(form, {}, TARGET, machine_of(TARGET))
-        assert Factory().rank(problem, "bound", FIRST, None, points) == Factory().rank(problem, "bound", FIRST)
+        assert points == best_points(form, TARGET, "bound", RANKED_POINTS)
+        problem = TuningTask(form, {}, TARGET, machine_of(TARGET))
+        assert Factory().rank(problem, "bound", RANKED_POINTS, None, points) == Factory().rank(
+            problem, "bound", RANKED_POINTS
+        )
 
 
 class Words:
@@ -301,7 +312,7 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
 
 
 #: Kernels of candidate subgraphs by their computation, so that tests about decisions partition each into kernels once.
-CUT: dict[tuple[object, ...], Priced] = {}
+CUT: dict[tuple[object, ...], SubgraphKernels] = {}
 
 
 def searched(seconds: Sequence[float]) -> Planner:
@@ -312,18 +323,19 @@ def searched(seconds: Sequence[float]) -> Planner:
     """
     results: list[TensorType] = []
 
-    def says(fragment: Fragment) -> float:
-        tiles = [int(n.attributes["tile"]) for n in fragment.graph.nodes if "tile" in n.attributes]  # type: ignore[call-overload]
+    def says(fragment: CandidateSubgraph) -> float:
+        # type: ignore[call-overload]
+        tiles = [int(n.attributes["tile"]) for n in fragment.graph.nodes if "tile" in n.attributes]
         result = fragment.graph.types[fragment.graph.outputs[0]]
         if not tiles:
             results.append(result)
             return seconds[len(results) - 1]
         return seconds[tiles[0] // 2 * len(results) + results.index(result)]
 
-    def kernels(fragment: Fragment) -> Priced:
+    def kernels(fragment: CandidateSubgraph) -> SubgraphKernels:
         key = tuple((n.op, *(str(fragment.graph.types[v]) for v in n.operands)) for n in fragment.graph.nodes)
         if key not in CUT:
-            CUT[key] = cut_fragment(fragment)
+            CUT[key] = partition_subgraph(fragment)
         made = CUT[key]
         return None if made is None else evolve(made, searched=says(fragment))
 
@@ -364,9 +376,9 @@ def test_an_alternative_with_much_traffic_is_not_partitioned() -> None:
     graph = convolution(1, 160, 192, 17, 17, (3, 3, 3, 3), False, (7, 7))
     asked: list[set[str]] = []
 
-    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def plan(fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         asked.append({n.op for f in fragments for n in f.graph.nodes})
-        return [PricedKernels((), 5e-6) for f in fragments]
+        return [CostedKernels((), 5e-6) for f in fragments]
 
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
     assert step.run(graph) is graph
@@ -386,7 +398,7 @@ def test_the_largest_possible_savings_are_partitioned_first() -> None:
     graph = Graph("g", ("x", "b"), ("a", "c"), types, tuple(nodes), constants)
     asked: list[list[tuple[int, int]]] = []
 
-    def plan(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def plan(fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         asked.append(
             [
                 (f.graph.types[f.graph.outputs[0]].shape[2], n.attributes["tile"])
@@ -396,7 +408,7 @@ def test_the_largest_possible_savings_are_partitioned_first() -> None:
             ]
         )
         return [
-            PricedKernels((), 1e-3 if f.graph.types[f.graph.outputs[0]].shape[2] == 56 else 6e-5) for f in fragments
+            CostedKernels((), 1e-3 if f.graph.types[f.graph.outputs[0]].shape[2] == 56 else 6e-5) for f in fragments
         ]
 
     ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan).run(graph)
@@ -474,7 +486,7 @@ def test_what_is_priced_is_foreseen() -> None:
     def foresee(groups: Sequence[FusedGroup]) -> None:
         foreseen.extend(map(form_key, groups))
 
-    step = ChooseAlgorithms(INSTANCES, Asked(0.0), TARGET, "mixed", foresee=foresee)
+    step = ChooseAlgorithms(INSTANCES, Asked(0.0), TARGET, "mixed", prefetch=foresee)
     step.run(graph)
     assert len(foreseen) > len(step.choices[0].seconds) > 1
 
@@ -528,9 +540,9 @@ def test_kernels_of_a_network_are_compared_in_place(contraction: float, best: st
     step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed", math="fp32x3", orders=orders)
     chosen = Canonicalise(INSTANCES).run(step.run(graph))
     (compared,) = (plans[best] for plans in step.plans.values() if best in plans and "winograd_2x2" in plans)
-    whole = cut_fragment(Fragment(chosen, REGISTRY, TARGET, "mixed", "fp32x3"))
+    whole = partition_subgraph(CandidateSubgraph(chosen, REGISTRY, TARGET, "mixed", "fp32x3"))
     assert compared and whole
-    assert {form_key(form) for form, _ in compared.priced} <= {form_key(form) for form, _ in whole.priced}
+    assert {form_key(form) for form, _ in compared.costs} <= {form_key(form) for form, _ in whole.costs}
 
 
 @needs_opencl
@@ -545,19 +557,19 @@ def test_the_model_decides_sure_cases_without_measurements(target: str, size: in
 
 
 def test_processes_plan_as_this_one_does() -> None:
-    asked: list[Fragment] = []
+    asked: list[CandidateSubgraph] = []
 
-    def note(fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def note(fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         asked.extend(fragments)
         return [None] * len(fragments)
 
     ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", note).run(convolution(1, 4, 4, 8, 8))
     wanted = [*asked * 3, evolve(asked[0], graph=evolve(asked[0].graph, nodes=()))]
-    with PlanningAside(processors=WORTH) as planning:
-        assert planning.cut(wanted[:1]) == cut_fragments(wanted[:1])
+    with PlanningWorkers(processors=MIN_PLANNING_QUERIES) as planning:
+        assert planning.cut(wanted[:1]) == partition_subgraphs(wanted[:1])
         found = planning.cut(wanted)
-        assert found == cut_fragments(wanted)
-        forms = [form for each in found if each is not None for form, _ in each.priced] * WORTH
+        assert found == partition_subgraphs(wanted)
+        forms = [form for each in found if each is not None for form, _ in each.costs] * MIN_PLANNING_QUERIES
         assert planning.choose(forms[:1], TARGET) == [None]
         assert planning.choose(forms, TARGET) == [choose(form, TARGET)[0] for form in forms]
 
@@ -601,13 +613,13 @@ def test_folded_constants_of_a_candidate_subgraph_are_reused() -> None:
     conv = Node("conv", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)})
     graph = Graph("one", ("x", "w"), ("y",), types, (conv,))
     made = replace_node(graph, conv, "winograd_2x2", REGISTRY.instances)
-    fragment = Fragment(made, REGISTRY, TARGET, "mixed")
-    fold_tables._KEPT.known.clear()
-    found = pickle.loads(pickle.dumps(cut_fragment(fragment)))
+    fragment = CandidateSubgraph(made, REGISTRY, TARGET, "mixed")
+    fold_tables._FOLDINGS.known.clear()
+    found = pickle.loads(pickle.dumps(partition_subgraph(fragment)))
     assert found is not None
     assert found.foldings
-    fold_tables._KEPT.known.clear()
-    remember_foldings(found.foldings)
-    again = cut_fragment(fragment)
+    fold_tables._FOLDINGS.known.clear()
+    store_foldings(found.foldings)
+    again = partition_subgraph(fragment)
     assert again == found
     assert not again.foldings

@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.errors import InternalError, PassError
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph
@@ -22,20 +22,20 @@ from cuts.ir.precision import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes import fragments
+from cuts.passes import candidate_subgraphs as fragments
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import Modelled
+from cuts.passes.evaluators import AnalyticCost
 from cuts.passes.fusion import (
     FusionError,
+    GroupBuilder,
     Policy,
     Programs,
-    Workshop,
     build_programs,
-    divide_behind,
+    defer_normalisation,
     find_ungroupable,
     find_views,
-    products_again,
+    recompute_contractions,
 )
 from cuts.passes.fusion.align import check_counts
 from cuts.passes.pipeline import compile_graph
@@ -100,7 +100,7 @@ KINDS = ("pyramid", "residual", "cropped", "padded")
 def test_products_without_a_normal_form_stay(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     programs = build_programs(graph_of(kind), REGISTRY)
     with caplog.at_level(logging.INFO, "cuts.passes"):
-        assert products_again(programs) is programs
+        assert recompute_contractions(programs) is programs
     assert "has no normal form" in caplog.text
 
 
@@ -132,7 +132,7 @@ def test_a_rewrite_without_normal_forms_is_left_out(caplog: pytest.LogCaptureFix
 
 def test_a_unit_without_a_normal_form_is_named() -> None:
     programs = _torn(build_programs(graph_of("residual"), REGISTRY))
-    workshop = Workshop(find_views(divide_behind(programs)), Policy())
+    workshop = GroupBuilder(find_views(defer_normalisation(programs)), Policy())
     with pytest.raises(PassError, match=r"stage 'partition': node '.*' \(conv\)"):
         workshop.single(programs.units[0].name)
 
@@ -155,7 +155,7 @@ def test_algorithms_of_empty_results_are_left_out(size: int, precision: Precisio
 def test_an_algorithm_with_unfit_steps_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     graph = image(5, 0)
     assert REGISTRY.instances.of_node(graph.nodes[0], graph).algorithms
-    step = ChooseAlgorithms(REGISTRY.instances, Modelled(TARGET), TARGET, "mixed")
+    step = ChooseAlgorithms(REGISTRY.instances, AnalyticCost(TARGET), TARGET, "mixed")
     with caplog.at_level(logging.INFO, "cuts.passes"):
         assert step.run(graph) is graph
     assert "algorithm 'fourier_8' is left out" in caplog.text

@@ -13,14 +13,14 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph, compile_model
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.divisors import divide_behind
+from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl
@@ -48,7 +48,7 @@ def in_parts(out: str = "y", weights: str = "softmax", axis: int = -1, keys: int
 
 def divided(whole: Graph) -> tuple[Programs, Programs]:
     before = build_programs(whole, REGISTRY)
-    after = divide_behind(before)
+    after = defer_normalisation(before)
     verify_programs(after)
     return before, after
 
@@ -102,7 +102,7 @@ def test_a_training_step_keeps_what_its_gradient_reads(target: str) -> None:
     whole = attention(19, 19)
     training = cuts.grad(cuts.with_loss(whole, "mse_loss", prediction="y"), loss="loss", wrt=["q", "k", "v"])
     programs = build_programs(training.graph, training.spec.registry)
-    divided = divide_behind(programs)
+    divided = defer_normalisation(programs)
     verify_programs(divided)
     for unit in divided.units:
         form = normalise(unit.statements, divided.types, unit.writes, divided.tables)

@@ -11,11 +11,11 @@ from cuts.backends.devices import find_target
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes.fusion import Group, Policy, Workshop, build_programs, find_views, form_key
-from cuts.passes.side_by_side import joined
+from cuts.passes.fusion import Group, GroupBuilder, Policy, build_programs, find_views, form_key
+from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.split.split_reduction import split_reduction
-from cuts.search.measure import LEFT, _left_in_cache
-from cuts.search.problem import Problem
+from cuts.search.measure import MAX_WARM_L2_SHARE, _warm_inputs
+from cuts.search.tuning_task import TuningTask
 
 REGISTRY = Registry.builtin()
 
@@ -33,7 +33,7 @@ def groups(batch: int = 3) -> dict[str, Group]:
         Node("c", "add", ("k", "x"), ("y",), {}),
     )
     graph = Graph("net", ("x",), ("y",), types, nodes, weights)
-    shop = Workshop(find_views(build_programs(graph, REGISTRY)), Policy())
+    shop = GroupBuilder(find_views(build_programs(graph, REGISTRY)), Policy())
     return {unit: shop.single(unit) for unit in shop.units}
 
 
@@ -59,7 +59,7 @@ def test_parts_and_what_shares_a_launch_keep_it() -> None:
     assert divided is not None
     parts, rest = divided
     assert len(parts.fixed) == 1 and not rest.fixed
-    both = joined([form, form])
+    both = join_forms([form, form])
     assert len(both.fixed) == 2 and set(both.fixed) <= set(both.inputs)
 
 
@@ -67,6 +67,9 @@ def test_small_results_of_kernels_are_warm_inputs() -> None:
     form, target = next(iter(groups().values())).form, find_target("cuda:h100")
     (left,) = set(form.inputs) - set(form.fixed)
     nbytes = form.tensors[left].nbytes
-    for l2_bytes, wanted in ((int(nbytes / LEFT), [("place", nbytes)]), (int(nbytes / LEFT) - 8, [])):
-        problem = Problem(form, {}, evolve(target, l2_bytes=l2_bytes), {})
-        assert _left_in_cache(problem, {left: "place"}) == wanted  # type: ignore[dict-item]
+    for l2_bytes, wanted in (
+        (int(nbytes / MAX_WARM_L2_SHARE), [("place", nbytes)]),
+        (int(nbytes / MAX_WARM_L2_SHARE) - 8, []),
+    ):
+        problem = TuningTask(form, {}, evolve(target, l2_bytes=l2_bytes), {})
+        assert _warm_inputs(problem, {left: "place"}) == wanted  # type: ignore[dict-item]

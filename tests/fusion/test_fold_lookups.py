@@ -13,11 +13,11 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.fold_lookups import fold_lookups, tensors_looked_up
+from cuts.passes.fusion.gather_to_slice import fold_gathers, tensors_looked_up
 from cuts.passes.fusion.programs import build_programs
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
@@ -59,7 +59,7 @@ def test_a_table_that_steps_evenly_is_an_index(case: tuple[np.ndarray[Any, Any],
     table, even = case
     program = gathered(table)
     (name,) = {t for s in program.statements for t in tensors_looked_up(s)}
-    found = fold_lookups(program, {name: table})
+    found = fold_gathers(program, {name: table})
     assert even == (not any(tensors_looked_up(s) for s in found.statements))
     if ((table >= -EXTENT) & (table < EXTENT)).all():
         (source,) = (t for t in program.inputs if t != name)

@@ -12,16 +12,16 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.compiled_graph import CompileOptions, Mode
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.passes.compilation import Compilation
 from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.views import Views
-from cuts.passes.launch_order import changed_in_place, launch_violations
+from cuts.passes.horizontal_fusion import Launch, _in_order, dependencies, levels
+from cuts.passes.launch_order import launch_violations, updated_tensors
 from cuts.passes.pipeline import all_stages, compile_graph
-from cuts.passes.side_by_side import Launch, _in_order, dependencies, levels
 from cuts.passes.verify import verify_launches
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
@@ -179,7 +179,7 @@ def updated() -> Compilation:
 
 def test_an_update_before_its_fill_is_reported() -> None:
     work = updated()
-    adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
+    adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
     others = [n for n in range(len(work.groups)) if n != adding]
     assert "adds to 'n0.added' before it is filled" in " ".join(
         violations(single(work.groups, [adding, *others]), work.views)
@@ -191,7 +191,7 @@ def test_a_reader_of_filled_memory_precedes_the_update() -> None:
     """The test makes a unit that reads between fill and update."""
     work = updated()
     programs = work.views.programs
-    adding = next(n for n, group in enumerate(work.groups) if changed_in_place(group))
+    adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
     reader = next(n for n, group in enumerate(work.groups) if group.outputs == ("e",))
     units = {unit.name: unit for unit in programs.units}
     early = evolve(units[work.groups[reader].units[0]], reads=("n0.added",))
@@ -229,13 +229,15 @@ def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forgetful(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
         needs = dependencies(groups, views)
-        return [frozenset() if changed_in_place(g) else n for g, n in zip(groups, needs, strict=True)]
+        return [frozenset() if updated_tensors(g) else n for g, n in zip(groups, needs, strict=True)]
 
     inputs = {"x": (4, 3), "i": TensorType(DType.I32, (3, 1)), "u": (3, 3)}
     lines = [op(f"s{n}", "scatter_nd", "x", "i", "u", reduction="add", atomic=True) for n in range(2)]
     model = graph(inputs, *lines, out="s0 s1")
     compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
-    monkeypatch.setattr("cuts.passes.side_by_side.dependencies", forgetful)
-    monkeypatch.setattr("cuts.passes.side_by_side._last", lambda run: -max(p for launch in run for p in launch.places))
+    monkeypatch.setattr("cuts.passes.horizontal_fusion.dependencies", forgetful)
+    monkeypatch.setattr(
+        "cuts.passes.horizontal_fusion._last", lambda run: -max(p for launch in run for p in launch.places)
+    )
     with pytest.raises(CutsError, match="stage 'launches' broke what it made"):
         compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)

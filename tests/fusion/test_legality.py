@@ -6,7 +6,7 @@ import pytest
 from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.normalise import Illegal
 
-from .build import Line, fused, graph, op
+from .build import Line, fuse_units, graph, op
 
 CONV = op("c", "conv", "x", "w", pads=(1, 1, 1, 1))
 INPUTS = {
@@ -42,7 +42,7 @@ LEVELS: dict[str, tuple[list[Line], str, str]] = {
 @pytest.mark.parametrize("name", LEVELS)
 def test_level_of_a_legal_pair(name: str) -> None:
     lines, units, level = LEVELS[name]
-    found = fused(graph(INPUTS, *lines, out="y"), units)
+    found = fuse_units(graph(INPUTS, *lines, out="y"), units)
     assert isinstance(found, Group), found
     assert found.level == level
 
@@ -73,7 +73,7 @@ REASONS: dict[str, tuple[list[Line], str, str, str]] = {
 @pytest.mark.parametrize("name", REASONS)
 def test_reason_of_an_illegal_pair(name: str) -> None:
     lines, units, outs, reason = REASONS[name]
-    found = fused(graph(INPUTS, *lines, out=outs), units)
+    found = fuse_units(graph(INPUTS, *lines, out=outs), units)
     assert isinstance(found, Illegal), found
     assert reason in found.reason
 
@@ -82,14 +82,14 @@ def test_the_box_has_to_fit_shared_memory() -> None:
     made = graph(
         {"x": (1, 512, 4, 4), "w": (512, 512, 1, 1)}, op("c", "conv", "x", "w"), op("y", "conv", "c", "w"), out="y"
     )
-    assert isinstance(fused(made, "n0 n1", shared_bytes=2048), Group)
-    found = fused(made, "n0 n1", shared_bytes=2047)
+    assert isinstance(fuse_units(made, "n0 n1", shared_bytes=2048), Group)
+    found = fuse_units(made, "n0 n1", shared_bytes=2047)
     assert isinstance(found, Illegal)
     assert "needs 2048 bytes of 'c', shared memory has 2047" in found.reason
 
 
 def test_the_first_segment_has_the_shared_dims() -> None:
-    found = fused(graph(INPUTS, CONV, op("y", "conv", "c", "p"), out="y"), "n0 n1")
+    found = fuse_units(graph(INPUTS, CONV, op("y", "conv", "c", "p"), out="y"), "n0 n1")
     assert isinstance(found, Group)
     first = found.form.segments[0]
     assert [a.extent for a in first.axes] == [1, 4, 8, 8]
@@ -98,9 +98,11 @@ def test_the_first_segment_has_the_shared_dims() -> None:
 
 def test_a_kernel_has_at_most_two_segments() -> None:
     made = graph(INPUTS, CONV, op("e", "conv", "c", "w"), op("y", "conv", "e", "w"), out="y")
-    found = fused(made, "n0 n1 n2")
+    found = fuse_units(made, "n0 n1 n2")
     assert isinstance(found, Illegal)
 
 
 def test_no_shared_level_where_the_policy_says_so() -> None:
-    assert isinstance(fused(graph(INPUTS, CONV, op("y", "conv", "c", "w"), out="y"), "n0 n1", shared=False), Illegal)
+    assert isinstance(
+        fuse_units(graph(INPUTS, CONV, op("y", "conv", "c", "w"), out="y"), "n0 n1", shared=False), Illegal
+    )

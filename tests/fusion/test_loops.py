@@ -14,10 +14,10 @@ from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.language import assignment
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion import (
+    GroupBuilder,
     Partitioner,
     Policy,
     Views,
-    Workshop,
     build_programs,
     find_views,
     fold_units,
@@ -121,7 +121,7 @@ def test_groups_of_recurrences_compute_the_reference(mode: Mode, case: Recurrenc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assignment, "SHORT", 0)
         found = find_views(fold_units(build_programs(graph, case.registry)))
-    groups = partition(Partitioner(Workshop(found, policy), Roofline(find_target("cuda:sm_90"))), mode)
+    groups = partition(Partitioner(GroupBuilder(found, policy), Roofline(find_target("cuda:sm_90"))), mode)
     verify_groups(groups, found)
     values = inputs(graph)
     results = run_groups(groups, found, {**values, **found.programs.graph.constants})
@@ -153,7 +153,7 @@ def test_groups_of_recurrence_gradients_equal_the_reference(case: Recurrence) ->
         graph, registry = backward(case)
         found = find_views(fold_units(build_programs(graph, registry)))
         verify_programs(found.programs)
-    partitioner = Partitioner(Workshop(found, Policy(shared_bytes=1 << 14)), Roofline(find_target("cuda:sm_90")))
+    partitioner = Partitioner(GroupBuilder(found, Policy(shared_bytes=1 << 14)), Roofline(find_target("cuda:sm_90")))
     groups = partition(partitioner, "mixed")
     verify_groups(groups, found)
     values = inputs(graph)

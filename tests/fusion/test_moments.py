@@ -10,13 +10,13 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.moments import divide_moments
-from cuts.passes.fusion.sums.share_sums import share_sums
+from cuts.passes.fusion.sums.blocked_variance import block_variances
+from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl
@@ -38,8 +38,8 @@ def deviations(shape: tuple[int, ...], axes: tuple[int, ...], out: str = "s") ->
 
 
 def divided(whole: Graph) -> tuple[Programs, Programs]:
-    before = share_sums(build_programs(whole, REGISTRY))
-    after = divide_moments(before)
+    before = eliminate_common_reductions(build_programs(whole, REGISTRY))
+    after = block_variances(before)
     verify_programs(after)
     return before, after
 

@@ -8,9 +8,9 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
-from cuts.passes.fusion.cutting import FEW, LONG
+from cuts.passes.fusion.cut_units import MAX_NARROW_RESULTS, MIN_NARROW_TERMS
 from cuts.passes.fusion.programs import build_programs
 
 from ..needs import needs_opencl
@@ -28,11 +28,11 @@ def sums(unit: Any) -> int:
 
 @pytest.mark.parametrize(
     ("groups", "channels", "size", "apart"),
-    [(4, 16, 32, True), (FEW, 16, 32, True), (FEW + 1, 16, 32, False), (4, 8, 16, False)],
+    [(4, 16, 32, True), (MAX_NARROW_RESULTS, 16, 32, True), (MAX_NARROW_RESULTS + 1, 16, 32, False), (4, 8, 16, False)],
 )
 def test_few_long_sums_are_separate_units(groups: int, channels: int, size: int, apart: bool) -> None:
     units = build_programs(norm(groups, channels, size), REGISTRY).units
-    assert (channels * size * size >= LONG and groups <= FEW) == apart
+    assert (channels * size * size >= MIN_NARROW_TERMS and groups <= MAX_NARROW_RESULTS) == apart
     assert [sums(unit) for unit in units if sums(unit)] == ([1, 1] if apart else [2])
     if apart:  # their readers are a unit of their own
         assert sums(units[-1]) == 0

@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 from cuts.ir.graph import Graph
 
-from .build import fused, graph, op, text
+from .build import fuse_units, graph, op, text
 
 X = {"x": (1, 4, 6, 6)}
 
@@ -153,7 +153,7 @@ FORMS: dict[str, tuple[Graph, str]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_normal_form(name: str) -> None:
     made, expected = FORMS[name]
-    assert text(fused(made)).partition("\n\n")[2] == dedent(expected).strip()
+    assert text(fuse_units(made)).partition("\n\n")[2] == dedent(expected).strip()
 
 
 def test_an_invariant_scale_leaves_the_sum() -> None:
@@ -163,12 +163,12 @@ def test_an_invariant_scale_leaves_the_sum() -> None:
         op("y", "reduce_sum", "m", axes=(1,), keepdims=False),
         out="y",
     )
-    assert "reduce acc0 = sum over (r0) of x[i0, r0]\n" in text(fused(made))
+    assert "reduce acc0 = sum over (r0) of x[i0, r0]\n" in text(fuse_units(made))
 
 
 def test_equal_groups_have_equal_forms() -> None:
     made = graph(
         {"x": (2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("c", "relu", "b"), op("y", "exp", "c"), out="y"
     )
-    first, second = fused(made, "n0 n1"), fused(made, "n2 n3")
+    first, second = fuse_units(made, "n0 n1"), fuse_units(made, "n2 n3")
     assert first.form == second.form  # type: ignore[union-attr]

@@ -12,12 +12,12 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.orders import mark_orders, order_of
+from cuts.passes.fusion.sorts import mark_sorts, match_sort
 
 from ..needs import needs_opencl
 from .build import graph, op
@@ -72,18 +72,18 @@ def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", BEFORE)
 def test_a_comparison_is_an_order_by_its_results(name: str, own: Registry) -> None:
     program, wanted = program_of(own, name), BEFORE[name][1]
-    found = mark_orders(program)
+    found = mark_sorts(program)
     marked = [s for s in found.statements if s.along is not None]
     assert bool(marked) == bool(wanted) and (found is program) == (not wanted)
     if wanted:
-        order = order_of(marked[0], found.statements, found.tensors)
+        order = match_sort(marked[0], found.statements, found.tensors)
         assert order is not None and order.along == wanted
 
 
 @pytest.mark.parametrize("name", ["by_nan", "falls", "moved"])
 def test_what_is_marked_means_the_same(name: str, own: Registry) -> None:
     program = program_of(own, name)
-    found, x = mark_orders(program), {"x": values((3, 40))}
+    found, x = mark_sorts(program), {"x": values((3, 40))}
     assert found is not program
     np.testing.assert_array_equal(evaluate(found, x)["p"], evaluate(program, x)["p"])
 
@@ -91,7 +91,7 @@ def test_what_is_marked_means_the_same(name: str, own: Registry) -> None:
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 16), DType.F32), ((1, 4097), DType.F32), ((3, 40), DType.I64)])
 def test_what_lanes_cannot_sort_is_compared(shape: tuple[int, int], dtype: DType, own: Registry) -> None:
     program = program_of(own, "by_nan", shape, dtype)
-    assert mark_orders(program) is program
+    assert mark_sorts(program) is program
 
 
 @needs_opencl

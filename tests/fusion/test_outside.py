@@ -81,9 +81,7 @@ class _At(Evaluation):
 
 
 @given(bodies(), st.sampled_from([-1.0, 0.0, 1.0, 3.0, 127.0, 128.0, 255.0, -128.0]))
-def test_a_guarded_body_yields_its_fill_outside(
-    case: tuple[Expr, dict[str, TensorType]], fill: float
-) -> None:
+def test_a_guarded_body_yields_its_fill_outside(case: tuple[Expr, dict[str, TensorType]], fill: float) -> None:
     body, tensors = case
     arrays = {name: np.arange(4).astype(t.dtype.numpy) for name, t in tensors.items()}
     guarded = apply_guards(body, (OUTSIDE,), fill, tensors, frozenset())

@@ -15,9 +15,17 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Forms, Group, Workshop, form_key, rename_group
+from cuts.passes.fusion.groups import Group, GroupBuilder, NormalForms, form_key, rename_group
 from cuts.passes.fusion.legality import Policy, issue_slots
-from cuts.passes.fusion.partition import algorithm_1, fuse_all, improve, neighbours, partition, places, settle
+from cuts.passes.fusion.partition import (
+    algorithm_1,
+    combine_partitions,
+    fuse_all,
+    improve,
+    neighbours,
+    partition,
+    places,
+)
 from cuts.passes.fusion.partitioner import Owners, Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
@@ -52,7 +60,7 @@ def test_algorithm_1_keeps_only_what_is_faster() -> None:
             (output,) = group.segments[0].outputs
             return 5.0 if issue_slots(output.body) > 5 else 1.0
 
-    parts = Partitioner(partitioner(CHAIN, TARGET).workshop, Dear())
+    parts = Partitioner(partitioner(CHAIN, TARGET).builder, Dear())
     found = algorithm_1(parts, parts.singletons())
     assert found is not None
     assert sorted(len(p) for p in found) == [2, 2, 3]
@@ -75,7 +83,7 @@ def test_the_greedy_path_ends_within_algorithm_1s_set(made: object) -> None:
 def test_lazily_evaluated_merges_give_the_same_partition(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     at_once = improve(parts, parts.singletons())
-    late = Partitioner(parts.workshop, Roofline(TARGET), least=Roofline(TARGET).traffic)
+    late = Partitioner(parts.builder, Roofline(TARGET), least=Roofline(TARGET).traffic)
     assert set(improve(late, late.singletons())) == set(at_once)
     assert len(late.costs) <= len(parts.costs)
 
@@ -84,7 +92,7 @@ def test_lazily_evaluated_merges_give_the_same_partition(made: object) -> None:
 @given(graphs(), st.sampled_from((0.0, 1e-6, 1.0, inf)))
 def test_no_merge_is_lost_to_a_wrong_bound(made: object, least: float) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
-    wrong = Partitioner(parts.workshop, Roofline(TARGET), least=lambda form: least)
+    wrong = Partitioner(parts.builder, Roofline(TARGET), least=lambda form: least)
     end = improve(wrong, wrong.singletons())
     assert set(improve(parts, end)) == set(end)
 
@@ -103,7 +111,7 @@ class Watching(Partitioner):
 @given(graphs())
 def test_dependences_are_right_after_every_merge(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
-    watching = Watching(parts.workshop, parts.evaluator)
+    watching = Watching(parts.builder, parts.evaluator)
     initial = watching.singletons()
     assert improve(watching, initial) == improve(parts, initial)
     assert fuse_all(watching, initial) == fuse_all(parts, initial)
@@ -123,13 +131,13 @@ class Foretold:
         """Take note of groups."""
         self.told.append({form_key(group) for group in groups})
 
-    def knows(self, group: FusedGroup) -> bool:
+    def is_measured(self, group: FusedGroup) -> bool:
         """Return whether a group was announced."""
         return any(form_key(group) in told for told in self.told)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the roofline's cost."""
-        if not self.knows(group):
+        if not self.is_measured(group):
             self.missed.add(form_key(group))
         return Roofline(TARGET).cost(group)
 
@@ -141,7 +149,7 @@ def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
     end = improve(parts, parts.singletons())
     ahead, told = Foretold(), list[set[Group]]()
     likely = lambda groups: told.append(set(groups))  # noqa: E731
-    looking = Partitioner(parts.workshop, ahead, foresee=ahead.foresee, known=ahead.knows, likely=likely)
+    looking = Partitioner(parts.builder, ahead, announce=ahead.foresee, known=ahead.is_measured, likely=likely)
     assert improve(looking, looking.singletons()) == end
     assert told[-1] == set(end), "whoever is told of groups that are likely knows all of them in the end"
 
@@ -162,7 +170,7 @@ def test_long_merge_paths_are_evaluated_ahead_in_batches() -> None:
     parts = partitioner(graph(shapes, *lines, out=last), TARGET)
     ahead = Foretold()
     looking = Partitioner(
-        parts.workshop, ahead, least=Roofline(TARGET).traffic, foresee=ahead.foresee, known=ahead.knows
+        parts.builder, ahead, least=Roofline(TARGET).traffic, announce=ahead.foresee, known=ahead.is_measured
     )
     improve(looking, looking.singletons())
     assert len(ahead.missed) <= 0.1 * len(looking.costs)
@@ -216,7 +224,7 @@ def test_everything_between_two_convolutions_rides_in_registers(name: str, mode:
     from cuts.compile.loading import load_model, spec_of_texts
 
     made = run_passes(load_model(str(load()), spec_of_texts({})), graph_passes(Registry.builtin()))
-    parts = Partitioner(Workshop(find_views(build_programs(made, Registry.builtin())), Policy()), Roofline(TARGET))
+    parts = Partitioner(GroupBuilder(find_views(build_programs(made, Registry.builtin())), Policy()), Roofline(TARGET))
     assert len(partition(parts, mode)) <= most  # type: ignore[arg-type]
 
 
@@ -258,12 +266,12 @@ def test_combining_two_partitions_is_never_slower(made: object, seed: int) -> No
     initial = parts.singletons()
     first, second = improve(parts, initial), fuse_all(parts, initial)
     for found in (first, second):
-        best = settle(parts, initial, found, lambda before, after: total(after) < total(before))
+        best = combine_partitions(parts, initial, found, lambda before, after: total(after) < total(before))
         assert sorted(u for g in best for u in g.units) == sorted(u for g in initial for u in g.units)
         assert total(best) <= min(total(initial), total(found))
         assert parts.schedule(best) == best
-    assert set(settle(parts, first, second, lambda before, after: True)) == set(second)
-    assert set(settle(parts, first, second, lambda before, after: False)) == set(first)
+    assert set(combine_partitions(parts, first, second, lambda before, after: True)) == set(second)
+    assert set(combine_partitions(parts, first, second, lambda before, after: False)) == set(first)
 
 
 def test_differing_parts_of_two_partitions_are_exchangeable() -> None:
@@ -271,16 +279,16 @@ def test_differing_parts_of_two_partitions_are_exchangeable() -> None:
                  op("y", "add", "c", "b"), out="y")  # fmt: skip
     parts = partitioner(made, TARGET)
     single = {g.units[0]: g for g in parts.singletons()}
-    fused = parts.workshop.fuse(single["n0"], single["n2"])
+    fused = parts.builder.fuse(single["n0"], single["n2"])
     assert isinstance(fused, Group)
     found = [single["n1"], fused, single["n3"]]
-    assert settle(parts, parts.singletons(), found, lambda before, after: True) == parts.schedule(found)
+    assert combine_partitions(parts, parts.singletons(), found, lambda before, after: True) == parts.schedule(found)
     assert list(places(parts.singletons(), found)) == [([single["n0"], single["n2"]], [fused])]
 
 
-def workshop_of(made: object, policy: Policy, forms: Forms | None = None) -> Workshop:
+def workshop_of(made: object, policy: Policy, forms: NormalForms | None = None) -> GroupBuilder:
     """Return a workshop for a graph."""
-    return Workshop(partitioner(made, TARGET).workshop.views, policy, forms)  # type: ignore[arg-type]
+    return GroupBuilder(partitioner(made, TARGET).builder.views, policy, forms)  # type: ignore[arg-type]
 
 
 @settings(max_examples=40, deadline=None)
@@ -290,7 +298,7 @@ def test_shared_normal_forms_equal_separate_ones(made: list[object], policy: Pol
 
     Equal forms are made once.
     """
-    forms = Forms()
+    forms = NormalForms()
     for each in (*made, made[0]):
         for kind in (Policy(), policy):
             alone, shared = (Partitioner(workshop_of(each, kind, known), Roofline(TARGET)) for known in (None, forms))
@@ -322,16 +330,16 @@ def test_late_legality_checks_give_the_same_partition(made: object) -> None:
             self.found.append(form_key(group))
             return Roofline(TARGET).cost(group)
 
-    class AtOnce(Workshop):
+    class AtOnce(GroupBuilder):
         """A workshop that tells nothing of a merge but by forming it."""
 
         def outline(self, members: Sequence[Group]) -> FusedGroup | None:
             return None
 
-    views, policy, least = parts.workshop.views, parts.workshop.policy, Roofline(TARGET).traffic
+    views, policy, least = parts.builder.views, parts.builder.policy, Roofline(TARGET).traffic
     late, at_once = (
         Partitioner(kind(views, policy), Asked(found), least=least)
-        for kind, found in zip((Workshop, AtOnce), asked, strict=True)
+        for kind, found in zip((GroupBuilder, AtOnce), asked, strict=True)
     )
     assert improve(late, late.singletons()) == improve(at_once, at_once.singletons())
     assert asked[0] == asked[1]
@@ -343,7 +351,7 @@ def test_traffic_of_a_merge_is_at_least_predicted(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     groups = parts.singletons()
     for first, second in neighbours(parts, groups, parts.owners(groups)):
-        told, merged = parts.workshop.outline((first, second)), parts.workshop.fuse(first, second)
+        told, merged = parts.builder.outline((first, second)), parts.builder.fuse(first, second)
         if told is not None and isinstance(merged, Group):
             assert {*told.inputs} <= {*merged.inputs} and {*told.outputs} <= {*merged.outputs}
 
@@ -368,7 +376,7 @@ def test_successors_of_groups_are_right_after_merges(made: object) -> None:
             return known
 
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
-    walking = Walking(parts.workshop, parts.evaluator)
+    walking = Walking(parts.builder, parts.evaluator)
     initial = walking.singletons()
     assert improve(walking, initial) == improve(parts, initial)
 
@@ -399,10 +407,10 @@ def test_a_group_refers_to_tensors_of_its_graph(made: object, drawn: list[str]) 
 @given(graphs())
 def test_element_counts_permit_only_merges_of_maps(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
-    groups, views = parts.singletons(), parts.workshop.views
+    groups, views = parts.singletons(), parts.builder.views
     pairs = list(neighbours(parts, groups, parts.owners(groups)))
-    told = [parts.workshop.fuse(*pair) for pair in pairs]
+    told = [parts.builder.fuse(*pair) for pair in pairs]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cuts.passes.fusion.normalise.check_counts", lambda statements, live: None)
-        solved = [Workshop(views, parts.workshop.policy).fuse(*pair) for pair in pairs]
+        solved = [GroupBuilder(views, parts.builder.policy).fuse(*pair) for pair in pairs]
     assert [isinstance(found, Group) for found in told] == [isinstance(found, Group) for found in solved]

@@ -10,11 +10,11 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops.reference import evaluate, evaluate_graph
-from cuts.passes.fusion.pieces import follow_pieces
+from cuts.passes.fusion.piecewise import split_piecewise_readers
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.verify import verify_programs
 from cuts.tests.amounts import examples
@@ -55,7 +55,7 @@ def test_pieces_compute_the_same(
 ) -> None:
     assume((image - 1) * stride + kernel - 2 * pad + more > 0)
     whole = model(kernel, stride, pad, more, image, bias, readers)
-    programs = follow_pieces(build_programs(whole, REGISTRY))
+    programs = split_piecewise_readers(build_programs(whole, REGISTRY))
     statements = tuple(s for u in programs.units for s in u.statements)
     program = Program(programs.types, whole.inputs, whole.outputs, statements, programs.tables)
     rng = np.random.default_rng(0)
@@ -72,7 +72,7 @@ def test_pieces_of_units_have_unique_names() -> None:
     whole = model(3, 2, 1, 0, 4, False, "a chain")
     named = dict(zip([node.name for node in whole.nodes], ["first", "n", "n.1", "n.1.0"], strict=True))
     whole = evolve(whole, nodes=tuple(evolve(node, name=named[node.name]) for node in whole.nodes))
-    programs = follow_pieces(build_programs(whole, REGISTRY))
+    programs = split_piecewise_readers(build_programs(whole, REGISTRY))
     names = [unit.name for unit in programs.units]
     assert len(set(names)) == len(names)
     verify_programs(programs)

@@ -11,7 +11,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir.budget import Budget
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
@@ -21,7 +21,7 @@ from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stages import Stage
-from cuts.passes.workload import Kernels, Questions, Workload
+from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
 
 from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
@@ -31,7 +31,8 @@ MADE = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "r
 
 
 def compiled(made: Graph, **options: object) -> CompiledGraph:
-    return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)  # type: ignore[arg-type]
+    # type: ignore[arg-type]
+    return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)
 
 
 def test_equal_groups_share_a_kernel() -> None:
@@ -87,7 +88,7 @@ def test_stage_verifiers_run_where_the_options_ask(
 
 
 def test_stage_verifiers_run_in_tests() -> None:
-    assert CompileOptions().checks_seams
+    assert CompileOptions().verifies_stages
 
 
 @pytest.mark.parametrize("stage", ["fold-constants", "partition", "extract"])
@@ -135,11 +136,11 @@ class Slowest(Unhurried):
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
 
-    def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
+    def learn(self, questions: Questions, share: float, plan: KernelsQuery | None = None) -> bool:
         self.rounds += 1
         return self.rounds == 1
 
-    def knows(self, group: FusedGroup) -> bool:
+    def is_measured(self, group: FusedGroup) -> bool:
         """Know all that was to be learnt."""
         return self.rounds > 0
 

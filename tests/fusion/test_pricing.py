@@ -11,15 +11,15 @@ import pytest
 from attrs import field, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.passes import evaluators, pipeline
+from cuts.passes.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.compilation import Compilation
-from cuts.passes.fusion.partition import LOOKS
-from cuts.passes.pricing import Prices, Pricing, price
-from cuts.passes.schedule.enumerate import Batch, sampled
+from cuts.passes.fusion.partition import MAX_LOOKAHEAD_ROUNDS
+from cuts.passes.schedule.enumerate import Batch, sample_batches
 
 from ..kernels.cases import ByModel
 from .build import REGISTRY, graph, op
@@ -52,7 +52,7 @@ def network() -> Graph:
 
 
 NETWORK = network()
-Answers = Callable[[Sequence[Pricing]], Sequence[Prices | None]]
+Answers = Callable[[Sequence[CostRequest]], Sequence[CostResult | None]]
 
 
 @frozen
@@ -62,7 +62,7 @@ class Others(ByModel):
     answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
     asked: list[int] = field(factory=list)
 
-    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
         """Price groups when the answers are waited for."""
         self.asked.append(len(pricings))
         return lambda: self.answers(pricings)
@@ -82,22 +82,22 @@ def compiled(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
     return found[0]
 
 
-def in_any_order(pricings: Sequence[Pricing]) -> Sequence[Prices | None]:
+def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]:
     """Evaluate as other processes would, in another order.
 
     The last is first, and every fourth is not in time.
     """
-    found: list[Prices | None] = [None] * len(pricings)
+    found: list[CostResult | None] = [None] * len(pricings)
     for k in reversed(range(len(pricings))):
         if k % 4 != 3:
-            found[k] = pickle.loads(pickle.dumps(price(pickle.loads(pickle.dumps(pricings[k])))))
+            found[k] = pickle.loads(pickle.dumps(evaluate_costs(pickle.loads(pickle.dumps(pricings[k])))))
     return found
 
 
 def test_asynchronous_costs_equal_costs_on_demand(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
     selector = Others(TARGET, answers=in_any_order)
     together = compiled(selector, monkeypatch)
-    assert len(selector.asked) <= LOOKS, "each time for all that a path of merges may come to"
+    assert len(selector.asked) <= MAX_LOOKAHEAD_ROUNDS, "each time for all that a path of merges may come to"
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
     assert alone.modelled.costs.items() <= together.modelled.costs.items()
@@ -119,20 +119,20 @@ def counted() -> Counter[str]:
 def alone(counted: Counter[str]) -> Iterator[Compilation]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        whole, cost = evaluators.evaluate, evaluators.Modelled.cost
+        whole, cost = evaluators.evaluate, evaluators.AnalyticCost.cost
 
         def looked(*given: Any) -> Batch:
             batch = whole(*given)
             counted.update(structures=1, points=batch.size)
             return batch
 
-        def costed(self: evaluators.Modelled, group: FusedGroup) -> float:
+        def costed(self: evaluators.AnalyticCost, group: FusedGroup) -> float:
             counted.update(groups=1)
             return cost(self, group)
 
         patch.setattr(evaluators, "evaluate", looked)
-        patch.setattr(evaluators, "sampled", lambda *given: map(noted, sampled(*given)))
-        patch.setattr(evaluators.Modelled, "cost", costed)
+        patch.setattr(evaluators, "sampled", lambda *given: map(noted, sample_batches(*given)))
+        patch.setattr(evaluators.AnalyticCost, "cost", costed)
 
         def noted(batch: Batch) -> Batch:
             counted.update(structures=1, points=batch.size)

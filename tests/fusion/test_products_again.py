@@ -17,10 +17,10 @@ from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.fold_units import drop_unused
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.divisors import divide_behind
-from cuts.passes.fusion.sums.exchange import exchange
-from cuts.passes.fusion.sums.products_again import Way, products_again
-from cuts.passes.fusion.sums.share_sums import share_sums
+from cuts.passes.fusion.sums.contraction_recompute import RecomputeChoice, recompute_contractions
+from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
+from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
+from cuts.passes.fusion.sums.sum_interchange import interchange_sums
 from cuts.passes.verify import verify_programs
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, a mask, and whether the result is an
@@ -51,7 +51,7 @@ def gradient(name: str) -> tuple[Graph, Registry]:
 
 def prepared(graph: Graph, registry: Registry) -> Programs:
     """Return the statements after the earlier passes."""
-    return share_sums(drop_unused(build_programs(graph, registry)))
+    return eliminate_common_reductions(drop_unused(build_programs(graph, registry)))
 
 
 def values(programs: Programs, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -73,19 +73,19 @@ def stored(programs: Programs) -> int:
 
 @pytest.mark.parametrize("way", ["once", "each"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_it_means_stays(name: str, way: Way) -> None:
+def test_what_it_means_stays(name: str, way: RecomputeChoice) -> None:
     graph, registry = gradient(name)
     before = prepared(graph, registry)
-    after = products_again(before, lambda family: way)
+    after = recompute_contractions(before, lambda family: way)
     assert after is not before
     verify_programs(after)
-    verify_programs(divide_behind(after))
+    verify_programs(defer_normalisation(after))
     rng = np.random.default_rng(0)
     inputs = {t: rng.standard_normal(graph.types[t].shape) for t in graph.inputs}
     if "mask" in inputs and graph.types["mask"].dtype is DType.BOOL:
         inputs["mask"] = rng.random(graph.types["mask"].shape) < 0.7
     expected = evaluate_graph(graph, registry, inputs)
-    for programs in (after, divide_behind(after)):
+    for programs in (after, defer_normalisation(after)):
         for tensor, value in values(programs, inputs).items():
             np.testing.assert_allclose(value, expected[tensor], rtol=1e-9, atol=1e-9, err_msg=tensor)
 
@@ -94,7 +94,7 @@ def test_what_it_means_stays(name: str, way: Way) -> None:
 def test_each_side_has_products_of_its_own(name: str) -> None:
     graph, registry = gradient(name)
     (b, h, _, m, n, e), *_ = CASES[name]
-    after = divide_behind(products_again(prepared(graph, registry)))
+    after = defer_normalisation(recompute_contractions(prepared(graph, registry)))
     again = [u for u in after.units if u.name.endswith(("tiles", "tiles_"))]
     assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2, 2]
     rows = [u for u in after.units if "weights" in u.name]
@@ -104,7 +104,7 @@ def test_each_side_has_products_of_its_own(name: str) -> None:
 
 def test_all_sides_may_share_what_is_computed_again() -> None:
     graph, registry = gradient("behind the forward pass")
-    after = products_again(prepared(graph, registry), lambda family: "once")
+    after = recompute_contractions(prepared(graph, registry), lambda family: "once")
     again = [u for u in after.units if u.name.endswith("tiles")]
     assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2]
     assert [len(u.writes) for u in again] == [2]  # the weights, and the gradients of scores
@@ -115,8 +115,8 @@ def test_all_stays_where_scores_are_stored_anyway() -> None:
     programs = prepared(graph, registry)
     scores = next(s.target for u in programs.units for s in u.statements if s.target.endswith("d_z"))
     kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
-    assert products_again(kept) is kept
-    assert products_again(programs, lambda family: "keep") is programs
+    assert recompute_contractions(kept) is kept
+    assert recompute_contractions(programs, lambda family: "keep") is programs
 
 
 def test_terms_of_an_exchanged_sum_are_the_same() -> None:
@@ -126,8 +126,8 @@ def test_terms_of_an_exchanged_sum_are_the_same() -> None:
     def written(end: str) -> Statement:
         return next(s for s in every if s.target.endswith(end))
 
-    found = exchange(written("d_t_sum"), written("d_w"), "weighted")
+    found = interchange_sums(written("d_t_sum"), written("d_w"), "weighted")
     assert found is not None
     assert found.weighted.tensors_read == (written("grad.w").target, "v")
     assert found.total.tensors_read == ("dy", "weighted")
-    assert exchange(written("t_"), written("d_w"), "weighted") is None
+    assert interchange_sums(written("t_"), written("d_w"), "weighted") is None

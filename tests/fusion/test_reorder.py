@@ -11,22 +11,22 @@ from cuts.ir.launch import Storage
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.reorder import natural, put_back, reorder, taken
+from cuts.passes.fusion.reorder import graph_layout, permute, reorder, unpermute
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout.accesses import find_aliases
-from cuts.passes.layout.fixed import fixed_tensors
+from cuts.passes.layout.fixed_layouts import fixed_tensors
 from cuts.passes.verify import verify_groups, verify_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ..operations import DIFFERENTIABLE, FLAT, SCALAR, uses
 from ..operations_graph import bench_of
-from .build import REGISTRY, graph, op, random_inputs, reordered, run_groups, views_of
+from .build import REGISTRY, graph, op, random_inputs, reorder_randomly, run_groups, views_of
 from .test_semantics import MODES, convolutions, graphs
 
 TARGET = find_target("cuda:sm_90")
@@ -61,7 +61,7 @@ def _is_the_reference(made: Graph, programs: Programs, mode: str, arrays: dict[s
     """Assert that the groups of programs compute the graph's results."""
     verify_programs(programs)
     views = find_views(programs)
-    groups = partition(Partitioner(Workshop(views, Policy()), Roofline(TARGET)), mode)  # type: ignore[arg-type]
+    groups = partition(Partitioner(GroupBuilder(views, Policy()), Roofline(TARGET)), mode)  # type: ignore[arg-type]
     verify_groups(groups, views)
     found = run_groups(groups, views, arrays)
     for name, value in evaluate_graph(made, REGISTRY, arrays).items():
@@ -73,7 +73,7 @@ def test_every_operation_computes_the_same_in_any_order() -> None:
         made = bench_of([use])
         for seed in range(3):
             programs = build_programs(made.graph, REGISTRY)
-            other = reordered(programs, np.random.default_rng([number, seed]))
+            other = reorder_randomly(programs, np.random.default_rng([number, seed]))
             if not other.orders:
                 break
             _is_the_reference(made.graph, other, "no-fusion", made.inputs)
@@ -81,9 +81,9 @@ def test_every_operation_computes_the_same_in_any_order() -> None:
 
 @given(st.permutations(range(3)))
 def test_a_stored_tensor_differs_only_in_strides(order: list[int]) -> None:
-    stored = TensorType(X.dtype, taken(X.shape, tuple(order)))
-    assert put_back(stored.shape, tuple(order)) == X.shape
-    type_, storage = natural(stored, Storage("x", 3, stored.strides), tuple(order))
+    stored = TensorType(X.dtype, permute(X.shape, tuple(order)))
+    assert unpermute(stored.shape, tuple(order)) == X.shape
+    type_, storage = graph_layout(stored, Storage("x", 3, stored.strides), tuple(order))
     array = np.arange(3 + X.size, dtype=np.float32)
     there = np.lib.stride_tricks.as_strided(array[3:], stored.shape, [4 * s for s in stored.strides])
     seen = np.lib.stride_tricks.as_strided(array[3:], type_.shape, [4 * s for s in storage.strides])

@@ -13,12 +13,12 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.index import is_affine
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.residues import split_residues
+from cuts.passes.fusion.stride_residues import split_residues
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -90,9 +90,7 @@ def test_no_term_is_computed_in_vain(stride: int, dilation: int) -> None:
     ("kernel", "stride", "pads", "more", "statements"),
     [(4, 2, 1, 0, 1), (2, 2, 0, 0, 1), (8, 4, 2, 0, 1), (6, 3, 1, 2, 1), (6, 3, 1, 0, 9), (3, 2, 1, 1, 4)],
 )
-def test_residues_with_equal_terms_are_an_axis(
-    kernel: int, stride: int, pads: int, more: int, statements: int
-) -> None:
+def test_residues_with_equal_terms_are_an_axis(kernel: int, stride: int, pads: int, more: int, statements: int) -> None:
     shapes = {"x": (1, 8, 12, 12), "w": (8, 2, kernel, kernel)}
     attributes = {"strides": (stride,) * 2, "pads": (pads,) * 4, "output_padding": (more,) * 2}
     found = split_residues(program_of(shapes, attributes))

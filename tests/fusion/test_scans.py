@@ -13,12 +13,12 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.scans import LONGEST, SHORTEST_ROW, cut_scans
+from cuts.passes.fusion.prefix_scan import MAX_WHOLE_ROW, MIN_LANE_ROW, divide_scans
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +62,7 @@ def test_what_is_cut_computes_the_same(
 ) -> None:
     name, shape, dtype, attributes = case
     program = program_of(name, shape, dtype, **attributes)
-    found = cut_scans(program)
+    found = divide_scans(program)
     rng = np.random.default_rng(seed)
     x = rng.uniform(0.9, 1.1, shape) if name == "cumprod" else rng.standard_normal(shape)
     if not dtype.is_float:
@@ -74,13 +74,13 @@ def test_what_is_cut_computes_the_same(
     rounding = dtype.element.epsilon if dtype in (DType.F16, DType.BF16) else 1e-9
     np.testing.assert_allclose(ours, expected, rtol=rounding, atol=1e-7 if rounding > 1e-9 else 1e-9)
     length, row = shape[attributes["axis"]], attributes["axis"] == len(shape) - 1
-    assert (found is program) == (length <= (SHORTEST_ROW if row else LONGEST))
+    assert (found is program) == (length <= (MIN_LANE_ROW if row else MAX_WHOLE_ROW))
     assert steps(found) <= min(steps(program), 90 * prod(shape) + 64 * 64 * prod(shape) // length)
 
 
 def test_a_row_between_two_kernels_is_single() -> None:
     """Half-precision storage of partial sums would lose digits."""
-    found = cut_scans(program_of("cumsum", (2, 16384), DType.F16, axis=1))
+    found = divide_scans(program_of("cumsum", (2, 16384), DType.F16, axis=1))
     assert {found.tensors[s.target].dtype for s in found.statements if s.target != "y"} == {DType.F32}
     assert found.tensors["y"].dtype is DType.F16
 
@@ -119,7 +119,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 @pytest.mark.parametrize("name", ["so_many", "weighted", "shifted"])
 def test_what_is_no_running_reduction_stays(name: str, own: Registry) -> None:
     program = own[name].instantiate([TensorType(DType.F32, (200,))], {}).program
-    assert cut_scans(program) is program
+    assert divide_scans(program) is program
 
 
 def test_a_declaration_of_ones_own_is_cut(own: Registry) -> None:
@@ -127,7 +127,7 @@ def test_a_declaration_of_ones_own_is_cut(own: Registry) -> None:
     program = own["running_greatest"].instantiate(types, {}).program
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((3, 200)), "w": rng.standard_normal(200)}
-    found = cut_scans(program)
+    found = divide_scans(program)
     assert steps(found) < steps(program) / 4
     np.testing.assert_array_equal(evaluate(found, inputs)["y"], evaluate(program, inputs)["y"])
 

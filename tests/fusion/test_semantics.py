@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.ir.compiled import Mode
+from cuts.ir.compiled_graph import Mode
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
@@ -30,7 +30,7 @@ def check(made: Graph, mode: Mode) -> int:
     parts = partitioner(made, TARGET)
     groups = partition(parts, mode)
     arrays = random_inputs(made)
-    found = run_groups(groups, parts.workshop.views, arrays)
+    found = run_groups(groups, parts.builder.views, arrays)
     for name, value in evaluate_graph(made, REGISTRY, arrays).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
     return len(groups)
@@ -193,5 +193,5 @@ def test_sums_of_narrow_integers_wrap() -> None:
     made = graph(types, total, op("y", "bit_shift", "s", "b", direction="RIGHT"), out="y")
     arrays = {"x": np.full((2, 3), 100, np.int8), "b": np.ones(1, np.int8)}
     parts = partitioner(made, TARGET)
-    found = run_groups(partition(parts, "mixed"), parts.workshop.views, arrays)
+    found = run_groups(partition(parts, "mixed"), parts.builder.views, arrays)
     assert found["y"].tolist() == [[300 - 256 >> 1]] * 2

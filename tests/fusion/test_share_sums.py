@@ -10,9 +10,9 @@ from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
-from cuts.passes.fusion.cutting import KEPT
+from cuts.passes.fusion.cut_units import MAX_KEPT_ROW
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.share_sums import share_sums
+from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.verify import verify_programs
 
 from .build import REGISTRY, graph, op
@@ -37,7 +37,7 @@ def sums(programs: Programs) -> int:
 def test_statistics_of_a_norm_are_computed_once(channels: int, size: int) -> None:
     whole, registry = norm(channels, size)
     before = build_programs(whole, registry)
-    after = share_sums(before)
+    after = eliminate_common_reductions(before)
     verify_programs(after)
     assert sums(before) - sums(after) == 2  # the mean and the variance
     statements = tuple(s for unit in after.units for s in unit.statements)
@@ -53,7 +53,7 @@ def test_statistics_of_a_norm_are_computed_once(channels: int, size: int) -> Non
 def test_values_of_their_operands_size_are_rematerialised() -> None:
     shapes = {"x": (64, 64)}
     whole = graph(shapes, op("a", "softmax", "x"), op("b", "softmax", "x"), op("y", "add", "a", "b"), out="y")
-    after = share_sums(build_programs(whole, REGISTRY))
+    after = eliminate_common_reductions(build_programs(whole, REGISTRY))
     assert sums(after) == 3  # the maximum is shared, not the exponentials
     assert {"a", "b"} <= {t for unit in after.units for t in unit.writes}
 
@@ -61,7 +61,7 @@ def test_values_of_their_operands_size_are_rematerialised() -> None:
 def test_outputs_stay() -> None:
     shapes = {"x": (4, 128)}
     lines = [op(name, "reduce_sum", "x", axes=(1,)) for name in ("a", "b")]
-    programs = share_sums(build_programs(graph(shapes, *lines, out="a b"), REGISTRY))
+    programs = eliminate_common_reductions(build_programs(graph(shapes, *lines, out="a b"), REGISTRY))
     assert sorted(t for unit in programs.units for t in unit.writes) == ["a", "b"]
 
 
@@ -70,7 +70,7 @@ def test_too_long_rows_have_kernels_of_their_own(size: int) -> None:
     whole, registry = norm(65, size)
     units = build_programs(whole, registry).units
     first = [unit for unit in units if unit.op == "batch_norm_training"]
-    assert (2 * size * size > KEPT) == (len(first) > 1)
+    assert (2 * size * size > MAX_KEPT_ROW) == (len(first) > 1)
 
 
 def test_masked_scores_are_what_their_gradient_reads() -> None:
@@ -82,4 +82,5 @@ def test_masked_scores_are_what_their_gradient_reads() -> None:
     forward = op("y", "attention", "q", "k", "v", causal=True)
     made = cuts.grad(graph(shapes, forward, op("l", "reduce_sum", "y", keepdims=False), out="l"), wrt=["q"])
     before = build_programs(evolve(made.graph, outputs=(*made.graph.outputs, "y")), made.spec.registry)
-    assert sums(before) - sums(share_sums(before)) == 3  # scores, their greatest, the sum of exponentials
+    # scores, their greatest, the sum of exponentials
+    assert sums(before) - sums(eliminate_common_reductions(before)) == 3

@@ -6,7 +6,7 @@ import cuts
 import numpy as np
 from cuts.ir import DType, Graph, Node, TensorType
 from cuts.ops import Registry
-from cuts.passes.fusion import Group, Policy, Workshop, build_programs, find_views
+from cuts.passes.fusion import Group, GroupBuilder, Policy, build_programs, find_views
 from cuts.tests.needs import needs_opencl
 
 _TYPES = {"x": TensorType(DType.F32, (6, 40)), "y": TensorType(DType.F32, (6,)), "p": TensorType(DType.I64, (6,))}
@@ -24,7 +24,7 @@ def extremum(value: str, place: str) -> Graph:
 def combines(value: str, place: str) -> list[str]:
     """Return the reductions of both nodes as one group."""
     views = find_views(build_programs(extremum(value, place), Registry.builtin()))
-    shop = Workshop(views, Policy())
+    shop = GroupBuilder(views, Policy())
     group = shop._form((("value", "place"),), None)
     assert isinstance(group, Group)
     return [r.combine for segment in group.form.segments for r in segment.reductions]

@@ -14,8 +14,8 @@ from cuts.compile.loading import spec_of_texts
 from cuts.ir import CompileOptions, DType, Graph, Index, Read, Statement, TensorType, Var, as_index
 from cuts.ir.rounding import tolerance
 from cuts.ops import Registry
-from cuts.passes.evaluators import Modelled
-from cuts.passes.fusion import Group, Partitioner, Policy, Workshop, build_programs, find_views, partition
+from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.fusion import Group, GroupBuilder, Partitioner, Policy, build_programs, find_views, partition
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.schedule import choose
@@ -35,8 +35,8 @@ SUMS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_sum_square", "reduce_l
 
 
 def _partitioner(graph: Graph) -> Partitioner:
-    shop = Workshop(find_views(build_programs(graph, Registry.builtin())), Policy())
-    return Partitioner(shop, Modelled(GPU))
+    shop = GroupBuilder(find_views(build_programs(graph, Registry.builtin())), Policy())
+    return Partitioner(shop, AnalyticCost(GPU))
 
 
 def _sums(ops: tuple[str, ...], shape: tuple[int, ...], axes: tuple[int, ...], dtype: DType = DType.F32) -> Graph:
@@ -99,7 +99,7 @@ def _together(maker: Partitioner) -> Group:
     """Return all groups of a graph as one."""
     group, *others = maker.singletons()
     for other in others:
-        fused = maker.workshop.fuse(group, other)
+        fused = maker.builder.fuse(group, other)
         assert isinstance(fused, Group), fused
         group = fused
     return group
@@ -177,7 +177,7 @@ def test_an_indirectly_dependent_sum_is_no_sibling() -> None:
     graph = Graph("chain", tuple(make.inputs), (other,), dict(make.types), tuple(make.nodes))
     maker = _partitioner(graph)
     groups = partition(maker, "mixed")
-    assert maker.sorted(groups) is not None
+    assert maker.topological_order(groups) is not None
     assert len(groups) > 1
 
 
@@ -187,7 +187,7 @@ def test_a_product_of_matrices_has_no_siblings() -> None:
     outputs = tuple(make.node("matmul", data, make.input(512, 512)) for _ in range(2))
     graph = Graph("products", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
     maker = _partitioner(graph)
-    assert not any(maker.kinship(group) for group in maker.singletons())
+    assert not any(maker.sibling_keys(group) for group in maker.singletons())
 
 
 def test_results_of_equal_elements_join() -> None:

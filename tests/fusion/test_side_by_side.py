@@ -11,16 +11,16 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes import launch_schedules
+from cuts.passes.horizontal_fusion import MAX_DISTINCT_KERNELS, Launch, _in_order, is_launchable, launch_seconds, levels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
-from cuts.passes.shared_launches import bound_together
-from cuts.passes.side_by_side import DISTINCT, Launch, _in_order, allowed, levels, seconds
+from cuts.passes.shared_launches import shared_launch_bound
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -76,7 +76,9 @@ def test_look_ups_of_26_tables_are_one_launch() -> None:
 def test_only_groups_with_common_readers_share_on_request() -> None:
     model = tables(4)
     shared = tuple(evolve(node, inputs=(node.inputs[0], "i0" if n < 2 else "i2")) for n, node in enumerate(model.nodes))
-    found = compile_graph(evolve(model, nodes=shared), REGISTRY, GPU, CompileOptions(side_by_side="connected"), emit)
+    found = compile_graph(
+        evolve(model, nodes=shared), REGISTRY, GPU, CompileOptions(horizontal_fusion="connected"), emit
+    )
     assert [group["outputs"] for group in found.groups] == [["y0", "y1"], ["y2", "y3"]]
 
 
@@ -109,7 +111,7 @@ def test_other_modes_launch_each_group_by_itself(mode: str) -> None:
 def test_only_kernels_with_partners_are_scheduled_for_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     choose = launch_schedules.choose
-    monkeypatch.setattr(launch_schedules, "choose", lambda *given: asked.append(given) or choose(*given))
+    monkeypatch.setattr(launch_schedules, "select_masked", lambda *given: asked.append(given) or choose(*given))
     compiled(graph({"x": (64, 64)}, op("a", "softmax", "x"), op("b", "transpose", "a", perm=(1, 0)), out="b"))
     assert not asked
     compiled(tables(4))
@@ -190,18 +192,18 @@ def launch(*candidates: Candidate) -> Launch:
 
 def test_small_fused_kernels_take_the_longest_time() -> None:
     small = candidate(5e-6, 10, 8)
-    assert seconds(launch(small, small, small), GPU) == pytest.approx(5e-6)
+    assert launch_seconds(launch(small, small, small), GPU) == pytest.approx(5e-6)
 
 
 def test_kernels_that_fill_the_machine_save_launches_only() -> None:
     full = candidate(50e-6, 132 * 8, 8)
-    saving = 2 * 50e-6 - seconds(launch(full, full), GPU)
+    saving = 2 * 50e-6 - launch_seconds(launch(full, full), GPU)
     assert saving == pytest.approx(GPU.launch_time)
 
 
 def test_a_kernel_pays_for_room_that_another_takes() -> None:
     light, heavy = candidate(50e-6, 132 * 8, 8), candidate(50e-6, 132 * 8, 2)
-    assert seconds(launch(light, heavy), GPU) > 2 * 50e-6
+    assert launch_seconds(launch(light, heavy), GPU) > 2 * 50e-6
 
 
 def test_a_record_of_a_launch_covers_all_members() -> None:
@@ -211,16 +213,16 @@ def test_a_record_of_a_launch_covers_all_members() -> None:
     """
     numbers = {"grid": 108.0, "occupancy": 1.0, "threads": 256.0, "time_math": 140e-6}
     members = [Candidate(Schedule(()), 143e-6, "math", numbers, 211e-6)] * 12
-    bound, limit = bound_together(members, GPU)
+    bound, limit = shared_launch_bound(members, GPU)
     assert (bound, limit) == (pytest.approx(12 * 140e-6 * 108 / 132, rel=0.02), "math")
-    assert bound < seconds(launch(*members), GPU) == pytest.approx(12 * 208e-6 * 108 / 132, rel=0.02)
-    assert bound_together(members[:1], GPU) == (143e-6, "math")
+    assert bound < launch_seconds(launch(*members), GPU) == pytest.approx(12 * 208e-6 * 108 / 132, rel=0.02)
+    assert shared_launch_bound(members[:1], GPU) == (143e-6, "math")
     roomy = [evolve(member, features={**numbers, "occupancy": 2.0}) for member in members]
-    assert seconds(launch(*roomy), GPU) >= bound
+    assert launch_seconds(launch(*roomy), GPU) >= bound
 
 
 def test_kernels_of_other_widths_have_separate_launches() -> None:
-    assert not allowed(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
+    assert not is_launchable(launch(candidate(1e-6, 1, 1, 64), candidate(1e-6, 1, 1, 128)), GPU)
 
 
 def test_lookups_of_many_tables_share_one_launch() -> None:
@@ -232,8 +234,8 @@ def test_lookups_of_many_tables_share_one_launch() -> None:
 
 def test_a_launch_has_few_different_kernels() -> None:
     same = candidate(1e-6, 1, 1)
-    assert allowed(launch(*[same] * 4 * DISTINCT), GPU)
-    assert not allowed(launch(*(candidate(1e-6, 1, 1) for _ in range(DISTINCT + 1))), GPU)
+    assert is_launchable(launch(*[same] * 4 * MAX_DISTINCT_KERNELS), GPU)
+    assert not is_launchable(launch(*(candidate(1e-6, 1, 1) for _ in range(MAX_DISTINCT_KERNELS + 1))), GPU)
 
 
 def test_kernels_of_a_loop_are_launched_by_iteration() -> None:

@@ -7,13 +7,13 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.totals import sum_rows_first
+from cuts.passes.fusion.sums.hierarchical_reduction import sum_rows_first
 from cuts.passes.verify import verify_programs
 
 from ..needs import needs_opencl

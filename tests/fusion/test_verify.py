@@ -38,7 +38,7 @@ def broken(error: pytest.ExceptionInfo[CutsError]) -> str:
 
 def test_sound_compilations_pass_at_every_level() -> None:
     made = partitioner(CHAIN, TARGET)
-    views = made.workshop.views
+    views = made.builder.views
     verify_programs(views.programs)
     for mode in ("no-fusion", "fusion", "mixed"):
         groups = partition(made, mode)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_groups_out_of_order_are_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
-        verify_groups(groups[::-1], made.workshop.views)
+        verify_groups(groups[::-1], made.builder.views)
     assert "reads 'a' before it is computed" in broken(error)
 
 
@@ -78,7 +78,7 @@ def test_a_missing_group_is_reported() -> None:
     made = partitioner(CHAIN, TARGET)
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
-        verify_groups(groups[:-1], made.workshop.views)
+        verify_groups(groups[:-1], made.builder.views)
     assert "no group computes output 'f'" in broken(error)
 
 
@@ -87,7 +87,7 @@ def test_a_tensor_of_another_type_is_reported() -> None:
     first, *rest = partition(made, "no-fusion")
     wrong = evolve(first, tensors={**first.tensors, first.form.inputs[0]: "w"})
     with pytest.raises(CutsError) as error:
-        verify_groups([wrong, *rest], made.workshop.views)
+        verify_groups([wrong, *rest], made.builder.views)
     assert "stands for 'w'" in broken(error)
 
 
@@ -108,7 +108,7 @@ def test_a_race_is_reported() -> None:
         for c in choose(group.form, TARGET, count=200)
         if any(r.staging for s in c.schedule.segments for r in s.reductions)
     )
-    kernel = lower(group.form, staged.schedule, group.storages(workshop.workshop.views), TARGET)
+    kernel = lower(group.form, staged.schedule, group.storages(workshop.builder.views), TARGET)
     verify_kernel(kernel)
     with pytest.raises(CutsError) as error:
         verify_kernel(_without_barriers(kernel))

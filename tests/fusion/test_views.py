@@ -119,9 +119,7 @@ def test_transposed_operands_are_no_view() -> None:
 @pytest.mark.parametrize(
     ("shape", "axis", "placed"), [((1024, 512, 1), 2, False), ((16, 8, 1), 2, True), ((1024, 512), 1, True)]
 )
-def test_large_interleaved_tensors_are_written_together(
-    shape: tuple[int, ...], axis: int, placed: bool
-) -> None:
+def test_large_interleaved_tensors_are_written_together(shape: tuple[int, ...], axis: int, placed: bool) -> None:
     """Each alone would write every other element of memory.
 
     Adjacent matrices have a place of their own.
@@ -133,9 +131,7 @@ def test_large_interleaved_tensors_are_written_together(
 
 
 @pytest.mark.parametrize(("rows", "twice", "placed"), [(1024, False, False), (16, False, True), (1024, True, True)])
-def test_a_value_is_computed_in_its_readers_order(
-    rows: int, twice: bool, placed: bool
-) -> None:
+def test_a_value_is_computed_in_its_readers_order(rows: int, twice: bool, placed: bool) -> None:
     """A large tensor would be written element by element, with large strides.
 
     A second reader needs it whole.

@@ -8,15 +8,15 @@ from math import inf
 
 import numpy as np
 from attrs import field, frozen
-from cuts.ir.budget import WHOLE
+from cuts.ir.budget import FULL_SHARE
 from cuts.ir.index import Var
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.passes.fragments import Fragment, Priced, PricedKernels, cut_fragments
+from cuts.passes.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraphs
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
-from cuts.passes.schedule.space import Space, Structure, make_space
-from cuts.passes.workload import Workload
+from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
+from cuts.passes.tuner_interface import Workload
 
 from ..kernels.cases import ByModel, legal_points
 
@@ -46,16 +46,16 @@ class Chance(ByModel):
         """Return random costs."""
         return _Drawn(self)
 
-    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         """Let an algorithm of several nodes cost nothing, or be impossible."""
         if self.seed % ALGORITHMS:
             return [None] * len(fragments)
         rng = np.random.default_rng(self.seed)
         free = [len(f.graph.nodes) > 4 for f in fragments]
-        own = iter(cut_fragments([f for f, several in zip(fragments, free, strict=True) if not several]))
-        return [(PricedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
+        own = iter(partition_subgraphs([f for f, several in zip(fragments, free, strict=True) if not several]))
+        return [(CostedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
         """Return a random legal point of each kernel."""
         return {key: self._candidate(work.form) for key, work in workloads.items()}
 
@@ -70,7 +70,7 @@ class Chance(ByModel):
         if key not in self.points:
             space = make_space(form, self.target)
             rng = np.random.default_rng(number)
-            drawn = [space.structures[k] for k in rng.permutation(len(space.structures))]
+            drawn = [space.templates[k] for k in rng.permutation(len(space.templates))]
             wanted = rng.integers(3)
             if wanted == 1:  # most structures stage nothing
                 drawn.sort(
@@ -98,7 +98,7 @@ def _axes(form: FusedGroup) -> Iterator[Var]:
         yield from (axis for output in segment.outputs for axis in output.extra)
 
 
-def _point(space: Space, structure: Structure, rng: np.random.Generator) -> Schedule | None:
+def _point(space: Space, structure: ScheduleTemplate, rng: np.random.Generator) -> Schedule | None:
     """Return a legal point of a structure; of several drawn the one with most of the rare properties on small tensors,
     or with some of them.
     """

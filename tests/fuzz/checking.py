@@ -14,8 +14,8 @@ from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.budget import WHOLE
-from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.budget import FULL_SHARE
+from cuts.ir.compiled_graph import CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph
 from cuts.ir.rounding import tolerance
@@ -28,14 +28,14 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.choose import Candidate
 from cuts.passes.schedule.space import make_space
-from cuts.passes.workload import Workload
+from cuts.passes.tuner_interface import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
 from cuts.runtime.verify import Comparison, compare
 
 from ..kernels.cases import legal_points
 from .chance import Chance
-from .interpreting import interpreted
+from .interpreting import interpret
 from .rounding import roundings
 from .typed import numbers
 
@@ -75,7 +75,7 @@ class Watched(Chance):
 
     races: dict[str, None] = field(factory=dict, eq=False, repr=False)
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = WHOLE) -> Mapping[Hashable, Candidate]:
+    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, and record lowered forms' races."""
         chosen = super().choose(workloads, share)
         for key, work in workloads.items():
@@ -86,7 +86,7 @@ class Watched(Chance):
     def _staged(self, form: FusedGroup) -> list[Schedule]:
         """Return legal points of a structure that stages something, for small tensors seldom do."""
         space = make_space(form, self.target)
-        staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
+        staging = [s for s in space.templates if any(part.stages_any for part in s.segments)]
         number = self.number(form)
         return legal_points(space, staging[number % len(staging)], number, LOOKED) if staging else []
 
@@ -140,7 +140,7 @@ class Bench:
     def _interpreted(
         self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Outcome:
-        groups, found = interpreted(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
+        groups, found = interpret(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
         # Folded constants are rounded once more, and conversions to an operand's own type never.
         narrowest = {name: a.narrowest for name, a in accumulations(graph, self.registry).items()}
         allowed = {n: tolerance(graph.types[n].dtype, 1, narrowest=narrowest.get(n)) for n in graph.outputs}

@@ -22,7 +22,7 @@ class _Differs(Exception):
     """Signal inside Hypothesis that a graph has the property."""
 
 
-def drawn(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
+def draw_graphs(chosen: int, first: int, count: int) -> Iterator[tuple[int, Graph]]:
     """Yield `count` graphs with their numbers, from number `first` on."""
     for batch in range(first // BATCH, -(-(first + count) // BATCH)):
         for place, graph in enumerate(_batch(chosen, batch)):

@@ -15,7 +15,7 @@ from cuts.ir.types import DType
 from hypothesis import strategies as st
 
 from . import matrices, movement, recurrent, scattering, typed, windows
-from .growth import GREATEST, LARGEST, Builder, Growth
+from .growth import GREATEST, MAX_ELEMENTS, Builder, Growth
 
 
 @frozen
@@ -30,7 +30,7 @@ class Kind:
 _IMAGES, _MATRICES, _AXES, _ALL = range(3, 6), range(2, 6), range(1, 9), range(9)
 KINDS = (
     Kind(6, _ALL, movement.activation), Kind(6, _IMAGES, windows.convolution), Kind(3, _IMAGES, windows.separable),
-    Kind(5, _IMAGES, windows.block), Kind(2, _IMAGES, windows.padded), Kind(2, _IMAGES, windows.folded),
+    Kind(5, _IMAGES, windows.block), Kind(2, _IMAGES, windows.pad), Kind(2, _IMAGES, windows.fold),
     Kind(3, _IMAGES, windows.pooling), Kind(2, _IMAGES, windows.resizing),
     Kind(2, _IMAGES, windows.shuffling), Kind(2, _IMAGES, windows.transposed_convolution),
     Kind(3, _MATRICES, matrices.product), Kind(3, _MATRICES, matrices.dense_layer),
@@ -42,10 +42,10 @@ KINDS = (
     Kind(3, _AXES, movement.padding), Kind(3, _AXES, movement.repetition), Kind(2, _AXES, movement.gathering),
     Kind(2, _MATRICES, movement.framing), Kind(3, _AXES, movement.movements), Kind(3, _AXES, movement.growing),
     Kind(2, _AXES, matrices.statistics), Kind(3, _AXES, matrices.branches), Kind(2, range(4, 5), matrices.rotation),
-    Kind(1, _ALL, movement.gate), Kind(2, _MATRICES, matrices.computed_factors), Kind(2, _AXES, matrices.bordered),
-    Kind(1, _ALL, movement.clipped), Kind(1, _ALL, movement.condition),
+    Kind(1, _ALL, movement.gate), Kind(2, _MATRICES, matrices.computed_factors), Kind(2, _AXES, matrices.border),
+    Kind(1, _ALL, movement.clip), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
-    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declared),
+    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declare_recurrence),
     Kind(3, _AXES, scattering.scattering), Kind(1, _AXES, scattering.summing),
 )  # fmt: skip
 
@@ -80,7 +80,7 @@ def _shape(growth: Growth) -> tuple[int, ...]:
         shape = [shape[0]] * rank
     elif rank in (2, 3) and growth.flag():
         shape[-2:] = growth.pick(_WIDE), growth.pick(_WIDE)
-    while prod(shape) > LARGEST // 4:
+    while prod(shape) > MAX_ELEMENTS // 4:
         widest = max(range(rank), key=lambda d: shape[d])
         shape[widest] = shape[widest] // 2 + 1
     return tuple(shape)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ..frontends.strategies import GraphBuilder
 
 #: Elements of the largest tensor: the float64 reference of a graph takes milliseconds.
-LARGEST = 4000
+MAX_ELEMENTS = 4000
 #: Magnitude limit of kept values, so that no chain of nodes overflows or loses digits that a tolerance can show.
 GREATEST = 64.0
 
@@ -131,7 +131,7 @@ class Growth:
         self.bounds[result] = max((self.bounds[v] for v in known), default=1.0) if bound is None else bound
         if exact and all(v in self.exact for v in known):
             self.exact.add(result)
-        if self.build.types[result].size <= LARGEST:
+        if self.build.types[result].size <= MAX_ELEMENTS:
             self.values.append(result)
 
     def graph(self) -> Graph:

@@ -20,9 +20,9 @@ import torch
 from attrs import frozen
 from cuts.compile.build import build
 from cuts.compile.plan import CompiledPlan
-from cuts.frontends.torch.reader import DTYPES
+from cuts.frontends.torch.import_context import DTYPES
 from cuts.ir.errors import BackendError, CutsError, PassError, UnknownOp, VerifyError
-from cuts.ir.evaluate import saturated
+from cuts.ir.evaluate import saturate
 from cuts.ir.rounding import magnitude, relative_error
 from cuts.ops import Registry
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,7 +70,7 @@ class Saturating(TorchDispatchMode):
             return func(*args, **kwargs)
         if not args[0].is_floating_point():
             return func(*args, **kwargs)
-        return torch.from_numpy(np.array(saturated(args[0].double().numpy(), kind)).astype(kind.numpy))
+        return torch.from_numpy(np.array(saturate(args[0].double().numpy(), kind)).astype(kind.numpy))
 
 
 class Plain(torch.nn.Module):

@@ -12,10 +12,10 @@ import numpy as np
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes.fusion.groups import Group, Workshop
+from cuts.passes.fusion.groups import Group, GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import Partitioner, Remembered
+from cuts.passes.fusion.partitioner import CachedEvaluator, Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
@@ -23,11 +23,11 @@ from cuts.passes.layout.pack import pack_constants
 from cuts.passes.pipeline import graph_passes
 from cuts.passes.split.splitting import Division, Splitting, split_groups
 
-from ..fusion.build import reordered, run_groups
+from ..fusion.build import reorder_randomly, run_groups
 from .chance import Chance
 
 
-def interpreted(
+def interpret(
     graph: Graph, registry: Registry, chance: Chance, inputs: Mapping[str, Any]
 ) -> tuple[Sequence[Group], dict[str, Any]]:
     """Return the groups of random decisions, and their outputs.
@@ -35,14 +35,14 @@ def interpreted(
     Every other graph has its tensors in random orders of their dims, too.
     """
     graph = run_passes(graph, graph_passes(registry))
-    evaluator = Remembered(chance.evaluator(chance.evaluator(None)))
+    evaluator = CachedEvaluator(chance.evaluator(chance.evaluator(None)))
     splitting = Splitting(evaluator, evaluator, chance.target)
     programs = build_programs(graph, registry)
     if chance.seed % 2:
-        programs = reordered(programs, np.random.default_rng(chance.seed))
+        programs = reorder_randomly(programs, np.random.default_rng(chance.seed))
     programs = pack_constants(programs, chance.target)
     views = find_views(programs)
-    workshop = Workshop(views, Policy(shared_bytes=chance.target.MAX_shared))
+    workshop = GroupBuilder(views, Policy(shared_bytes=chance.target.MAX_shared))
     groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
     groups, views = split_groups(groups, views, lambda form: _division(form, splitting, chance))
     arrays = {

@@ -6,7 +6,7 @@ from math import prod
 
 from hypothesis import strategies as st
 
-from .growth import LARGEST, Growth
+from .growth import MAX_ELEMENTS, Growth
 from .movement import activation
 
 
@@ -175,12 +175,12 @@ def statistics(growth: Growth, value: str) -> None:
         value = growth.grow("mul", value, scale, bound=growth.bounds[value] * 4)
     least = growth.grow(growth.pick(("reduce_max", "reduce_mean", "reduce_min")), value, axes=(axis,), keepdims=True)
     repeats = tuple(growth.number(2, 3) if d == other else 1 for d in range(len(shape)))
-    if prod(shape) // shape[axis] * prod(repeats) <= LARGEST:
+    if prod(shape) // shape[axis] * prod(repeats) <= MAX_ELEMENTS:
         growth.grow("tile", least, repeats=repeats)
     growth.grow("sub", value, least, bound=2 * growth.bounds[value])
 
 
-def bordered(growth: Growth, value: str) -> None:
+def border(growth: Growth, value: str) -> None:
     """Reduce an axis of all rows, and one row again.
 
     The others read that row under a condition.

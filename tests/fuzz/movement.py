@@ -10,7 +10,7 @@ from math import prod
 from cuts.ir.types import DType
 from hypothesis import strategies as st
 
-from .growth import GREATEST, LARGEST, Growth
+from .growth import GREATEST, MAX_ELEMENTS, Growth
 
 #: Functions whose results are about as large as their operand.
 GENTLE = (
@@ -39,7 +39,7 @@ def activation(growth: Growth, value: str) -> None:
     growth.grow(op, value, exact=op in EXACT)
 
 
-def clipped(growth: Growth, value: str) -> None:
+def clip(growth: Growth, value: str) -> None:
     """Add the exponential of a value that the preceding node bounds."""
     growth.grow("exp", growth.grow("clip", value, min=-2.0, max=2.0), bound=8.0)
 
@@ -69,7 +69,7 @@ def residual(growth: Growth, value: str) -> None:
 def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     pairs = list(zip(a[::-1], b[::-1], strict=False))
     whole = prod(max(x, y) for x, y in pairs) * prod(a[: len(a) - len(pairs)]) * prod(b[: len(b) - len(pairs)])
-    return all(x == y or 1 in (x, y) for x, y in pairs) and whole <= LARGEST
+    return all(x == y or 1 in (x, y) for x, y in pairs) and whole <= MAX_ELEMENTS
 
 
 def broadcast(growth: Growth, value: str) -> None:
@@ -154,7 +154,7 @@ def concatenation(growth: Growth, value: str) -> None:
     for _ in range(
         growth.pick((1, 1, 2))
     ):  # the same parts in another order, or only some of them, as dense networks join them
-        if sum(prod(growth.shape(p)) for p in parts) <= LARGEST:
+        if sum(prod(growth.shape(p)) for p in parts) <= MAX_ELEMENTS:
             growth.grow("concat", *parts, axis=axis, exact=all(p in growth.exact for p in parts))
         parts = list(growth.draw(st.permutations(parts)))[: growth.number(2, len(parts))]
 
@@ -168,7 +168,7 @@ def growing(growth: Growth, value: str) -> None:
     op = growth.pick(GENTLE)
     parts = [growth.grow(each, value) for each in (op, growth.pick(GENTLE))]
     for _ in range(growth.number(1, 2)):
-        if sum(prod(growth.shape(p)) for p in parts) > LARGEST:
+        if sum(prod(growth.shape(p)) for p in parts) > MAX_ELEMENTS:
             return
         joined = growth.grow("concat", *parts, axis=axis)
         start = growth.number(0, growth.shape(joined)[axis] - 1)
@@ -223,7 +223,7 @@ def padding(growth: Growth, value: str) -> None:
         return
     most = [2 if mode in ("constant", "edge") else min(2, d - 1) for d in shape]
     pads = tuple(growth.pick((0, growth.number(0, m))) for m in most * 2)
-    if prod(d + a + b for d, a, b in zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)) <= LARGEST:
+    if prod(d + a + b for d, a, b in zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)) <= MAX_ELEMENTS:
         more = {"value": growth.pick((0.0, 2.5))} if mode == "constant" else {}
         growth.grow("pad", value, pads=pads, mode=mode, exact=True, **more)
 
@@ -231,10 +231,10 @@ def padding(growth: Growth, value: str) -> None:
 def repetition(growth: Growth, value: str) -> None:
     """Repeat a value: as a whole, or along axes of one element."""
     shape = growth.shape(value)
-    room = max(1, LARGEST // prod(shape))
+    room = max(1, MAX_ELEMENTS // prod(shape))
     if 1 in shape and growth.flag():
         wanted = tuple(growth.number(1, min(4, room)) if d == 1 else d for d in shape)
-        if prod(wanted) <= LARGEST:
+        if prod(wanted) <= MAX_ELEMENTS:
             growth.grow("expand", value, shape=wanted, exact=True)
         return
     axis = growth.number(0, len(shape) - 1)
@@ -250,7 +250,7 @@ def gathering(growth: Growth, value: str) -> None:
         growth.grow("gather_elements", value, growth.places(shape[axis], *lengths), axis=axis, exact=True)
         return
     count = growth.pick(((3,), (2, 2), ()))
-    if prod(shape) // shape[axis] * prod(count) > LARGEST:
+    if prod(shape) // shape[axis] * prod(count) > MAX_ELEMENTS:
         return
     known = shape[axis] < 2 or growth.flag()
     places = growth.places(shape[axis], *count) if known else growth.build.input(count, DType.I64)
@@ -262,7 +262,7 @@ def framing(growth: Growth, value: str) -> None:
     *outer, length, width = growth.shape(value)
     stretch = growth.number(1, min(length, 5))
     step = growth.number(1, 3)
-    if prod(outer) * ((length - stretch) // step + 1) * stretch * width <= LARGEST:
+    if prod(outer) * ((length - stretch) // step + 1) * stretch * width <= MAX_ELEMENTS:
         growth.grow("frames", value, length=stretch, step=step, exact=True)
 
 

@@ -93,7 +93,7 @@ BUGS = (
         'f"(({dialect.type(new)}){text})"', 'f"({text})"', "sweep"),
     Bug("conversion", "a conversion to bool cuts off", "ir.evaluate:Evaluation._cast", "np.asarray(value != 0)",
         "np.asarray(value >= 1)", "sweep"),
-    Bug("conversion", "reals are rounded to integers", "ir.evaluate:saturated", "np.trunc(value)", "np.rint(value)"),
+    Bug("conversion", "reals are rounded to integers", "ir.evaluate:saturate", "np.trunc(value)", "np.rint(value)"),
     Bug("conversion", "a way through a narrower integer is dropped",
         "passes.graph.compose_movement:_holds",
         "wide.element.digits >= narrow.element.digits", "wide.element.digits >= 0",

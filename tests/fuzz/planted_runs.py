@@ -24,7 +24,7 @@ BUGS = (
         "if tensor in evaluator.unwritten and evaluator.tensors[tensor].size:", "if False:", "tests/ops/test_order.py"),
     Bug("self-read", "a part may be written behind a reader", "ops.language.assignment:_check_order",
         "if target.name in evaluator.looked_at and target.row is None:", "if False:", "tests/ops/test_order.py"),
-    Bug("self-read", "no check finds what reads itself", "ir.verify.program:check_nothing_reads_what_it_writes",
+    Bug("self-read", "no check finds what reads itself", "ir.verify.program:check_reads_and_writes_disjoint",
         "yield VerifyError", "not VerifyError", _VERIFIERS),
     Bug("self-read", "no check finds what is read too early", "ir.verify.program:check_tensors_written_before_read",
         "if n >= last and", "if n >= last + 99 and", _VERIFIERS),
@@ -58,7 +58,7 @@ BUGS = (
     Bug("session", "checks of indices are not read", "runtime.executor:Session._check",
         "raise_all([error for error in found if error is not None])", "pass", "tests/runtime/test_debug.py"),
     # ---- memory that is shared over time
-    Bug("alias", "an inner step does not extend a lifetime", "runtime.memory:Lifetime.extended",
+    Bug("alias", "an inner step does not extend a lifetime", "runtime.memory:Lifetime.extend",
         "max(self.last, step)", "max(self.first, self.last)"),
     Bug("alias", "tables share memory with tensors", "runtime.plan:lifetimes_of",
         "Lifetime(*ends) for table", "Lifetime(-9, -9) for table"),

@@ -50,7 +50,7 @@ class Stale(Exception):
     """Error of a planted bug whose text is missing or ambiguous."""
 
 
-def mutated(bug: Bug) -> tuple[FunctionType, FunctionType]:
+def mutate_function(bug: Bug) -> tuple[FunctionType, FunctionType]:
     """Return a bug's function without and with the bug."""
     module_name, _, path = bug.where.partition(":")
     module = import_module(f"cuts.{module_name}")
@@ -134,7 +134,7 @@ def plant(name: str) -> None:
     if bug.in_table:
         changed_row(bug).put()
         return
-    original, changed = mutated(bug)
+    original, changed = mutate_function(bug)
     assert original.__code__.co_freevars == changed.__code__.co_freevars, "closures keep what they hold"
     original.__code__ = changed.__code__
     original.__defaults__ = changed.__defaults__

@@ -8,7 +8,7 @@ from math import prod
 from cuts.ir.types import DType
 
 from ..ops.recurrences import recurrences
-from .growth import LARGEST, Growth
+from .growth import MAX_ELEMENTS, Growth
 
 #: Steps that are taken at most: the reference and interpreted normal forms take them one by one.
 LONGEST = 6
@@ -33,7 +33,7 @@ def recurrence(growth: Growth, value: str) -> None:
     op, width = growth.pick(("lstm", "gru", "rnn")), growth.pick((3, 1, 4, 8))
     direction = growth.pick(("forward", "reverse", "bidirectional"))
     ways, rows = 2 if direction == "bidirectional" else 1, _GATES[op] * width
-    if 2 * steps * batch * max(rows, ways * width) > LARGEST:
+    if 2 * steps * batch * max(rows, ways * width) > MAX_ELEMENTS:
         growth.grow("tanh", value, bound=1.0)
         return
     weights = [growth.weight(features, ways, rows, features), growth.weight(width, ways, rows, width)]
@@ -50,7 +50,7 @@ def recurrence(growth: Growth, value: str) -> None:
         growth.keep(result, (value,), bound)
 
 
-def declared(growth: Growth, value: str) -> None:
+def declare_recurrence(growth: Growth, value: str) -> None:
     """Add a recurrence with a new declaration.
 
     It has several states, conditions on the iteration, and reads of earlier ones.

@@ -11,7 +11,7 @@ from attrs import evolve
 from cuts.ir.graph import Graph
 
 
-def reduced(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Graph:
+def reduce_graph(graph: Graph, shows: Callable[[Graph], bool], most: int = 100) -> Graph:
     """Return a smaller graph for which `shows` holds.
 
     `shows` is called at most `most` times.

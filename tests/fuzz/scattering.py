@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from cuts.ir.types import DType
 
-from .growth import GREATEST, LARGEST, Growth
+from .growth import GREATEST, MAX_ELEMENTS, Growth
 
 
 def scattering(growth: Growth, value: str) -> None:
@@ -53,7 +53,7 @@ def summing(growth: Growth, value: str) -> None:
     """Add slices or elements at given indices: lookup gradients, and unpooling."""
     shape, bound = growth.shape(value), growth.bounds[value]
     sizes = tuple(growth.pick((1, 2, 4)) for _ in shape[2:])
-    if sizes and growth.flag() and prod((*shape[:2], *sizes)) <= LARGEST:
+    if sizes and growth.flag() and prod((*shape[:2], *sizes)) <= MAX_ELEMENTS:
         places = growth.places(prod((*shape[:2], *sizes)), *shape)
         growth.grow("max_unpool", value, places, sizes=sizes, bound=bound * 8)
         return

@@ -22,7 +22,7 @@ from cuts.ops import Registry
 
 from .checking import WAYS, Bench, Outcome
 from .planting import plant
-from .sweep.running import judge_reference, judge_target, related, samples_of
+from .sweep.running import judge_reference, judge_target, related_samples, samples_of
 
 
 @frozen
@@ -89,7 +89,7 @@ class Fuzzer:
         """
         registry, start = Registry.builtin(), time.monotonic()
         try:
-            samples = related(registry, seed, words) if words else samples_of(registry, seed, number)
+            samples = related_samples(registry, seed, words) if words else samples_of(registry, seed, number)
             found = [
                 *judge_reference(registry, samples, range(sets)).differences,
                 *judge_target(registry, samples, range(sets), target, number).differences,

@@ -26,7 +26,7 @@ from cuts.runtime.verify import compare
 from cuts.search.child import Child
 from cuts.tests.amounts import examples
 from cuts.tests.fuzz.__main__ import main
-from cuts.tests.fuzz.campaign.asking import SERVICE, checked
+from cuts.tests.fuzz.campaign.asking import SERVICE, check_graph
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -34,11 +34,11 @@ from ..kernels.cases import builder
 from ..needs import needs_cuda, needs_opencl
 from .chance import Chance
 from .checking import WAYS, Bench
-from .drawing import BATCH, drawn, shrunk
+from .drawing import BATCH, draw_graphs, shrunk
 from .graphs import graphs
 from .planted import BUGS
-from .planting import Bug, changed_row, mutated
-from .reducing import reduced
+from .planting import Bug, changed_row, mutate_function
+from .reducing import reduce_graph
 
 
 @cache
@@ -103,20 +103,20 @@ def test_graphs_are_valid_and_survive_json(graph: Graph) -> None:
 
 
 def test_graph_numbers_do_not_depend_on_the_start() -> None:
-    whole = dict(drawn(3, BATCH - 5, 10))
+    whole = dict(draw_graphs(3, BATCH - 5, 10))
     assert list(whole) == list(range(BATCH - 5, BATCH + 5))
-    assert dict(drawn(3, BATCH + 1, 2)) == {n: whole[n] for n in (BATCH + 1, BATCH + 2)}
-    assert dict(drawn(4, BATCH + 1, 2)) != dict(drawn(3, BATCH + 1, 2))
+    assert dict(draw_graphs(3, BATCH + 1, 2)) == {n: whole[n] for n in (BATCH + 1, BATCH + 2)}
+    assert dict(draw_graphs(4, BATCH + 1, 2)) != dict(draw_graphs(3, BATCH + 1, 2))
 
 
 def test_a_finding_is_shrunk_to_what_shows_it() -> None:
     def shows(graph: Graph) -> bool:
         return any(node.op == "concat" for node in graph.nodes)
 
-    number = next(n for n, graph in drawn(3, 0, 2 * BATCH) if shows(graph))
+    number = next(n for n, graph in draw_graphs(3, 0, 2 * BATCH) if shows(graph))
     least = shrunk(3, number, shows, 50)
     assert shows(least)
-    assert len(reduced(least, shows).nodes) == 1
+    assert len(reduce_graph(least, shows).nodes) == 1
 
 
 def test_rounding_explains_only_its_own_effects() -> None:
@@ -175,7 +175,7 @@ def test_a_planted_bug_has_its_place(bug: Bug) -> None:
         row = changed_row(bug)
         assert row.value != row.changed
         return
-    original, changed = mutated(bug)
+    original, changed = mutate_function(bug)
     parts = ("co_code", "co_consts", "co_names")
     assert any(getattr(original.__code__, part) != getattr(changed.__code__, part) for part in parts)
 
@@ -184,8 +184,10 @@ def test_a_planted_bug_is_found() -> None:
     bug = next(b for b in BUGS if b.what == "the rest of a mixed-radix sum keeps the digit taken off")
     planted, sound = Child(SERVICE, bug.name), Child(SERVICE)
     try:
-        number, graph = next((n, g) for n, g in drawn(1, 0, BATCH) if checked(planted, "opencl", g, n, WAYS[:1]).kind)
-        assert not checked(sound, "opencl", graph, number, WAYS[:1]).kind
+        number, graph = next(
+            (n, g) for n, g in draw_graphs(1, 0, BATCH) if check_graph(planted, "opencl", g, n, WAYS[:1]).kind
+        )
+        assert not check_graph(sound, "opencl", graph, number, WAYS[:1]).kind
     finally:
         planted.close()
         sound.close()
@@ -216,12 +218,12 @@ def test_graphs_do_not_depend_on_loaded_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Hypothesis would draw numbers from the source of loaded modules."""
-    before = [graph_to_json(graph) for _, graph in drawn(2, 0, BATCH)]
+    before = [graph_to_json(graph) for _, graph in draw_graphs(2, 0, BATCH)]
     (tmp_path / "many_numbers.py").write_text(f"NUMBERS = {[*range(2, 700)]}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     import_module("many_numbers")
     request.addfinalizer(lambda: sys.modules.pop("many_numbers", None))
-    assert [graph_to_json(graph) for _, graph in drawn(2, 0, BATCH)] == before
+    assert [graph_to_json(graph) for _, graph in draw_graphs(2, 0, BATCH)] == before
 
 
 #: The sum of each row, over an axis of some name.

@@ -21,13 +21,13 @@ from .sweep.judging import Judge, near
 from .sweep.oracles import ORACLES
 from .sweep.running import (
     batches_of_round,
-    bound,
-    compiled,
+    bind_samples,
+    compile_samples,
     judge_reference,
     judge_target,
     made_for,
     samples_of,
-    simplified,
+    simplify_arrays,
 )
 from .sweep.samples import Sample, Slot, draw, slots
 from .sweep.values import KINDS, operands
@@ -183,7 +183,7 @@ def test_a_difference_is_reduced_to_its_cause() -> None:
     def shows(given: Mapping[str, Any]) -> str:
         return "seen" if 40 in given["x"] else ""
 
-    least, text = simplified(arrays, shows, "")
+    least, text = simplify_arrays(arrays, shows, "")
     assert text == "seen"
     assert sorted(set(least["x"].tolist())) == [1, 40]
     assert set(least["y"].tolist()) == {1}
@@ -195,12 +195,12 @@ def test_wrong_kernels_are_reported() -> None:
     The judge must see every difference that matters.
     """
     type_ = TensorType(DType.F32, (4, 5))
-    use = bound(REGISTRY, [Sample("reduce_max", (type_,), {"axes": (1,)})])[0]
-    found = bound(REGISTRY, [Sample("reduce_min", (type_,), {"axes": (1,)})])
+    use = bind_samples(REGISTRY, [Sample("reduce_max", (type_,), {"axes": (1,)})])[0]
+    found = bind_samples(REGISTRY, [Sample("reduce_min", (type_,), {"axes": (1,)})])
     told = 0
     for number in range(len(KINDS)):
         given = operands(use.instance.program, use.types, use.seed, number)
-        other = compiled(REGISTRY, found, "reference", "no-fusion").run({found[0].mark + "x": given["x"]})
+        other = compile_samples(REGISTRY, found, "reference", "no-fusion").run({found[0].mark + "x": given["x"]})
         told += bool(Judge(use.instance.program, given).wrong("y", other[found[0].mark + "y"]).any())
     assert told >= len(KINDS) - 1  # one set has the same number everywhere
 

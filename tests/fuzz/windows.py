@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from .growth import LARGEST, Growth
+from .growth import MAX_ELEMENTS, Growth
 from .movement import turning
 
 
@@ -115,7 +115,7 @@ def pooling(growth: Growth, value: str) -> None:
 def resizing(growth: Growth, value: str) -> None:
     """Resize the spatial axes, by nearest elements or interpolation."""
     batch, channels, *spatial = growth.shape(value)
-    room = max(1, LARGEST // (batch * channels))
+    room = max(1, MAX_ELEMENTS // (batch * channels))
     twice = growth.flag()
     wanted = [2 * size if twice else size + growth.number(-2, 3) for size in spatial]
     sizes = tuple(max(1, min(size, int(room ** (1 / len(spatial))))) for size in wanted)
@@ -174,7 +174,7 @@ def block(growth: Growth, value: str) -> None:
         growth.grow("add", made, value, bound=growth.bounds[made] + growth.bounds[value])
 
 
-def padded(growth: Growth, value: str) -> None:
+def pad(growth: Growth, value: str) -> None:
     """Add a padded value or function of it, and windows over both."""
     shape = growth.shape(value)
     frame = (0, 0, *(growth.pick((0, 1, 2)) for _ in shape[2:]))
@@ -183,12 +183,12 @@ def padded(growth: Growth, value: str) -> None:
         made = growth.grow("add", value, growth.positive(1), bound=growth.bounds[value] + 2)
     elif growth.flag():
         made = growth.grow(growth.pick(("sigmoid", "relu", "softplus", "tanh")), value)
-    if prod(d + 2 * f for d, f in zip(shape, frame, strict=True)) <= LARGEST:
+    if prod(d + 2 * f for d, f in zip(shape, frame, strict=True)) <= MAX_ELEMENTS:
         made = growth.grow("pad", made, pads=frame * 2, value=growth.pick((0.0, 1.5, -2.0)))
     growth.pick((convolution, pooling))(growth, made)
 
 
-def folded(growth: Growth, value: str) -> None:
+def fold(growth: Growth, value: str) -> None:
     """Join the spatial axes, or divide the last one, and add windows."""
     batch, channels, *spatial = growth.shape(value)
     options = [(batch, channels, prod(spatial)), (batch, channels * spatial[0], prod(spatial[1:]))]

@@ -67,16 +67,19 @@ def derived(
     if keep and not any(s.step for s in instance.program.statements):
         return {}
     found = derive(instance, keep)
-    if not found.found or (keep and found.forward is None):
+    if not found.operand_gradients or (keep and found.forward is None):
         return {}
     if found.forward is not None:
         outputs = {**outputs, **evaluate(found.forward, values)}
     again = read_back(found)
     operands = [
-        seeds[found.given[n]] if n in found.given else values.get(n, outputs.get(n)) for n in found.program.inputs
+        seeds[found.result_gradients[n]] if n in found.result_gradients else values.get(n, outputs.get(n))
+        for n in found.program.inputs
     ]
     gradients = evaluate(again.program, dict(zip(again.inputs, operands, strict=True)))
-    return {operand: gradients[name] for operand, name in zip(found.found.values(), again.outputs, strict=True)}
+    return {
+        operand: gradients[name] for operand, name in zip(found.operand_gradients.values(), again.outputs, strict=True)
+    }
 
 
 def differences(run: Callable[[Values], Values], values: Values, operand: str, seeds: Values) -> Any:

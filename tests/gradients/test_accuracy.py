@@ -105,7 +105,7 @@ def _in_single(error: float) -> Evaluate:
     def moved(fn: str, values: Any) -> Any:
         return (values * (1 + error * EPSILON)).astype(np.float32) if fn in LIBRARY else values
 
-    return lambda program, given: evaluate(program, given, np.float32, moved=moved if error else None)
+    return lambda program, given: evaluate(program, given, np.float32, perturb=moved if error else None)
 
 
 def check(use: Use) -> None:

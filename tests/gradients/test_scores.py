@@ -15,26 +15,26 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion import (
     Group,
+    GroupBuilder,
     Partitioner,
     Policy,
-    Workshop,
     build_programs,
-    divide_behind,
+    defer_normalisation,
     drop_unused,
+    eliminate_common_reductions,
     find_views,
-    products_again,
-    share_sums,
+    recompute_contractions,
 )
-from cuts.passes.fusion.hulls import hulls, joined
+from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
 
-from ..kernels.test_chains import compute, points_in_parts
+from ..kernels.test_attention_chains import compute, points_in_parts
 from ..needs import needs_cuda, needs_opencl
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, and a mask.
@@ -91,10 +91,12 @@ def test_row_sums_leave_chains_of_partial_rows(causal: bool) -> None:
     A mask gives these more parts, and those rows are written.
     """
     graph, spec = gradient((1, 2, 2, 150, 150, 64), {"causal": causal}, None)
-    programs = divide_behind(products_again(share_sums(drop_unused(build_programs(graph, spec.registry)))))
-    parts = Partitioner(Workshop(find_views(programs), Policy()), Roofline(find_target("cuda:h200")))
+    programs = defer_normalisation(
+        recompute_contractions(eliminate_common_reductions(drop_unused(build_programs(graph, spec.registry))))
+    )
+    parts = Partitioner(GroupBuilder(find_views(programs), Policy()), Roofline(find_target("cuda:h200")))
     groups = parts.singletons()
-    chain = joined(parts.workshop, next(iter(hulls(parts, groups, parts.owners(groups)))))
+    chain = merge_candidate(parts.builder, next(iter(convex_merge_candidates(parts, groups, parts.owners(groups)))))
     assert isinstance(chain, Group)
     assert len(chain.form.outputs) == 3  # the greatest of each row, its sum, the result
     points = points_in_parts(chain.form, 4)

@@ -60,9 +60,7 @@ def test_convolution_backward_has_the_textbook_count(
 @pytest.mark.parametrize(
     ("rank", "kernel", "stride", "pad"), [(1, 3, 1, 1), (1, 3, 2, 1), (3, 3, 1, 1), (3, 3, 2, 1), (3, 2, 2, 0)]
 )
-def test_convolution_gradients_have_textbook_operation_counts(
-    rank: int, kernel: int, stride: int, pad: int
-) -> None:
+def test_convolution_gradients_have_textbook_operation_counts(rank: int, kernel: int, stride: int, pad: int) -> None:
     shapes = (N, C, *(H,) * rank), (K, C, *(kernel,) * rank)
     use = uses("conv", *shapes, strides=(stride,) * rank, pads=(pad,) * 2 * rank)
     textbook = 2 * use.instance.output_types[0].size * C * kernel**rank

@@ -223,9 +223,7 @@ def test_a_checkpoint_needs_a_place(made: tuple[cuts.Training, cuts.CompiledPlan
         graph.run(batches(1), graph.build("reference"), every=2)
 
 
-def test_an_unwritable_checkpoint_is_one_error(
-    made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
-) -> None:
+def test_an_unwritable_checkpoint_is_one_error(made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path) -> None:
     graph, plan = made
     with pytest.raises(UsageError, match=r"cannot write checkpoint .*: there is no such folder"):
         graph.run(iter(()), plan, checkpoint=tmp_path / "none" / "state.safetensors")

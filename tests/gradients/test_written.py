@@ -33,7 +33,7 @@ def test_item_by_item_parsing_equals_whole_parsing(
     gradients = Gradients(registry)
     operands = [name for name in instance.inputs if name]
     gradients.steps(instance, operands, instance.outputs)
-    gradients.keeping(instance, operands, instance.outputs, instance.outputs)
+    gradients.with_saved_results(instance, operands, instance.outputs, instance.outputs)
     assert gradients.texts
     together = registry.extend(*(Source(f"{name}.cuts", text) for name, text in gradients.texts.items()))
     for name, text in gradients.texts.items():

@@ -11,15 +11,15 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.graph.base import Pass, remembered_passes, run_passes
+from cuts.passes.graph.base import Pass, memoised_passes, run_passes
 from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
+from cuts.passes.graph.common_subexpressions import EliminateCommonSubexpressions
 from cuts.passes.graph.compose_movement import ComposeMovement
-from cuts.passes.graph.drop_repetition import DropRepetition
 from cuts.passes.graph.fold_affine import FoldAffine
 from cuts.passes.graph.fold_constants import FoldConstants
-from cuts.passes.graph.merge_common import MergeCommon
 from cuts.passes.graph.remove_dead_code import RemoveDeadCode
 from cuts.passes.graph.remove_identities import RemoveIdentities
+from cuts.passes.graph.sink_broadcasts import SinkBroadcasts
 from cuts.tests.frontends.strategies import GraphBuilder, graphs
 from cuts.tests.kernels.extremes import extremes
 from cuts.tests.operations import DIFFERENTIABLE
@@ -162,7 +162,7 @@ graph "g" {
   output %y
 }
 """
-    assert rewrite(MergeCommon(INSTANCES), before) == after
+    assert rewrite(EliminateCommonSubexpressions(INSTANCES), before) == after
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_what_broadcasts_reads_what_was_repeated_for_it(reader: str, expected: s
     repeated = {"a": "expand(%x) {shape = [5, 3, 3]}", "big": "exp(%a)", "right": "exp(%big)"}
     repeated |= {"turned": "transpose(%a) {perm = [0, 2, 1]}", "same": "reshape(%a) {shape = [5, 3, 3]}"}
     graph = parse_lines("f32[3, 3]", {**repeated, "z": reader}, "z")
-    after = run_passes(graph, [DropRepetition(INSTANCES)], infer=INSTANCES.infer)
+    after = run_passes(graph, [SinkBroadcasts(INSTANCES)], infer=INSTANCES.infer)
     assert expected in print_graph(after)
     assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
 
@@ -380,10 +380,10 @@ def test_a_pass_runs_once_on_each_graph() -> None:
             return graph
 
     graph, step = parse_lines("f32[4]", {"a": "exp(%x)"}, "a"), Counting()
-    with remembered_passes():
+    with memoised_passes():
         for _ in range(3):
             assert run_passes(graph, [step, step]) is graph
-        with remembered_passes():
+        with memoised_passes():
             run_passes(graph, [step])
         assert step.runs == 1
     run_passes(graph, [step])

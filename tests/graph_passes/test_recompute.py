@@ -10,10 +10,10 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
-from cuts.compile.plan import within
+from cuts.compile.plan import check_memory
 from cuts.ir import PassError, PlanError
 from cuts.ops import evaluate_graph
-from cuts.passes.graph import KeepOrCompute
+from cuts.passes.graph import Rematerialise
 from cuts.tests.gradients.networks import Network
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
@@ -36,8 +36,8 @@ def chain(layers: int = 4) -> cuts.Training:
 CHAIN = chain()
 
 
-def fitted(training: cuts.Training, memory: int) -> tuple[Any, KeepOrCompute]:
-    step = KeepOrCompute(training.spec.registry.instances, memory)
+def fitted(training: cuts.Training, memory: int) -> tuple[Any, Rematerialise]:
+    step = Rematerialise(training.spec.registry.instances, memory)
     return step.run(training.graph), step
 
 
@@ -93,6 +93,6 @@ def test_a_plan_in_little_memory_computes_the_same() -> None:
 @needs_opencl
 def test_a_plan_that_turns_out_larger_is_refused() -> None:
     plan = chain(2).build("opencl")
-    assert within(plan, plan.plan.arena) is plan
+    assert check_memory(plan, plan.plan.arena) is plan
     with pytest.raises(PlanError, match="expected an arena of at most 9 bytes, found"):
-        within(plan, 9)
+        check_memory(plan, 9)

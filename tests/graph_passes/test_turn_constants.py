@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.compile.known import canonical_form
+from cuts.compile.cached_decisions import canonical_form
 from cuts.compile.loading import Spec
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.canonicalise import Canonicalise
-from cuts.passes.graph.turn_constants import TurnConstants
+from cuts.passes.graph.transpose_constants import TransposeConstants
 from cuts.search.decisions import structure_of
 from cuts.tests.frontends.strategies import GraphBuilder
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
-from cuts.tests.operations_graph import bench_of, trained
+from cuts.tests.operations_graph import bench_of, with_constants
 
 INSTANCES = Registry.builtin().instances
 
@@ -37,7 +37,7 @@ def product(*, trans_a: bool, trans_b: bool, constant_a: bool) -> Graph:
 @pytest.mark.parametrize("constant_a", [False, True])
 def test_a_turned_constant_replaces_the_attribute(trans_a: bool, trans_b: bool, constant_a: bool) -> None:
     graph = product(trans_a=trans_a, trans_b=trans_b, constant_a=constant_a)
-    turned = TurnConstants(INSTANCES).run(graph)
+    turned = TransposeConstants(INSTANCES).run(graph)
     (node,) = turned.nodes
     left = {"trans_b" for _ in "b" if trans_b and constant_a} | {"trans_a" for _ in "a" if trans_a and not constant_a}
     assert set(node.attributes) == left, "what says how an input is read stays"
@@ -52,21 +52,21 @@ def test_who_else_reads_the_constant_still_does() -> None:
     build = GraphBuilder(0)
     x, w = build.input((5, 4)), build.constant((5, 4))
     both = build.graph(build.node("gemm", x, w, trans_b=True), build.node("add", x, w))
-    turned = TurnConstants(INSTANCES).run(both)
+    turned = TransposeConstants(INSTANCES).run(both)
     assert w in turned.constants and len(turned.constants) == 2
-    assert TurnConstants(INSTANCES).run(turned) == turned
+    assert TransposeConstants(INSTANCES).run(turned) == turned
 
 
 def test_one_run_turns_all_of_a_node() -> None:
     build = GraphBuilder(0)
     both = build.graph(build.node("gemm", build.constant((4, 3)), build.constant((5, 4)), trans_a=True, trans_b=True))
-    turned = TurnConstants(INSTANCES).run(both)
+    turned = TransposeConstants(INSTANCES).run(both)
     assert not turned.nodes[0].attributes and len(turned.constants) == 2
 
 
 def test_large_constants_stay() -> None:
     graph = product(trans_a=False, trans_b=True, constant_a=False)
-    assert TurnConstants(INSTANCES, max_elements=19).run(graph) == graph
+    assert TransposeConstants(INSTANCES, max_elements=19).run(graph) == graph
 
 
 def test_a_model_is_one_for_all_exporters() -> None:
@@ -93,7 +93,7 @@ def test_a_model_is_one_for_all_exporters() -> None:
 def test_every_operation_has_a_canonical_form(backward: bool, constants: bool) -> None:
     """Attributes are element types, axes, lists, texts."""
     bench = bench_of([*DIFFERENTIABLE, *SCALAR, *([] if backward else FLAT)], backward)
-    bench = trained(bench) if constants else bench
+    bench = with_constants(bench) if constants else bench
     canonical = canonical_form(bench.graph, bench.spec)
     assert canonical.outputs == bench.graph.outputs
     assert canonical_form(canonical, bench.spec) == canonical

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.ir.atoms import ELEMENT, LANE, LANES, MATRIX_ATOMS, NEIGHBOURS, THREADS, MatrixAtom, MatrixFragment
 from cuts.ir.evaluate import index_value
 from cuts.ir.functions import FUNCTIONS
+from cuts.ir.matrix_instructions import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    ELEMENT,
+    LANE,
+    LANES,
+    MMA_INSTRUCTIONS,
+    MatrixFragment,
+    MmaInstruction,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-every_atom = pytest.mark.parametrize("atom", MATRIX_ATOMS.values(), ids=MATRIX_ATOMS)
+every_atom = pytest.mark.parametrize("atom", MMA_INSTRUCTIONS.values(), ids=MMA_INSTRUCTIONS)
 
 
 def places(fragment: MatrixFragment) -> np.ndarray:
@@ -25,14 +34,14 @@ def places(fragment: MatrixFragment) -> np.ndarray:
 
 
 @every_atom
-def test_a_fragment_holds_each_operand_element_once(atom: MatrixAtom) -> None:
+def test_a_fragment_holds_each_operand_element_once(atom: MmaInstruction) -> None:
     for fragment, shape in ((atom.a, (atom.m, atom.k)), (atom.b, (atom.k, atom.n)), (atom.c, (atom.m, atom.n))):
         held = places(fragment).reshape(-1, 2)
         assert sorted(map(tuple, held)) == sorted(np.ndindex(*shape))
 
 
 @every_atom
-def test_lanes_multiply_what_they_hold_to_the_product(atom: MatrixAtom) -> None:
+def test_lanes_multiply_what_they_hold_to_the_product(atom: MmaInstruction) -> None:
     """A, B and C agree about the lanes' rows, columns and depths.
 
     The product of fragments is that of matrices.
@@ -50,10 +59,10 @@ def test_lanes_multiply_what_they_hold_to_the_product(atom: MatrixAtom) -> None:
 
 
 @every_atom
-def test_accumulators_lie_as_tile_dims_of_threads(atom: MatrixAtom) -> None:
+def test_accumulators_lie_as_tile_dims_of_threads(atom: MmaInstruction) -> None:
     at = places(atom.c)
-    for axis, (threads, vector) in enumerate(zip(THREADS, NEIGHBOURS, strict=True)):
-        lane = np.arange(LANES)[:, None] // (1 if axis else THREADS[1]) % threads
+    for axis, (threads, vector) in enumerate(zip(ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, strict=True)):
+        lane = np.arange(LANES)[:, None] // (1 if axis else ACCUMULATOR_THREADS[1]) % threads
         position = at[..., axis]
         assert (position // vector % threads == lane).all()
 
@@ -83,7 +92,7 @@ ISA |= {name.replace("i8", "u8"): maps for name, maps in ISA.items() if "i8" in 
 
 
 @every_atom
-def test_maps_are_those_of_the_instruction_set(atom: MatrixAtom) -> None:
+def test_maps_are_those_of_the_instruction_set(atom: MmaInstruction) -> None:
     row, depth_of_a, depth_of_b = ISA[atom.name.replace("bf16", "f16")]
     a, b, c = places(atom.a), places(atom.b), places(atom.c)
     for t in range(LANES):

@@ -20,9 +20,9 @@ from cuts.ir.dfg import (
     Accumulate,
     Convert,
     DfgNode,
-    Held,
-    Keep,
     Op,
+    RegisterRead,
+    RegisterWrite,
     Root,
     Store,
     Value,
@@ -87,13 +87,13 @@ def in_block_terms(root: Root, box: Mapping[str, tuple[Index, ...]], elements: M
     """Return a thread's root with held values named by block position."""
 
     def value(node: Value) -> Value:
-        if isinstance(node, Held):
+        if isinstance(node, RegisterRead):
             return evolve(node, at=renumber(node.at, box[node.name], elements))
         if isinstance(node, Op):
             return evolve(node, args=tuple(value(a) for a in node.args))
         return evolve(node, arg=value(node.arg)) if isinstance(node, Convert) else node
 
-    if isinstance(root, (Accumulate, Keep)):
+    if isinstance(root, (Accumulate, RegisterWrite)):
         return evolve(root, at=renumber(root.at, box[root.name], elements), value=value(root.value))
     return evolve(root, value=value(root.value)) if isinstance(root, Store) else root
 
@@ -109,7 +109,7 @@ def additions(roots: tuple[Root, ...], phase: Phase, fixed: Point) -> list[int]:
 
 def held_places(phase: Phase) -> dict[str, tuple[Index, ...]]:
     """Return held values' names in the block's graph, by box variables."""
-    return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (Held, Accumulate, Keep))}
+    return {n.name: n.at for n in post_order(phase.roots) if isinstance(n, (RegisterRead, Accumulate, RegisterWrite))}
 
 
 def happens(root: Root) -> bool:
@@ -146,7 +146,7 @@ def carries(phase: Phase) -> bool:
     Such numbers name nothing of the block.
     """
     own = set(phase.unrolled) - {s.var for s in phase.shares}
-    kept = (n for n in post_order(phase.roots) if isinstance(n, (Held, Keep)))
+    kept = (n for n in post_order(phase.roots) if isinstance(n, (RegisterRead, RegisterWrite)))
     return any(variables(index) & own for node in kept for index in node.at)
 
 
@@ -175,7 +175,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         on_demand = [r for r in expand(substitute_phase(thread_phase, fixed).roots) if happens(r)]
         named = [in_block_terms(r, box, elements) for r in on_demand]
         # Registers are a thread's own: one without an element keeps the value that stands for the element.
-        named = [r for r in named if not isinstance(r, Keep) or r in mine]
+        named = [r for r in named if not isinstance(r, RegisterWrite) or r in mine]
         assert set(named) == set(mine)
         assert additions(phase.roots, phase, fixed) == [
             prod(v.extent for v in r.over) for r in thread_phase.roots if isinstance(r, Accumulate)
@@ -244,7 +244,7 @@ def test_equal_windows_of_loads_are_walked_once() -> None:
     group = whole(make.programs(), result)
     space = make_space(group, SMALL)
     several = 0
-    for structure in space.structures:
+    for structure in space.templates:
         for point in legal_points(space, structure, 1, 64):
             for phase in phases(extract(lower(group, point, {}, SMALL)).items):
                 windows = [

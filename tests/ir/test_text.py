@@ -13,7 +13,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_model, load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store, Value
 from cuts.ir.dfg import Test as InRangeTest
 from cuts.ir.errors import ParseError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from cuts.ir.dfg import AtomAccumulate, IndexNode, Load, Op, Pack, Store, WideStore, Window
+from cuts.ir.dfg import IndexNode, Load, MmaAccumulate, Op, Pack, Store, WideStore, Window
 from cuts.ir.errors import CutsError, ErrorList, VerifyError
 from cuts.ir.index import Var
 from cuts.ir.kernel import phases
@@ -19,8 +19,8 @@ from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.dfg import CHECKS as GRAPH_CHECKS
 from cuts.ir.verify.dfg import (
-    check_atoms_known,
     check_functions_applied,
+    check_instructions_known,
     check_values_bound,
     check_vectors_whole,
     check_windows_addressed,
@@ -266,7 +266,9 @@ def test_a_sound_text_breaks_nothing(text: str, checks: Checks) -> None:
 
 
 @pytest.mark.parametrize(("text", "checks", "old", "new", "check", "words"), ALL)
-def test_a_violation_is_reported_by_its_check(text: str, checks: Checks, old: str, new: str, check: str, words: str) -> None:
+def test_a_violation_is_reported_by_its_check(
+    text: str, checks: Checks, old: str, new: str, check: str, words: str
+) -> None:
     found = told(changed(text, old, new), checks)
     assert any(words in message for message in found.get(check, ())), found
 
@@ -313,10 +315,10 @@ def test_what_no_text_of_ours_shows() -> None:
     ]
     assert list(check_values_bound([aside])) == ["index lane as a bool", "'nowhere' is no memory"]
     pair = Pack(evolve(load, dtype=DType.F32), lane)
-    sound = AtomAccumulate("t", (lane + 0,), "m16n8k8_tf32", load, load, (), DType.F32)
-    assert list(check_atoms_known([sound])) == []
-    assert list(check_atoms_known([evolve(sound, atom="m1n1k1")])) == ["'m1n1k1' multiplies nothing"]
-    assert list(check_atoms_known([evolve(sound, a=pair, b=aside.value, dtype=DType.F64)])) == [
+    sound = MmaAccumulate("t", (lane + 0,), "m16n8k8_tf32", load, load, (), DType.F32)
+    assert list(check_instructions_known([sound])) == []
+    assert list(check_instructions_known([evolve(sound, atom="m1n1k1")])) == ["'m1n1k1' multiplies nothing"]
+    assert list(check_instructions_known([evolve(sound, a=pair, b=aside.value, dtype=DType.F64)])) == [
         "a register of m16n8k8_tf32 holds 1 elements, not 2",
         "m16n8k8_tf32 multiplies f32, not bool",
         "m16n8k8_tf32 adds up in f32, not in f64",

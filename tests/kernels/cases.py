@@ -20,17 +20,17 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
+from cuts.passes.async_cost import CostRequest, CostResult
+from cuts.passes.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraphs
 from cuts.passes.decisions import Decisions
-from cuts.passes.fragments import Fragment, Priced, cut_fragments
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.pricing import Prices, Pricing
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
-from cuts.passes.schedule.space import Space, Structure, make_space
-from cuts.passes.workload import Kernels, Member, Questions, Workload
+from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
+from cuts.passes.tuner_interface import KernelsQuery, Member, Questions, Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -228,16 +228,16 @@ def points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | Non
     Draws a structure, then one of its legal points among a random handful.
     """
     space = make_space(group, target)
-    structure = draw(st.sampled_from(space.structures))
+    structure = draw(st.sampled_from(space.templates))
     return legal_point(space, structure, draw(st.integers(0, 2**32 - 1)))
 
 
-def legal_point(space: Space, structure: Structure, seed: int) -> Schedule | None:
+def legal_point(space: Space, structure: ScheduleTemplate, seed: int) -> Schedule | None:
     """Return a legal point of a structure among 256 random ones."""
     return next(iter(legal_points(space, structure, seed, 1)), None)
 
 
-def legal_points(space: Space, structure: Structure, seed: int, count: int) -> list[Schedule]:
+def legal_points(space: Space, structure: ScheduleTemplate, seed: int, count: int) -> list[Schedule]:
     """Return at most `count` legal points of a structure.
 
     They are among 256 random ones.
@@ -280,44 +280,44 @@ class Unhurried:
     def note(self, decisions: Decisions, unfused_seconds: float) -> None:
         """Discard the decisions."""
 
-    def plan(self, fragments: Sequence[Fragment]) -> Sequence[Priced]:
+    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         """Cut fragments in this process."""
-        return cut_fragments(fragments)
+        return partition_subgraphs(fragments)
 
-    def ahead(self, workloads: Sequence[Workload]) -> None:
+    def build_ahead(self, workloads: Sequence[Workload]) -> None:
         """Have nothing made."""
 
-    def go_on(self, groups: Sequence[FusedGroup]) -> None:
+    def search_ahead(self, groups: Sequence[FusedGroup]) -> None:
         """Have nothing gone on with."""
 
     def overdue(self) -> bool:
         """Have all the time that there is."""
         return False
 
-    def foreseen(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
+    def reserving_budget(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
         """Keep nothing back."""
         return nullcontext()
 
-    def plan_ahead(self, fragments: Sequence[Fragment]) -> Callable[[], Sequence[Priced]]:
+    def plan_ahead(self, fragments: Sequence[CandidateSubgraph]) -> Callable[[], Sequence[SubgraphKernels]]:
         """Cut fragments on demand."""
         return lambda: self.plan(fragments)
 
-    def price(self, pricings: Sequence[Pricing]) -> Callable[[], Sequence[Prices | None]]:
+    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
         """Have nothing priced ahead."""
         return list
 
-    def learn(self, questions: Questions, share: float, plan: Kernels | None = None) -> bool:
+    def learn(self, questions: Questions, share: float, plan: KernelsQuery | None = None) -> bool:
         """Measure nothing."""
         return False
 
-    def faster_together(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
+    def compare_launches(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Doubt it."""
         return [False] * len(launches)
 
-    def tell(self, group: FusedGroup, seconds: float) -> None:
+    def note_time(self, group: FusedGroup, seconds: float) -> None:
         """Forget it."""
 
-    def knows(self, group: FusedGroup) -> bool:
+    def is_measured(self, group: FusedGroup) -> bool:
         """Take the model's word for it."""
         return True
 

@@ -73,7 +73,7 @@ class Case:
         left, right = pairs(dtype)
         return [left, np.where(self.defined(right), right, np.ones_like(right))]
 
-    def expected(self, operands: list[Array]) -> Array:
+    def reference(self, operands: list[Array]) -> Array:
         """Return the result in the type of the operands, or of bools.
 
         Floats are in double precision.
@@ -83,7 +83,7 @@ class Case:
             return np.asarray(self.meaning(*(o.astype(np.float64) if floats else o for o in operands)))
 
 
-def truncated(a: Array, b: Array) -> Array:
+def truncating_division(a: Array, b: Array) -> Array:
     """Divide towards zero in Python's integers, wrapped into the type.
 
     The result is 0 where the divisor is 0.
@@ -135,7 +135,7 @@ BINARY = (
     Case("sub", np.subtract, NUMBERS),
     Case("mul", np.multiply, NUMBERS),
     Case("div", np.divide, FLOATS),
-    Case("div", truncated, INTS),
+    Case("div", truncating_division, INTS),
     Case("mod", np.remainder, INTS),
     Case("mod", np.fmod, NUMBERS, attributes={"fmod": True}),
     Case("pow", powers, INTS, defined=lambda b: b >= 0),

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 MOVES, MARGIN = 4, 8.0
 
 
-def judged(name: str, group: FusedGroup, inputs: Mapping[str, Array], found: Array, expected: Array) -> Comparison:
+def judge(name: str, group: FusedGroup, inputs: Mapping[str, Array], found: Array, expected: Array) -> Comparison:
     """Compare an output of a group with its reference.
 
     An element that is further off than the number of operations explains may be off by as much as rounding errors of

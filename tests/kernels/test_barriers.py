@@ -20,16 +20,16 @@ from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.races import TURNS, check_barriers
+from cuts.passes.lowering.races import MAX_WALKED_STEPS, check_barriers
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from ..fuzz.planted import BUGS
-from ..fuzz.planting import Bug, mutated
+from ..fuzz.planting import Bug, mutate_function
 from .cases import builder, chains, halves, legal_points, pairs
-from .test_atoms import ahead_schedule, product
+from .test_matrix_instructions import ahead_schedule, product
 
 GPU = find_target("cuda:sm_90")
 _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -76,7 +76,7 @@ def short(text: str, threads: int = 64, turns: int = 4) -> tuple[str, ...]:
         "copy 0, commit, [, wait 0, barrier, ahead next, commit, use now, ]",
     ],
 )
-@pytest.mark.parametrize("turns", [4, 7 * TURNS + 1])
+@pytest.mark.parametrize("turns", [4, 7 * MAX_WALKED_STEPS + 1])
 def test_threads_that_meet_have_no_race(text: str, turns: int) -> None:
     assert short(text, turns=turns) == ()
 
@@ -167,10 +167,10 @@ def kernels(draw: st.DrawFn) -> list[Kernel]:
     """
     group = draw(st.one_of(chains(), pairs()))
     space = make_space(group, GPU)
-    staging = [s for s in space.structures if any(part.stages_any for part in s.segments)]
+    staging = [s for s in space.templates if any(part.stages_any for part in s.segments)]
     chosen = draw(
         st.lists(
-            st.sampled_from(draw(st.sampled_from((staging or space.structures, space.structures)))),
+            st.sampled_from(draw(st.sampled_from((staging or space.templates, space.templates)))),
             min_size=1,
             max_size=3,
         )
@@ -288,7 +288,7 @@ def rows() -> FusedGroup:
 def lower_points(group: FusedGroup, count: int = 8) -> Iterator[tuple[Schedule, Kernel]]:
     """Yield some legal points of every structure of a group's space, lowered."""
     space = make_space(group, GPU)
-    for structure in space.structures:
+    for structure in space.templates:
         for point in legal_points(space, structure, 1, count):
             yield point, lower(group, point, {}, GPU)
 
@@ -308,18 +308,18 @@ LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startsw
 @pytest.mark.parametrize("bug", [*LOWERING, *HANGS], ids=lambda b: b.name)
 def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(check_barriers(kernel) for _, kernel in lower_points(rows()))
-    original, wrong = mutated(bug)
+    original, wrong = mutate_function(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)
     assert any(check_barriers(kernel) for _, kernel in lower_points(rows()))
 
 
 #: Bugs of loops that load fragments ahead.
 STEPS = (
-    Bug("ring", "the first step of the next chunk is loaded before that has arrived", "passes.lowering.ring:step_loop",
+    Bug("ring", "the first step of the next chunk is loaded before that has arrived", "passes.lowering.ring:stepped_k_loop",
         "*ring.commit, *ring.arrived]", "*ring.commit]"),
-    Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:step_loop",
+    Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:stepped_k_loop",
         "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
-    Bug("ring", "unneeded copies are under way when the kernel ends", "passes.lowering.ring:step_loop",
+    Bug("ring", "unneeded copies are under way when the kernel ends", "passes.lowering.ring:stepped_k_loop",
         "((Wait(0),) if ring.behind else ())", "()"),
 )  # fmt: skip
 
@@ -329,7 +329,7 @@ def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPa
     group = product(DType.BF16, "", (1, 40, 40, 96), (False, False))
     schedule = ahead_schedule(group, "bf16", (2, 4), (1, 2), 3, 1)
     assert check_barriers(lower(group, schedule, {}, GPU)) == ()
-    original, wrong = mutated(bug)
+    original, wrong = mutate_function(bug)
     monkeypatch.setattr(original, "__code__", wrong.__code__)
     assert check_barriers(lower(group, schedule, {}, GPU))
 

@@ -12,7 +12,7 @@ import cuts
 import numpy as np
 import pytest
 from cuts.ir import DType
-from cuts.ir.evaluate import saturated
+from cuts.ir.evaluate import saturate
 from cuts.tests.needs import needs_opencl
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given
@@ -47,7 +47,7 @@ def exactly(value: float, dtype: DType) -> int:
 
 @given(st.floats(), st.sampled_from(INTEGERS))
 def test_the_reference_cuts_and_saturates(value: float, dtype: DType) -> None:
-    assert saturated(np.array([value]), dtype)[0] == exactly(value, dtype)
+    assert saturate(np.array([value]), dtype)[0] == exactly(value, dtype)
 
 
 def check(floats: DType, integers: DType, target: str) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use
-from cuts.tests.operations_graph import Bench, bench_of, trained
+from cuts.tests.operations_graph import Bench, bench_of, with_constants
 
 pytestmark = pytest.mark.long
 
@@ -52,7 +52,7 @@ def test_kernels_compute_what_the_reference_does(uses: list[Use], device: str) -
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("uses", parts(OF_SEVERAL if NIGHTLY else OF_SEVERAL[::2]), ids=span)
 def test_kernels_compute_what_the_reference_does_with_constants(uses: list[Use], device: str) -> None:
-    check(trained(bench_of(uses)), device)
+    check(with_constants(bench_of(uses)), device)
 
 
 @pytest.mark.parametrize("device", DEVICES)

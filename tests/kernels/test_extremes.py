@@ -14,7 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.functions import COMBINERS
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
@@ -61,7 +61,7 @@ def test_elementwise_operations_agree_with_numpy_at_the_extremes(dtype: DType, t
 def differences(case: Case, dtype: DType, found: Array) -> list[str]:
     """Return the first differences between a result and NumPy's, as texts."""
     operands = case.operands(dtype)
-    expected = case.expected(operands)
+    expected = case.reference(operands)
     places = np.flatnonzero(wrong(dtype, found, expected))[:3]
     return [
         f"{case.op} {dict(case.attributes)}: {[o[p] for o in operands]} -> {found[p]}, not {expected[p]}"
@@ -89,7 +89,8 @@ def reduce_rows(combine: str, rows: Array) -> Array:
         return np.asarray(getattr(np, combine)(rows, axis=1))
     with np.errstate(all="ignore"):
         wide = np.float64 if is_real(rows) else dtype
-        return np.asarray(COMBINERS[combine].function.numpy.reduce(rows.astype(wide), axis=1, dtype=wide))  # type: ignore[attr-defined]
+        # type: ignore[attr-defined]
+        return np.asarray(COMBINERS[combine].function.numpy.reduce(rows.astype(wide), axis=1, dtype=wide))
 
 
 def row_values(combine: str, dtype: DType) -> Array:

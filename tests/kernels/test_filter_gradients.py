@@ -19,7 +19,7 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import sampled, to_schedule
+from cuts.passes.schedule.enumerate import sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import candidates, split_reduction
 
@@ -52,7 +52,7 @@ def test_a_thread_may_have_all_taps(text: str) -> None:
     space = make_space(group, SMALL_GPU)
     found = [
         schedule
-        for batch in sampled(space, 512)
+        for batch in sample_batches(space, 512)
         if batch.structure.segments[-1].stages_any and batch.points is not None
         for point in batch.points[batch.legal]
         if (schedule := to_schedule(space, batch.start + int(point))) and _tiles(schedule).count(3) == 2

@@ -7,7 +7,7 @@ import pytest
 from cuts.passes.fusion.interpret import interpret
 
 from .cases import builder, whole
-from .judging import judged
+from .judging import judge
 
 
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1 + 1e-3, False), (np.nan, False)])
@@ -22,5 +22,5 @@ def test_only_errors_of_steep_functions_are_rounding(factor: float, right: bool)
     inputs = {"in 0": np.linspace(4.3, 4.48, 1000).astype(np.float32)}
     found = np.exp(np.exp(inputs["in 0"]) * np.float32(1 + 2e-7)) * np.float32(factor)
     (name,) = group.outputs
-    judgement = judged(name, group, inputs, found, interpret(group, inputs)[name])
+    judgement = judge(name, group, inputs, found, interpret(group, inputs)[name])
     assert (judgement.error <= judgement.tolerance) == right

@@ -18,7 +18,7 @@ from cuts.ir.kernel import Kernel, phases
 from cuts.ir.ranges import proven
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
@@ -41,8 +41,8 @@ USES = {u.op: u for u in (*DIFFERENTIABLE, *FLAT) if any(t is not None and t.dty
 def groups_of(use: Use) -> Iterator[FusedGroup]:
     """Yield the normal forms of a use, a kernel per unit."""
     bench = bench_of([use])
-    shop = Workshop(find_views(build_programs(bench.graph, bench.spec.registry)), Policy())
-    names = (n for n, unit in shop.units.items() if unit.repeat is None and not unit.free and shop.used(n))
+    shop = GroupBuilder(find_views(build_programs(bench.graph, bench.spec.registry)), Policy())
+    names = (n for n, unit in shop.units.items() if unit.repeat is None and not unit.free and shop.is_used(n))
     yield from (shop.single(name).form for name in names)
 
 
@@ -68,7 +68,7 @@ def _of_node(node: DfgNode, outer: tuple[Guard, ...]) -> Iterator[tuple[Indirect
 def test_what_is_looked_up_exists(op: str) -> None:
     for group in groups_of(USES[op]):
         space = make_space(group, GPU)
-        for structure in space.structures[:STRUCTURES]:
+        for structure in space.templates[:STRUCTURES]:
             for schedule in legal_points(space, structure, 1, POINTS):
                 for place, guards in lookups(lower(group, schedule, {}, GPU)):
                     (flat,) = place.indices

@@ -21,7 +21,7 @@ FACTORS, POINTS = (("cos", "sigmoid"), ("softplus", "cos")), 2
 def ragged_points(space: Space) -> list[Schedule]:
     """Return points that stage both factors with a partial last block."""
     found: list[Schedule] = []
-    for structure in space.structures:
+    for structure in space.templates:
         for point in legal_points(space, structure, 1, 64):
             (reduction,) = point.segments[0].reductions
             uneven = any(dim.extent % dim.chunk for dim in reduction.dims)

@@ -14,13 +14,13 @@ from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.compiled_graph import CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType, dtype_of_numpy
 from cuts.ops import Registry
-from cuts.passes.fusion import build_programs, centre_means
+from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
@@ -157,7 +157,7 @@ def test_mean_without_centring_stays_unchanged() -> None:
     programs = build_programs(
         graph_of(x, (node("m", "reduce_mean", "x", axes=(1,)), node("y", "add", "x", "m"))), REGISTRY
     )
-    assert centre_means(programs) == programs
+    assert shift_means(programs) == programs
 
 
 def together(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], *results: str) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def test_missing_elements_make_no_nan_of_infinity(device: str) -> None:
     group = whole(programs, "y")
     inputs = {"x": np.array([[INF, 1], [1, 1], [1, -INF]], np.float32), "w": np.ones((2, 33), np.float32)}
     space = make_space(group, SPACES[device])
-    schedules = [s for structure in space.structures for s in legal_points(space, structure, 5, 3)]
+    schedules = [s for structure in space.templates for s in legal_points(space, structure, 5, 3)]
     for schedule in schedules[:: max(1, len(schedules) // 12)]:
         function = emit(extract(lower(group, schedule, {}, SPACES[device])), device)
         found = _run(_device(device), function, group, {t: inputs[t] for t in group.inputs})

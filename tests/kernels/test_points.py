@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
 from .cases import arrays, chains, pairs, points
-from .judging import judged
+from .judging import judge
 
 pytestmark = pytest.mark.as_users_build
 
@@ -35,7 +35,7 @@ GPU = find_target("cuda:sm_90")
 #: with barriers.
 SMALL_GPU = evolve(GPU, MAX_thread=32, MAX_shared=16384)
 SPACES = {"opencl": SMALL_GPU, "cuda": GPU}
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 @cache
@@ -77,12 +77,12 @@ def check(device: Device, target: Target, group: FusedGroup, schedule: Schedule)
     found = _run(device, function, group, inputs)
     expected = interpret(group, inputs)
     for name in group.outputs:
-        result = judged(name, group, inputs, found[name], expected[name])
+        result = judge(name, group, inputs, found[name], expected[name])
         assert result.error <= result.tolerance, f"{result}\n{schedule}\n{function.source}"
 
 
 @needs_opencl
-@settings(max_examples=examples(25, 1200), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(25, 1200), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_register_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(chains())
@@ -92,7 +92,7 @@ def test_register_level_points_opencl(data: st.DataObject) -> None:
 
 
 @needs_opencl
-@settings(max_examples=examples(10, 500), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(10, 500), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_shared_level_points_opencl(data: st.DataObject) -> None:
     group = data.draw(pairs())
@@ -103,7 +103,7 @@ def test_shared_level_points_opencl(data: st.DataObject) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(4))
-@settings(max_examples=100, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=100, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_register_level_points_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(chains())
@@ -114,7 +114,7 @@ def test_register_level_points_cuda(share: int, data: st.DataObject) -> None:
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(2))
-@settings(max_examples=75, deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=75, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
 def test_shared_level_points_cuda(share: int, data: st.DataObject) -> None:
     group = data.draw(pairs())

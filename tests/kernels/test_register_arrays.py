@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.threads import LARGEST
+from cuts.passes.lowering.threads import MAX_WINDOW_ELEMENTS
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.amounts import examples
@@ -110,4 +110,4 @@ def test_window_too_long_for_registers_is_none() -> None:
     assert check_schedule(group, schedule, GPU) == []
     source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
     assert not list(kept_in_memory(source))
-    assert max(int(size) for size in re.findall(r"float \w+\[(\d+)\]", source)) <= LARGEST
+    assert max(int(size) for size in re.findall(r"float \w+\[(\d+)\]", source)) <= MAX_WINDOW_ELEMENTS

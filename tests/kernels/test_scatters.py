@@ -35,7 +35,7 @@ from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.compilation import Compilation
-from cuts.passes.fusion import scatters
+from cuts.passes.fusion import deterministic_scatter as scatters
 from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
@@ -52,13 +52,13 @@ SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf
 def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small scatters take the way of large ones."""
     monkeypatch.setattr(scatters, "COMPARED", 0)
-    monkeypatch.setattr(scatters, "FEW_TERMS", 0)
+    monkeypatch.setattr(scatters, "MAX_COMPARED_TERMS", 0)
 
 
 @pytest.fixture
 def numbered_rows(monkeypatch: pytest.MonkeyPatch, no_comparisons: None) -> None:
     """Let updates take the path of few rows of a large tensor."""
-    monkeypatch.setattr(scatters, "FEWER", -(1 << 40))
+    monkeypatch.setattr(scatters, "MIN_SAVED_ELEMENTS", -(1 << 40))
 
 
 def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:
@@ -203,7 +203,7 @@ def test_the_work_is_that_of_updates_and_elements() -> None:
     operands = [TensorType(DType.F32, (rows,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
     for how in ("none", "add", "max", "min"):
         program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": how}).program
-        settled = scatters.settle_scatters(program)
+        settled = scatters.make_scatters_deterministic(program)
         assert program_costs(settled).flops < 60 * (rows + updates)
 
 
@@ -211,7 +211,7 @@ def test_the_work_is_that_of_updates_and_elements() -> None:
 def test_units_are_computed_once_where_many_terms_arrive(updates: int, separate: bool) -> None:
     operands = [TensorType(DType.F32, (500,)), TensorType(DType.I64, (updates, 1)), TensorType(DType.F32, (updates,))]
     program = Registry.builtin()["scatter_nd"].instantiate(operands, {"reduction": "add"}).program
-    targets = [s.target for s in scatters.settle_scatters(program).statements]
+    targets = [s.target for s in scatters.make_scatters_deterministic(program).statements]
     assert any(t.endswith(".unit") for t in targets) == separate
 
 
@@ -260,7 +260,7 @@ def test_rows_that_are_numbered_are_those_that_arrive(name: str, index: DType, n
     values = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     values[at] = rng.integers(-ends, ends, shapes[at]).astype(index.numpy)
     inputs = dict(zip(program.inputs, values, strict=True))
-    settled = scatters.settle_scatters(program)
+    settled = scatters.make_scatters_deterministic(program)
     assert any(s.target.endswith(".slot") for s in settled.statements)
     (result,) = program.outputs
     np.testing.assert_allclose(
@@ -275,11 +275,11 @@ def test_few_rows_of_large_table_cost_their_writes() -> None:
     """
     operands = [TensorType(DType.F32, (64, 16)), TensorType(DType.I64, (64,))]
     program = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100_000}).program
-    settled = scatters.settle_scatters(program)
+    settled = scatters.make_scatters_deterministic(program)
     large = [name for name, type_ in settled.tensors.items() if type_.size >= 100_000 * 16]
     assert large == ["dx"]
     crowded = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": 100}).program
-    assert not any(s.target.endswith(".slot") for s in scatters.settle_scatters(crowded).statements)
+    assert not any(s.target.endswith(".slot") for s in scatters.make_scatters_deterministic(crowded).statements)
 
 
 @pytest.mark.parametrize(("picks", "compared"), [(1, True), (3, True), (9, False)])
@@ -292,7 +292,7 @@ def test_element_with_few_terms_looks_for_them(picks: int, compared: bool) -> No
     operands = [TensorType(DType.F32, (300, 500)), TensorType(DType.I64, (300, picks))]
     program = Registry.builtin()["gather_elements"].instantiate(operands, {"axis": 1}).program
     derived = adjoint(program, ["x"], ["y"]).program
-    settled = scatters.settle_scatters(derived)
+    settled = scatters.make_scatters_deterministic(derived)
     assert any(s.into for s in derived.statements)
     assert any(s.into for s in settled.statements) is not compared
     places = rng.integers(-500, 500, (300, picks))
@@ -316,17 +316,17 @@ def test_a_diagonal_is_written_where_both_places_agree() -> None:
         .program
     )
     inputs = {"x": np.arange(1.0, 41.0), "ids": np.arange(40) % 3}
-    settled = scatters.settle_scatters(program)
+    settled = scatters.make_scatters_deterministic(program)
     assert not any(s.into for s in settled.statements)
     np.testing.assert_array_equal(evaluate(settled, inputs)["y"], evaluate(program, inputs)["y"])
 
 
 def settled_with(program: Program, most: int) -> Program:
-    before, scatters.COMPARED = scatters.COMPARED, most
+    before, scatters.MAX_COMPARED_PAIRS = scatters.MAX_COMPARED_PAIRS, most
     try:
-        return scatters.settle_scatters(program)
+        return scatters.make_scatters_deterministic(program)
     finally:
-        scatters.COMPARED = before
+        scatters.MAX_COMPARED_PAIRS = before
 
 
 @needs_toolchain
@@ -388,7 +388,7 @@ def test_the_gradient_of_a_lookup_is_a_scatter() -> None:
     program = Registry.builtin()["gather_elements"].instantiate(operands, {"axis": 0}).program
     derived = adjoint(program, ["x"], ["y"]).program
     assert [s.into for s in derived.statements if s.into] == ["sum"]
-    settled = scatters.settle_scatters(derived)
+    settled = scatters.make_scatters_deterministic(derived)
     assert program_costs(settled).flops < 60 * 2 * (rows + picks)
 
 

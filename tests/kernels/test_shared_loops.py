@@ -12,8 +12,8 @@ from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.rows.shared_loops import may_share
-from cuts.passes.schedule.legal_points import features_of
+from cuts.passes.lowering.rows.shared_loops import shareable_loops
+from cuts.passes.schedule.schedule_geometry import features_of
 
 from ..needs import needs_opencl
 from ..search_space.groups import at, f32, write
@@ -47,7 +47,7 @@ def points(group: FusedGroup) -> Schedule:
 
 def test_independent_sums_share_a_loop() -> None:
     group = sums()
-    assert may_share(group.segments[0]) == (False, True, False)
+    assert shareable_loops(group.segments[0]) == (False, True, False)
     kernel = lower(group, points(group), {}, H200)
     assert sum(isinstance(item, Loop) for item in kernel.items) == 3  # two of sums, one of the output
     loaded = features_of(group, points(group), H200).segments[0].loads

@@ -100,7 +100,7 @@ def test_staged_tiles_hold_what_was_counted(dtype: DType, dialect: str) -> None:
     group = product_of(dtype, 64, 48, 40)
     space = make_space(group, GPU)
     buffers = 0
-    for structure in space.structures:
+    for structure in space.templates:
         for schedule in legal_points(space, structure, 3, 12):
             buffers += check_layout(extract(lower(group, schedule, {}, GPU)), dialect)
     assert buffers
@@ -113,7 +113,7 @@ def test_scratch_of_lanes_holds_what_was_counted(dtype: DType, dialect: str) -> 
     value = make.node("reduce_max", make.input(3, 515, dtype=dtype), axes=(1,))
     group = whole(make.programs(), value)
     space = make_space(group, GPU)
-    for structure in space.structures:
+    for structure in space.templates:
         for schedule in legal_points(space, structure, 3, 12):
             check_layout(extract(lower(group, schedule, {}, GPU)), dialect)
 
@@ -127,7 +127,7 @@ def test_tensor_shared_by_segments_holds_counted_elements(dtype: DType, dialect:
     group = halves(make, first, 1, last)
     assert isinstance(group, FusedGroup)
     space = make_space(group, GPU)
-    for structure in space.structures:
+    for structure in space.templates:
         for schedule in legal_points(space, structure, 3, 8):
             assert check_layout(extract(lower(group, schedule, {}, GPU)), dialect)
 
@@ -137,7 +137,7 @@ def test_tensor_shared_by_segments_holds_counted_elements(dtype: DType, dialect:
 def test_machine_without_asynchronous_copies_gets_none(dtype: DType) -> None:
     target = find_target("cuda:rtx2080")
     group = product_of(dtype, 64, 48, 40)
-    structures = [s for s in make_space(group, target).structures if any(p.stages_any for p in s.segments)]
+    structures = [s for s in make_space(group, target).templates if any(p.stages_any for p in s.segments)]
     points = [p for s in structures for p in legal_points(make_space(group, target), s, 3, 6)]
     ringed = [p for p in points if p.segments[0].reductions[0].stages > 1]
     assert ringed

@@ -12,8 +12,8 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
-from cuts.passes.lowering import check_barriers, extract, lower, passed_pitches
-from cuts.passes.lowering.fetch import rows_apart, steps_apart
+from cuts.passes.lowering import check_barriers, extract, lower, shared_pitches
+from cuts.passes.lowering.fetch import has_constant_strides, whole_row_fetch
 from cuts.passes.schedule import check_schedule, features_of
 
 from ..needs import needs_opencl
@@ -40,11 +40,11 @@ group {
     output "u"[0, c, h, w] = max(t[0, c, h, w] + "b"[c], 0.5)
   }
   segment (d, i, j) {
-    reduce z = sum over (r, s) of "v"[r, s, d] * "u"[0, d, i + r - 1, j + s - 1 if 0 <= i + r - 1 < 14, 0 <= j + s - 1 < 14 else 0]
-    output "y"[0, d, i, j] = max(z[d, i, j] + "e"[d], 0.0)
+    reduce z = sum over (r, s) of "v"[r, s, d] * "u"[0, d, i + r - 1, j + s - 1 if 0 <= i + r - 1 < 14, 0 <= j + s - 1 <
+    14 else 0] output "y"[0, d, i, j] = max(z[d, i, j] + "e"[d], 0.0)
   }
 }
-"""  # noqa: E501 - one statement a line
+"""
 
 
 def group() -> FusedGroup:
@@ -107,15 +107,15 @@ def test_results_find_what_they_take_in_registers() -> None:
 
 @pytest.mark.parametrize(("rows", "columns", "plane"), [(4, 8, 60), (2, 14, 68), (2, 8, 44)])
 def test_planes_lie_odd_multiples_of_16_bytes(rows: int, columns: int, plane: int) -> None:
-    pitches, elements = passed_pitches(group(), "u", (1, 16, rows + 2, columns + 2))
+    pitches, elements = shared_pitches(group(), "u", (1, 16, rows + 2, columns + 2))
     assert pitches == (16 * plane, plane, columns + 2, 1) and elements == 16 * plane and plane // 4 % 2
 
 
 def test_rows_are_taken_where_threads_would_divide() -> None:
-    assert rows_apart((64, 6, 10), 64) == (1, 1)
-    assert rows_apart((64, 9, 9), 224) is None, "162 of 224 threads are too few"
-    assert rows_apart((64, 3, 16), 48) is None and steps_apart((64, 3, 16), 48)
-    assert rows_apart((2, 6, 10), 128) is None, "threads take one element each"
+    assert whole_row_fetch((64, 6, 10), 64) == (1, 1)
+    assert whole_row_fetch((64, 9, 9), 224) is None, "162 of 224 threads are too few"
+    assert whole_row_fetch((64, 3, 16), 48) is None and has_constant_strides((64, 3, 16), 48)
+    assert whole_row_fetch((2, 6, 10), 128) is None, "threads take one element each"
 
 
 def test_the_model_counts_fetches_that_divide() -> None:

@@ -15,9 +15,9 @@ from cuts.ir.kernel import phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
-from cuts.passes.lowering import LARGEST, extract, lower
-from cuts.passes.model.places import place_of
-from cuts.passes.schedule.legal_points import geometry_of
+from cuts.passes.lowering import MAX_WINDOW_ELEMENTS, extract, lower
+from cuts.passes.model.evaluation_sites import evaluation_site
+from cuts.passes.schedule.schedule_geometry import geometry_of
 
 from ..needs import needs_opencl
 from .cases import builder, whole
@@ -45,12 +45,12 @@ def test_each_element_is_loaded_once_in_registers(
     loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))
     schedule = Schedule((SegmentSchedule(dims, (loops,)),))
     high, wide = (stride * (n - 1) + taps for n in (rows, columns))
-    each = taps * rows * (wide if rows * wide <= LARGEST else taps * columns)
-    expected = high * wide if high * wide <= LARGEST else each
+    each = taps * rows * (wide if rows * wide <= MAX_WINDOW_ELEMENTS else taps * columns)
+    expected = high * wide if high * wide <= MAX_WINDOW_ELEMENTS else each
     assert loads(group, schedule, image) == expected
     (geometry,) = geometry_of(group, schedule)
     (read,) = (r for r in reads(segment.reductions[0].body) if r.tensor == image)
-    assert place_of(geometry, range(2)).loads(read, group.tensors[image].shape) == expected
+    assert evaluation_site(geometry, range(2)).loads(read, group.tensors[image].shape) == expected
 
 
 def loads(group: FusedGroup, schedule: Schedule, tensor: str) -> int:

@@ -23,11 +23,11 @@ import numpy as np
 from attrs import asdict, define, field
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
-from cuts.latency.dataset import Profile, Samples, load_profile, trained_on
+from cuts.latency.dataset import Profile, Samples, load_profile, training_samples
 from cuts.latency.layer_model import LayerModel, Options, ablations, unseen
 from cuts.latency.metrics import Score, score
-from cuts.latency.models import fitted_gap, predict_layers
-from cuts.latency.networks import KNOWN, load_networks
+from cuts.latency.models import fit_gap, predict_layers
+from cuts.latency.networks import GAP_NETWORKS, load_networks
 from cuts.latency.predictor import PRECISIONS, STATES, predictor
 
 HEADER = f"{'':52}{'rows':>6}  {'<10 %':>6}   {'<5 %':>6}      {'RMSE':>6}     {'median':>6}   {'p90':>6}"
@@ -59,7 +59,7 @@ class LatencyReport:
 def layers(profile: Profile, precision: str, quick: bool, report: LatencyReport) -> None:
     """Score layers of cases without training at their input channels."""
     samples = profile.convolutions(precision)
-    train, test = trained_on(samples), samples.of("held")
+    train, test = training_samples(samples), samples.of("held")
     print(f"\n{precision}: {len(train)} layers train, cold cache\n{HEADER}")
     for name, options in ablations(Options()).items():
         begin = time.monotonic()
@@ -131,7 +131,7 @@ def timed(profile: Profile, precision: str, report: LatencyReport) -> None:
     same = np.mean(samples.choices[both] == chosen.choices)
     print(f"{precision}: timed choice, {len(chosen)} layers: the same kernels in {100 * same:.0f} %, "
           f"{np.exp(np.log(ratio).mean()):.2f} times as fast (geometric mean), at most {ratio.max():.1f}")  # fmt: skip
-    model = LayerModel(Options(select="argmin", correct=False)).fit(trained_on(samples), "cold", profile.kernels)
+    model = LayerModel(Options(select="argmin", correct=False)).fit(training_samples(samples), "cold", profile.kernels)
     us, kernels, _ = model.predict(chosen.layers)
     print(f"    the argmin names the timed kernels in {100 * np.mean(kernels == chosen.choices):.0f} %")
     report.show(precision, "    the argmin's time against the timed choice", score(us, chosen.cold))
@@ -144,7 +144,7 @@ def whole_cases(profile: Profile, precision: str, report: LatencyReport, turns: 
     predicted, measured = [], []
     for turn in range(turns):
         out = np.isin(samples.cases, cases[turn::turns])
-        model = LayerModel(Options()).fit(trained_on(samples.where(~out)), "cold", profile.kernels)
+        model = LayerModel(Options()).fit(training_samples(samples.where(~out)), "cold", profile.kernels)
         test = samples.where(out).of("held")
         predicted.append(model.predict(test.layers)[0])
         measured.append(test.cold)
@@ -154,21 +154,21 @@ def whole_cases(profile: Profile, precision: str, report: LatencyReport, turns: 
 def networks(profile: Profile, precision: str, report: LatencyReport) -> None:
     """Compare whole networks with the measured recorded graph."""
     measured = [each for each in load_networks(profile.name) if each.precision == precision]
-    gap = fitted_gap(measured)
-    print(f"\n{precision}: networks, {gap:.2f} us between kernels (fitted on {', '.join(KNOWN)})")
+    gap = fit_gap(measured)
+    print(f"\n{precision}: networks, {gap:.2f} us between kernels (fitted on {', '.join(GAP_NETWORKS)})")
     for batch in sorted({each.batch for each in measured}, reverse=True):
         good = []
         for each in (each for each in measured if each.batch == batch):
             found = predict_layers(each.layers, predictor(profile.name, precision, "warm"), gap)
             error = found.us / each.whole - 1
-            mark = " (its sweeps train the model)" if each.name in KNOWN else ""
+            mark = " (its sweeps train the model)" if each.name in GAP_NETWORKS else ""
             print(
                 f"{each.name:<18} batch {batch:<3} measured {each.whole * 1e-3:7.3f} ms  "
                 f"predicted {found.us * 1e-3:7.3f} ms  {100 * error:+6.1f} %{mark}"
             )
             ours = {"measured": each.whole * 1e-3, "predicted": found.us * 1e-3, "off": error}
             report.add(precision, f"networks, batch {batch}", each.name, ours)
-            good += [] if each.name in KNOWN else [abs(error) <= 0.1]
+            good += [] if each.name in GAP_NETWORKS else [abs(error) <= 0.1]
         print(f"batch {batch}: {sum(good)} of {len(good)} within 10 %", flush=True)
 
 
@@ -176,7 +176,7 @@ def intervals(profile: Profile, path: Path) -> None:
     """Write how far off predictions of unseen samples are."""
     found = {}
     for precision in PRECISIONS:
-        parts = {"dense": trained_on(profile.convolutions(precision)), "linear": profile.products(precision)}
+        parts = {"dense": training_samples(profile.convolutions(precision)), "linear": profile.products(precision)}
         for name, samples in {**parts, "depthwise": profile.convolutions("fp32", depthwise=True)}.items():
             for state in STATES:
                 test, us, confidence = unseen(samples, state, profile.kernels, Options())

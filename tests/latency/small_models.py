@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
-from cuts.latency.dataset import Samples, trained_on
+from cuts.latency.dataset import Samples, training_samples
 from cuts.latency.layer_model import Options
 from cuts.latency.predictor import predictor
 from cuts.tests.amounts import NIGHTLY
@@ -27,7 +27,7 @@ def small_models() -> Iterator[None]:
         else:
             with (
                 patch("cuts.latency.predictor.Options", lambda: SMALL_OPTIONS),
-                patch("cuts.latency.predictor.trained_on", lambda samples: every_nth(trained_on(samples))),
+                patch("cuts.latency.predictor.trained_on", lambda samples: every_nth(training_samples(samples))),
             ):
                 yield
     predictor.cache_clear()

@@ -13,9 +13,9 @@ pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn"
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Samples
-from cuts.latency.kept import kept
 from cuts.latency.layer_model import Correction, LayerModel, Options, _agreed, ablations, unseen
 from cuts.latency.metrics import score
+from cuts.latency.model_cache import cached_fit
 from cuts.latency.trees import Trees
 from cuts.tests.latency.simulator import KERNELS, choice, layers, profile
 
@@ -112,7 +112,7 @@ def test_a_model_that_was_kept_is_the_model(
         return fitted.state()
 
     def same() -> bool:
-        found = LayerModel.of_state(FEW, kept(("digest", "made up"), fit)).predict(others)
+        found = LayerModel.of_state(FEW, cached_fit(("digest", "made up"), fit)).predict(others)
         return all((one == other).all() for one, other in zip(found, fitted.predict(others), strict=True))
 
     assert same() and len(asked) == 1
@@ -120,7 +120,7 @@ def test_a_model_that_was_kept_is_the_model(
     (entry,) = (tmp_path / "cache" / "latency").iterdir()
     entry.write_bytes(entry.read_bytes()[:-100])  # cut short
     assert same() and len(asked) == 2
-    kept(("other data", "made up"), fit)
+    cached_fit(("other data", "made up"), fit)
     assert len(asked) == 3
 
 

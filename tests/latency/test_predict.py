@@ -17,7 +17,7 @@ from cuts.ir import UsageError
 
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
 from cuts import latency
-from cuts.latency.dataset import load_profile, trained_on
+from cuts.latency.dataset import load_profile, training_samples
 from cuts.latency.metrics import score
 from cuts.latency.own_kernels import read_own, unseen_own
 from cuts.latency.own_plans import read_plans, unseen_plans
@@ -52,7 +52,7 @@ def test_a_small_model_predicts_most_held_out_layers() -> None:
 def test_layers_that_are_scored_were_not_trained_on() -> None:
     for precision in ("fp32", "tf32"):
         samples = load_profile("h200").convolutions(precision)
-        train, test = trained_on(samples), samples.of("held", "sweep")
+        train, test = training_samples(samples), samples.of("held", "sweep")
         sweeps = {(case, row[1]) for case, row in zip(train.cases, train.layers.table, strict=True) if case != "any"}
         assert not sweeps & {(case, row[1]) for case, row in zip(test.cases, test.layers.table, strict=True)}
 
@@ -250,9 +250,7 @@ def test_timed_plans_of_other_networks_predict_plans() -> None:
     assert all(abs(predicted / measured - 1) < 0.1 for measured, predicted in found)
 
 
-def test_predictions_of_models_use_the_unmeasured_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_of_models_use_the_unmeasured_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path / "small.onnx")
     assert main(["predict", str(tmp_path / "small.onnx"), "--kernels", "cuts", "--json"]) == 0
     values = json.loads(capsys.readouterr().out)

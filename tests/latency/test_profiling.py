@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cuts.latency.networks import KNOWN
+from cuts.latency.networks import GAP_NETWORKS
 from cuts.latency.profiling import profile, tables, trace
 from cuts.latency.profiling import tasks as layer_tasks
 from cuts.latency.profiling.networks import UNKNOWN
-from cuts.latency.profiling.tasks import SETS, TRAINED, Chunk, LayerTask
+from cuts.latency.profiling.tasks import SETS, TRAINING_CHANNELS, Chunk, LayerTask
 from cuts.latency.profiling.trace import KernelDigests, TracedKernel, TraceError, calls_of, kernels_of, summary
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.models import torchvision_models
@@ -106,8 +106,8 @@ def test_digests_identify_kernels_and_are_written_once() -> None:
 
 def test_evaluation_and_training_have_distinct_input_channels() -> None:
     trained = {task.shape[1] for task in layer_tasks.edges()}
-    assert trained <= set(TRAINED)
-    assert not trained & {task.shape[1] for task in (*layer_tasks.held(), *layer_tasks.sweep())}
+    assert trained <= set(TRAINING_CHANNELS)
+    assert not trained & {task.shape[1] for task in (*layer_tasks.held_out(), *layer_tasks.sweep())}
 
 
 def test_tasks_are_reasonable_and_unique() -> None:
@@ -120,7 +120,7 @@ def test_chunks_are_reproducible_and_complete() -> None:
     first = layer_tasks.chunks(["held", "pointwise"])
     assert first == layer_tasks.chunks(["held", "pointwise"])
     held = [task.precision for chunk in first for task in chunk.tasks if task.kind == "held"]
-    assert held.count("fp32") == held.count("tf32") == len(list(layer_tasks.held()))
+    assert held.count("fp32") == held.count("tf32") == len(list(layer_tasks.held_out()))
     assert all(task.precision == chunk.precision for chunk in first for task in chunk.tasks)
 
 
@@ -130,7 +130,7 @@ def test_keys_make_ordered_chunks_with_alternating_precisions() -> None:
         for precision, count in (("fp32", 4), ("tf32", 8))
         for c in range(1, count + 1)
     ]
-    found = layer_tasks.listed([task.key for task in tasks], 2)
+    found = layer_tasks.listed_chunks([task.key for task in tasks], 2)
     assert [chunk.precision for chunk in found] == ["fp32", "tf32", "tf32", "fp32", "tf32", "tf32"]
     assert [chunk.number for chunk in found] == list(range(6))
     assert [task for precision in ("fp32", "tf32") for c in found if c.precision == precision for task in c.tasks] == (
@@ -141,7 +141,7 @@ def test_keys_make_ordered_chunks_with_alternating_precisions() -> None:
 def test_later_measurements_replace_layers_of_data_sets() -> None:
     old = [("edges", "r2", "conv2d", "fp32", "1x2", "0", 1.0), ("held", "r2", "conv2d", "fp32", "1x2", "0", 2.0)]
     new = [("edges", "r2", "conv2d", "fp32", "1x2", "1", 3.0), ("edges", "r2", "conv2d", "tf32", "1x2", "1", 4.0)]
-    assert [row[-1] for row in tables.merged(old, new)] == [3.0, 2.0, 4.0]
+    assert [row[-1] for row in tables.merge_rows(old, new)] == [3.0, 2.0, 4.0]
     numbers = tables.Numbers([(0, "a"), (1, "b")])
     assert [numbers[name] for name in "cab"] == [2, 0, 1]
 
@@ -207,15 +207,13 @@ def test_networks_are_measured_layer_by_layer(
 
 def test_evaluation_networks_are_not_trained_on() -> None:
     assert len(UNKNOWN) == 10
-    assert not set(KNOWN) & set(UNKNOWN)
+    assert not set(GAP_NETWORKS) & set(UNKNOWN)
 
 
-def test_a_truncated_file_is_read_to_its_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_truncated_file_is_read_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "layers.jsonl"
     path.write_text('{"chunk":0,"seconds":1}\n{"chu', encoding="utf-8")
-    assert list(profile.finished(path)) == [{"chunk": 0, "seconds": 1}]
+    assert list(profile.finished_rows(path)) == [{"chunk": 0, "seconds": 1}]
     assert "cut short" in capsys.readouterr().err
     assert not list(trace.kernels_of([]))
 
@@ -231,10 +229,10 @@ def test_a_profiler_with_wrong_records_is_detected(bench: profile.LayerBench) ->
 def test_runs_of_one_kernel_become_one_row(bench: profile.LayerBench) -> None:
     with torch.no_grad():
         profile.measure_layers(bench, [Chunk(0, "fp32", tuple(small_tasks()[:2]))], "layers.jsonl")
-    records = list(profile.finished(bench.folder / "layers.jsonl"))
+    records = list(profile.finished_rows(bench.folder / "layers.jsonl"))
     rows = tables.layer_rows(records, tables.Numbers())
     assert [row[:4] for row in rows] == [("held", "r2", "conv2d", "fp32"), ("other", "linear", "linear", "fp32")]
     twice = {**records[-2], "kernels": records[-2]["kernels"] * 2}
     for state in ("cold", "warm"):
         twice[state] = {**twice[state], "each": [1.5, 2.5]}
-    assert tables.collapsed(twice) == [(twice["kernels"][0], 2, 4.0, 4.0)]
+    assert tables.collapse_kernels(twice) == [(twice["kernels"][0], 2, 4.0, 4.0)]

@@ -12,7 +12,7 @@ from cuts import build, load
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.index import as_index
 from cuts.ir.precision import PRECISIONS
@@ -21,7 +21,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import Partitioner
@@ -291,7 +291,7 @@ def check(made: Graph, mode: Any, math: str = "", target: Target = GPU) -> None:
     programs = laid_out(made, math, target)
     verify_programs(programs)
     views = find_views(programs)
-    groups = partition(Partitioner(Workshop(views, Policy()), Roofline(GPU)), mode)
+    groups = partition(Partitioner(GroupBuilder(views, Policy()), Roofline(GPU)), mode)
     arrays = random_inputs(made)
     constants = {n: a.astype(np.float64) for n, a in programs.graph.constants.items()}
     found = run_groups(groups, views, {**arrays, **constants})
@@ -342,9 +342,7 @@ BATCHES = [("fp16", 2), ("bf16", 1), ("tf32", 2), ("fp32", 4), ("fp16", 1), ("bf
 
 @needs_opencl
 @pytest.mark.parametrize(("policy", "batch"), BATCHES if NIGHTLY else BATCHES[:4])
-def test_a_reopened_plan_equals_the_reference(
-    policy: Any, batch: int, tmp_path: Any
-) -> None:
+def test_a_reopened_plan_equals_the_reference(policy: Any, batch: int, tmp_path: Any) -> None:
     made = chain(size=9, batch=batch, kind=DType.F32)
     plan = build(evolve(made, outputs=("e", "y")), opencl(policy), precision=policy)
     stored = PRECISIONS[policy].stored

@@ -88,4 +88,4 @@ def test_batch_dims_differ_from_dims_of_a_factor() -> None:
     assert {d for tensor, d in found if tensor in ("t", "p")} == {0} and not any(tensor == "x" for tensor, _ in found)
     alike = tuple(frozenset({("t", d), ("p", d)}) for d in (0, 1))
     part = Component(frozenset("tp"), (), alike)
-    assert part.in_parallel().alike == alike and part.in_parallel(found).alike == alike[1:]
+    assert part.in_parallel().matching_dims == alike and part.in_parallel(found).matching_dims == alike[1:]

@@ -17,7 +17,7 @@ from cuts.ops import Registry
 from cuts.ops.language import assignment
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.fusion.groups import GroupBuilder
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
@@ -40,7 +40,7 @@ def _packed(make, weight: str, target: Target = WITHOUT):  # type: ignore[no-unt
     graph = Graph("case", inputs, (make.nodes[-1].outputs[0],), dict(make.types), tuple(make.nodes), {weight: array})
     programs = build_programs(graph, Registry.builtin())
     packed = pack_constants(programs, target)
-    groups = [Workshop(find_views(p), Policy()).single(p.units[-1].name) for p in (programs, packed)]
+    groups = [GroupBuilder(find_views(p), Policy()).single(p.units[-1].name) for p in (programs, packed)]
     return *groups, find_views(packed), packed.graph
 
 
@@ -51,7 +51,8 @@ def _packed(make, weight: str, target: Target = WITHOUT):  # type: ignore[no-unt
         ((1, 6, 9, 9), (8, 3, 3, 3), {"groups": 2}, (3, 3, 3, 8)),
     ],
 )
-def test_filters_are_stored_with_output_channels_innermost(shape, weights, attributes, stored) -> None:  # type: ignore[no-untyped-def]
+# type: ignore[no-untyped-def]
+def test_filters_are_stored_with_output_channels_innermost(shape, weights, attributes, stored) -> None:
     make = builder()
     x, w = make.input(*shape), make.input(*weights)
     make.node("conv", x, w, **attributes)
@@ -120,7 +121,7 @@ def test_weights_of_loops_are_packed_for_iterations() -> None:
 def _computes(graph: Graph, programs: Programs, given: Mapping[str, Any]) -> None:
     """Hold the groups of programs to the reference."""
     views = find_views(programs)
-    groups = partition(Partitioner(Workshop(views, Policy()), Roofline(WITHOUT)), "mixed")
+    groups = partition(Partitioner(GroupBuilder(views, Policy()), Roofline(WITHOUT)), "mixed")
     found = run_groups(groups, views, {**programs.graph.constants, **given})
     for name, expected in evaluate_graph(graph, Registry.builtin(), given).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-6)

@@ -9,8 +9,8 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
 from cuts.passes.layout.accesses import find_aliases
-from cuts.passes.layout.fixed import fixed_tensors
-from cuts.passes.layout.runs import find_runs, turn_runs
+from cuts.passes.layout.dim_runs import find_runs, rotate_runs
+from cuts.passes.layout.fixed_layouts import fixed_tensors
 from cuts.passes.verify import verify_programs
 
 from ..fusion.build import REGISTRY, graph, op
@@ -85,7 +85,7 @@ def test_a_lone_algorithm_has_its_network_layout() -> None:
 
 def test_turning_all_runs_keeps_programs_whole() -> None:
     programs = build_programs(tiled(), REGISTRY)
-    verify_programs(turn_runs(programs, tuple(find_runs(programs, fixed_tensors(programs, find_aliases(programs))))))
+    verify_programs(rotate_runs(programs, tuple(find_runs(programs, fixed_tensors(programs, find_aliases(programs))))))
 
 
 def test_without_a_choice_nothing_changes() -> None:

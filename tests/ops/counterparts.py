@@ -99,7 +99,7 @@ PENDING: dict[str, str] = {}
 SINGLE = frozenset(("shrink", "thresholded_relu", "rotary"))
 
 
-def needed(op: str) -> str:
+def missing_requirement(op: str) -> str:
     """Return the reason against calling a counterpart; empty without one."""
     if op in ("deform_conv", "roi_align") and torchvision is None:
         return "torchvision is not installed"
@@ -180,7 +180,7 @@ def _finite_scores(arrays: dict[str, Array], attributes: Attributes) -> None:
 
 
 #: Changes that make operands of any values ones that the counterpart has a meaning for.
-PREPARED: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
+PREPARATIONS: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
     **dict.fromkeys(("nll_loss", "cross_entropy"), _classes), "bce_loss": _probabilities("x", "target"),
     "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _counted,
     "sgd": _positive("rate"), "sgd_momentum": _positive("rate"), "quantize": _positive("scale"),

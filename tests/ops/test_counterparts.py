@@ -22,7 +22,17 @@ from cuts.tests.operations import i64, uses
 from ..fuzz.sweep.judging import near
 from ..fuzz.sweep.samples import Sample, Slot, draw, slots
 from ..fuzz.sweep.values import KINDS, adds_up, conversions, operands, transforms
-from .counterparts import COUNTERPARTS, DEPARTURES, PENDING, PREPARED, SINGLE, WITHOUT, Array, needed, opinion
+from .counterparts import (
+    COUNTERPARTS,
+    DEPARTURES,
+    PENDING,
+    PREPARATIONS,
+    SINGLE,
+    WITHOUT,
+    Array,
+    missing_requirement,
+    opinion,
+)
 
 REGISTRY = Registry.builtin()
 #: Kinds of values: those of the sweep, and rows that are masked whole.
@@ -113,7 +123,7 @@ def values_of(case: Case) -> dict[str, Array]:
     found = operands(instance.program, types, zlib.crc32(case.sample.text.encode()), number)
     if case.values == "masked" and not conversions(instance.program) and not transforms(instance.program):
         _mask_rows(found, int(instance.attributes.get("axis") or 0) if "axis" in instance.attributes else -1)
-    if prepare := PREPARED.get(case.sample.op):
+    if prepare := PREPARATIONS.get(case.sample.op):
         prepare(found, instance.attributes)
     return found
 
@@ -172,7 +182,7 @@ def test_every_operation_has_a_counterpart_or_a_reason() -> None:
 
 @pytest.mark.parametrize("op", sorted(COUNTERPARTS))
 def test_reference_agrees_with_the_counterpart(op: str) -> None:
-    if reason := needed(op):
+    if reason := missing_requirement(op):
         pytest.skip(reason)
     cases = list(cases_of(op))
     faults = [

@@ -13,13 +13,13 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.orders import mark_orders
+from cuts.passes.fusion.sorts import mark_sorts
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings
@@ -37,7 +37,7 @@ def comparisons(program: Program) -> int:
 
     It is zero for sorted ranks, and the steps of a network for these rows.
     """
-    found = mark_orders(program)
+    found = mark_sorts(program)
     sorts = [s for s in found.statements if s.along is not None]
     others = [s for s in found.statements if s.along is None and not (sorts and s.target in ("before", "near"))]
     steps = sum(
@@ -56,9 +56,7 @@ def wanted(draw: Any) -> tuple[int, dict[str, Any], DType]:
 
 @settings(max_examples=examples(60, 1500), deadline=None)
 @given(wanted(), st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_elements_come_in_stable_order(
-    case: tuple[int, dict[str, Any], DType], seed: int, kinds: int
-) -> None:
+def test_elements_come_in_stable_order(case: tuple[int, dict[str, Any], DType], seed: int, kinds: int) -> None:
     n, attributes, dtype = case
     rng = np.random.default_rng(seed)
     x = rng.integers(0, kinds, (2, n)).astype(np.float64)

@@ -8,10 +8,10 @@ from cuts.ir import Program, parse_ir, print_ir, runs, verify_program
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate
+from cuts.ops.gradient.copy_propagation import propagate_copies
 from cuts.ops.gradient.gradients import Gradients
-from cuts.ops.gradient.past_copies import without_copies
 from cuts.ops.language import assignment
-from cuts.ops.language.unroll import unrolled
+from cuts.ops.language.unroll import unroll_loops
 from hypothesis import given, settings
 
 from .recurrences import Recurrence, recurrences
@@ -55,7 +55,7 @@ def test_a_loop_computes_what_its_turns_do(case: Recurrence) -> None:
 @given(recurrences())
 def test_a_loop_written_out_again_computes_the_same(case: Recurrence) -> None:
     loop = program(case, 0)
-    again = verify_program(unrolled(loop))
+    again = verify_program(unroll_loops(loop))
     assert not any(s.step for s in again.statements)
     expected = results(loop)
     for name, values in results(again).items():
@@ -78,7 +78,7 @@ def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.n
         patch.setattr(assignment, "SHORT", short)
         instance = registry["t"].instantiate(case.types, {})
         gradients = Gradients(registry)
-        kept = gradients.keeping(instance, ["x", "r"], ["y", "z"], ["y", "z"]) if keep else None
+        kept = gradients.with_saved_results(instance, ["x", "r"], ["y", "z"], ["y", "z"]) if keep else None
         steps = gradients.steps(instance, ["x", "r"], ["y", "z"]) if kept is None else (kept[0], *kept[1])
         values = drawn(instance.program)
         values |= evaluate(instance.program, values)
@@ -123,7 +123,7 @@ def test_the_forward_loop_runs_once_with_stored_states(op: str, gates: int) -> N
     registry = Registry.builtin()
     instance = registry[op].instantiate([TensorType(DType.F32, shape) for shape in shapes], {})
     gradients = Gradients(registry)
-    kept = gradients.keeping(instance, ["x", "w", "r"], ["y", "last"], ["y", "last"])
+    kept = gradients.with_saved_results(instance, ["x", "w", "r"], ["y", "last"], ["y", "last"])
     assert kept is not None
     forward, (step,) = kept
     assert forward.outputs[:2] == ("y", "last")
@@ -149,7 +149,7 @@ def test_a_copied_state_is_stored_once() -> None:
       y[n] = h[S][n]
     }"""
     found = Registry.builtin().extend(Source("op.cuts", text))["t"].instantiate(TYPES, {}).program
-    made = verify_program(without_copies(found))
+    made = verify_program(propagate_copies(found))
     assert "u" in found.tensors and "u" not in made.tensors
     assert len(made.statements) == len(found.statements) - 1
     np.testing.assert_array_equal(results(made)["y"], results(found)["y"])

@@ -330,7 +330,7 @@ def test_every_step_can_be_moved() -> None:
         seen.append(fn)
         return values * 2 if fn == "sqrt" else values
 
-    found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, moved=moved)["y"]
+    found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, perturb=moved)["y"]
     np.testing.assert_allclose(found, 2 * 3**0.5)
     assert {"sqrt", "add"} <= set(seen)
 

@@ -10,7 +10,7 @@ from itertools import product
 
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.compiled import Step, Turns
+from cuts.ir.compiled_graph import RepeatedSteps, Step
 from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import place_buffers
@@ -49,9 +49,9 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @st.composite
-def _loops(draw: st.DrawFn, count: int) -> tuple[Turns, ...]:
+def _loops(draw: st.DrawFn, count: int) -> tuple[RepeatedSteps, ...]:
     marks = sorted(draw(st.sets(st.integers(0, count), max_size=4)))
-    return tuple(Turns(*pair, draw(st.integers(1, 3))) for pair in zip(marks[::2], marks[1::2], strict=False))
+    return tuple(RepeatedSteps(*pair, draw(st.integers(1, 3))) for pair in zip(marks[::2], marks[1::2], strict=False))
 
 
 @st.composite
@@ -91,7 +91,7 @@ def bytes_of(plan: Plan, tensor: str, turn: int = 0) -> list[tuple[str, int]]:
     return found
 
 
-def touched(plan: Plan, step: int, turn: int) -> list[tuple[bool, list[tuple[str, int]]]]:
+def touched_bytes(plan: Plan, step: int, turn: int) -> list[tuple[bool, list[tuple[str, int]]]]:
     """Return the bytes of each argument, and whether it is written."""
     arguments = plan.kernels[plan.steps[step].kernel].arguments
     names = plan.steps[step].tensors
@@ -109,7 +109,7 @@ def outcome(plan: Plan, order: Sequence[int], begins: Mapping[str, int], known: 
     for tensor in plan.inputs:
         memory |= {begins[b] + n: hash((b, n)) for b, n in bytes_of(plan, tensor)}
     for number in order:
-        each = touched(plan, *launches[number])
+        each = touched_bytes(plan, *launches[number])
         read = [memory.get(begins[b] + n, 0) for _, places in each for b, n in places if (b, n) in known[number]]
         value = hash((number, tuple(read)))
         for place, (written, places) in enumerate(each):
@@ -128,6 +128,6 @@ def known_bytes(plan: Plan) -> dict[int, set[object]]:
     found: dict[int, set[object]] = {}
     for number, launch in enumerate(plan.launches()):
         found[number] = set(known)
-        known |= {place for written, places in touched(plan, *launch) if written for place in places}
+        known |= {place for written, places in touched_bytes(plan, *launch) if written for place in places}
     found[plan.launch_count] = known
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from cuts.backends.devices import find_target
-from cuts.ir.compiled import CompiledGraph, Step
+from cuts.ir.compiled_graph import CompiledGraph, Step
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.types import DType, TensorType
@@ -95,7 +95,7 @@ def example_plan(dialect: str = "opencl", x: str = "x", y: str = "y") -> Plan:
     )
 
 
-def expected(x: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+def expected_outputs(x: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Return the outputs of the example."""
     weights = example()[1].constants["w"]
     left = 2 * (x + 3 * np.asarray(weights))

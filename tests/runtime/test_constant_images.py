@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends import find_target, open_chains
+from cuts.backends import find_target, open_sequence_launcher
 from cuts.ir import BackendError
-from cuts.runtime import ConstantImages, InPlaceSession, Plan, constant_images, layout_of, without_elements
+from cuts.runtime import ConstantImages, ExternalSession, Plan, constant_images, layout_of, without_elements
 from cuts.tests.needs import needs_opencl
 
-from .handmade import example_plan, expected, random_x
-from .test_in_place import Arena
+from .handmade import example_plan, expected_outputs, random_x
+from .test_external_buffers import Arena
 
 
 class SharedArena(Arena):
@@ -41,13 +41,13 @@ def _small_constants(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(plan: Plan, arena: SharedArena, x: Any, images: ConstantImages | None = None, held: Any = ()) -> Any:
     """Return the first output of a plan whose constants are shared."""
-    chains = open_chains(find_target("opencl"))
+    chains = open_sequence_launcher(find_target("opencl"))
     if chains is None:
         pytest.skip("PoCL's kernels run on the host's memory")
-    session = InPlaceSession(plan, chains, held, arena.new, arena.share, images)
+    session = ExternalSession(plan, chains, held, arena.new, arena.share, images)
     layout, given = session.layout, arena.new(x.nbytes, x)
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
-    fixed = session.fixed([given] if held else [])
+    fixed = session.fixed_addresses([given] if held else [])
     session.launch(fixed, [*(() if held else (given,)), *made], 0)
     outlet = layout.outlets[0]
     block = [*fixed, *(() if held else (given,)), *made][outlet.block]
@@ -62,12 +62,12 @@ def run(plan: Plan, arena: SharedArena, x: Any, images: ConstantImages | None = 
 def test_equal_constants_have_one_block(held: tuple[str, ...]) -> None:
     arena, x, plan = SharedArena(), random_x(), example_plan()
     for _ in range(3):
-        assert np.allclose(run(plan, arena, x, held=held), expected(x)["y"], atol=1e-5)
+        assert np.allclose(run(plan, arena, x, held=held), expected_outputs(x)["y"], atol=1e-5)
     assert len(arena.known) == len(plan.constants) == 1
     other = evolve(plan, constants={name: 2 * array for name, array in plan.constants.items()})
-    assert not np.allclose(run(other, arena, x, held=held), expected(x)["y"], atol=1e-5)
+    assert not np.allclose(run(other, arena, x, held=held), expected_outputs(x)["y"], atol=1e-5)
     assert len(arena.known) == 2
-    assert np.allclose(run(plan, arena, x, held=held), expected(x)["y"], atol=1e-5)
+    assert np.allclose(run(plan, arena, x, held=held), expected_outputs(x)["y"], atol=1e-5)
 
 
 @needs_opencl
@@ -77,7 +77,7 @@ def test_released_constants_are_found_on_the_device() -> None:
     assert layout_of(empty, (), images.large) == layout_of(plan, (), images.large)
     run(empty, arena, x, images)
     images.release()
-    assert np.allclose(run(empty, arena, x, images), expected(x)["y"], atol=1e-5)
+    assert np.allclose(run(empty, arena, x, images), expected_outputs(x)["y"], atol=1e-5)
     with pytest.raises(BackendError, match="expected its elements on the device, found none"):
         run(empty, SharedArena(), x, images)
 

@@ -16,7 +16,7 @@ from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
 from cuts.runtime.verify import first_wrong_step
 from cuts.tests.needs import needs_opencl
-from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected, random_x
+from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_outputs_are_right_run_after_run(session: Session) -> None:
         x = random_x(seed)
         found = session.run({"x": x})
         assert list(found) == ["y", "left"]
-        for name, want in expected(x).items():
+        for name, want in expected_outputs(x).items():
             np.testing.assert_allclose(found[name], want, rtol=1e-6)
 
 
@@ -56,7 +56,7 @@ class Dlpack:
 )
 def test_inputs_of_every_kind(session: Session, wrap: Any) -> None:
     x = random_x()
-    np.testing.assert_allclose(session.run({"x": wrap(x)})["y"], expected(x)["y"], rtol=1e-6)
+    np.testing.assert_allclose(session.run({"x": wrap(x)})["y"], expected_outputs(x)["y"], rtol=1e-6)
 
 
 BAD_INPUTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -101,7 +101,7 @@ def test_outputs_on_the_device_belong_to_the_caller() -> None:
     session = Session(example_plan())
     runs = [session.run({"x": random_x(seed)}, on_device=True) for seed in range(3)]
     for seed, found in enumerate(runs):
-        np.testing.assert_allclose(values(found["y"]), expected(random_x(seed))["y"], rtol=1e-6)
+        np.testing.assert_allclose(values(found["y"]), expected_outputs(random_x(seed))["y"], rtol=1e-6)
     handles = {int(found["y"].pointer.buffer.handle.int_ptr) for found in runs}
     assert len(handles) == 3
     del runs, found
@@ -109,7 +109,7 @@ def test_outputs_on_the_device_belong_to_the_caller() -> None:
     assert {int(array.pointer.buffer.handle.int_ptr) for array in again} <= handles
     assert len({int(array.pointer.buffer.handle.int_ptr) for array in again}) == 2
     for seed, array in enumerate(again):
-        np.testing.assert_allclose(values(array), expected(random_x(seed))["y"], rtol=1e-6)
+        np.testing.assert_allclose(values(array), expected_outputs(random_x(seed))["y"], rtol=1e-6)
 
 
 @needs_opencl
@@ -141,7 +141,7 @@ def test_the_times_of_a_run_add_up(session: Session) -> None:
 @needs_opencl
 def test_trace_finds_the_first_wrong_kernel(session: Session) -> None:
     x = random_x()
-    right = expected(x)
+    right = expected_outputs(x)
     h = right["left"] / 2
     allowed = dict.fromkeys(("h", "left", "right", "y"), 1e-5)
     assert first_wrong_step(session, {"x": x}, {"h": h, "left": right["left"]}, allowed) == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuts.runtime.memory import ALIGNMENT, Lifetime, Placement, aligned, place_buffers
+from cuts.runtime.memory import ALIGNMENT, Lifetime, Placement, align_bytes, place_buffers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,15 +46,16 @@ def test_arena_is_between_busiest_step_and_sum(case: tuple[dict[int, int], dict[
     sizes, lifetimes = case
     _, arena = place_buffers(sizes, lifetimes)
     busiest = max(
-        (sum(aligned(sizes[k]) for k in sizes if lifetimes[k].overlaps(Lifetime(s, s))) for s in range(13)), default=0
+        (sum(align_bytes(sizes[k]) for k in sizes if lifetimes[k].overlaps(Lifetime(s, s))) for s in range(13)),
+        default=0,
     )
-    assert busiest <= arena <= sum(map(aligned, sizes.values()))
+    assert busiest <= arena <= sum(map(align_bytes, sizes.values()))
 
 
 def test_chain_of_equal_buffers_needs_two() -> None:
     sizes = dict.fromkeys("abcdef", 1000)
     lifetimes = {key: Lifetime(step, step + 1) for step, key in enumerate(sizes)}
-    assert place_buffers(sizes, lifetimes)[1] == 2 * aligned(1000)
+    assert place_buffers(sizes, lifetimes)[1] == 2 * align_bytes(1000)
 
 
 def test_best_fit_takes_the_tightest_gap() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.ir.checks import IndexCheck
-from cuts.ir.compiled import Step
+from cuts.ir.compiled_graph import Step
 from cuts.ir.errors import PlanError
 from cuts.ir.graph_text import print_graph
 from cuts.ir.launch import Storage

@@ -18,12 +18,12 @@ from attrs import evolve
 from cuts.backends import Timing
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
-from cuts.runtime import Evidence, Plan, StepCurve, Tried, html_page, html_section, make_plan
+from cuts.runtime import CandidateOutcome, Evidence, Plan, StepCurve, html_page, html_section, make_plan
 from cuts.runtime.report.chart import chart, ticks
-from cuts.runtime.report.picture import arcs, sources
+from cuts.runtime.report.dependency_arcs import arcs, sources
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +50,7 @@ def plan() -> Plan:
 def page(made: Plan) -> str:
     key = "k"
     groups = tuple({**group, "tuning": key, "measured": 1e-6 * n + 2e-6} for n, group in enumerate(made.groups))
-    trials = {key: [Tried("tile 4 <8>", "ok", 2e-6), Tried("tile 8", "spilled", None)]}
+    trials = {key: [CandidateOutcome("tile 4 <8>", "ok", 2e-6), CandidateOutcome("tile 8", "spilled", None)]}
     curve = [StepCurve("search 1", [(0.5, 3.0), (1.0, 2.0), (4.0, 1.5)])]
     evidence = Evidence(curve=curve, trials=trials, search={"timed": 3})
     section = html_section(evolve(made, groups=groups), evidence)
@@ -80,7 +80,8 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
     reads = [set(made.steps[n].tensors) for n in range(len(made.steps))]
     for reader, writers in enumerate(sources(made)):
         assert all(writer < reader for writer in writers)
-        assert all(reads[reader] & set(made.groups[writer]["outputs"]) for writer in writers)  # type: ignore[call-overload]
+        # type: ignore[call-overload]
+        assert all(reads[reader] & set(made.groups[writer]["outputs"]) for writer in writers)
     assert [(arc.writer, arc.reader) for arc in arcs(made)] == [
         (writer, reader) for reader, writers in enumerate(sources(made)) for writer in writers
     ]
@@ -88,7 +89,8 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
 
 
 def test_unfused_neighbours_show_both_times_or_a_reason() -> None:
-    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]  # type: ignore[attr-defined]
+    # type: ignore[attr-defined]
+    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]
     assert merges
     for merge in merges:
         if merge["together"] is None:

@@ -30,7 +30,7 @@ from cuts.ir import (
 )
 from cuts.runtime import Plan, Session
 from cuts.tests.needs import needs_opencl, opencl_reason
-from cuts.tests.runtime.handmade import example_plan, expected, random_x
+from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 
 VECTOR = TensorType(DType.F32, (4,))
 ONES = np.ones(4, np.float32)
@@ -207,7 +207,7 @@ def test_state_need_not_lie_dense() -> None:
     assert not session.is_dense("left")
     state = random_x(1)
     for _ in range(3):
-        want = expected(state)
+        want = expected_outputs(state)
         np.testing.assert_allclose(session.run({})["y"], want["y"], rtol=1e-5, atol=1e-5)
         state = session.state["kept"]
         np.testing.assert_allclose(state, want["left"], rtol=1e-5, atol=1e-5)

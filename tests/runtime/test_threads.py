@@ -12,7 +12,7 @@ import numpy as np
 from cuts.compile import CompiledPlan
 from cuts.runtime.executor import Session
 from cuts.tests.needs import needs_opencl
-from cuts.tests.runtime.handmade import example_plan, expected, random_x
+from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 
 THREADS, RUNS = 4, 100
 
@@ -29,7 +29,7 @@ def wrong_results(run: Any) -> int:
     return sum(
         not np.allclose(outputs[name], want, rtol=1e-5, atol=1e-6)
         for seed, outputs in found
-        for name, want in expected(random_x(seed)).items()
+        for name, want in expected_outputs(random_x(seed)).items()
     )
 
 
@@ -44,11 +44,11 @@ def test_sessions_of_one_plan_run_side_by_side() -> None:
     sessions = [Session(plan) for _ in range(THREADS)]
     for number, session in enumerate(sessions):
         x = random_x(number)
-        np.testing.assert_allclose(session.run({"x": x})["y"], expected(x)["y"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(session.run({"x": x})["y"], expected_outputs(x)["y"], rtol=1e-5, atol=1e-6)
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(lambda pair: pair[1].run({"x": random_x(pair[0])}), enumerate(sessions * 10)))
     for seed, outputs in enumerate(found):
-        np.testing.assert_allclose(outputs["y"], expected(random_x(seed))["y"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs["y"], expected_outputs(random_x(seed))["y"], rtol=1e-5, atol=1e-6)
 
 
 @needs_opencl
@@ -61,4 +61,4 @@ def test_a_trace_is_not_interrupted() -> None:
         other = pool.submit(session.run, {"x": random_x(2)})
         written = {name: value for _, values in trace for name, value in values.items()}
         other.result()
-    np.testing.assert_allclose(written["left"], expected(x)["left"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(written["left"], expected_outputs(x)["left"], rtol=1e-5, atol=1e-6)

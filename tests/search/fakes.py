@@ -22,14 +22,14 @@ from cuts.ops import Registry
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
 from cuts.search.bench import Timed
-from cuts.search.build import Built, Done, Job
+from cuts.search.build import BuildResult, Job, JobResult
 from cuts.search.data import Reference
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
-from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.strategies import ProposingFactory
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask
 
 #: Earlier answers to jobs, by method and arguments: tests search the same few spaces again and again.
 _ANSWERS: dict[tuple[str, bytes], Any] = {}
@@ -57,9 +57,9 @@ def group_of(
     return group
 
 
-def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> Problem:
+def problem_of(size: int = 64, machine: Mapping[str, str] = MACHINE) -> TuningTask:
     """Return the problem of a small matrix product."""
-    return Problem(group_of("matmul", ((size, size), (size, size))), {}, OPENCL, machine, f"matmul {size}")
+    return TuningTask(group_of("matmul", ((size, size), (size, size))), {}, OPENCL, machine, f"matmul {size}")
 
 
 def answer_of(job: Job) -> Any:
@@ -82,7 +82,7 @@ class Inline:
     `built` counts candidates.
     """
 
-    def __init__(self, refuse: Callable[[KernelFunction], Built | None] = lambda kernel: None) -> None:
+    def __init__(self, refuse: Callable[[KernelFunction], BuildResult | None] = lambda kernel: None) -> None:
         self.queue: list[Job] = []
         self.built = 0
         self.refuse = refuse
@@ -95,7 +95,7 @@ class Inline:
     def submit(self, job: Job) -> None:
         self.queue.append(job)
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         if not self.queue:
             return []
         job = min(self.queue, key=lambda j: j.priority)
@@ -104,7 +104,7 @@ class Inline:
         if job.method == "build":
             self.built += 1
             value = self.refuse(value.kernel) or value
-        return [Done(job, value)]
+        return [JobResult(job, value)]
 
     def drop(self, lasting: bool = False) -> list[Job]:
         lasts = [job for job in self.queue if job.lasting]
@@ -129,15 +129,15 @@ class FakeBench:
         self.checked: list[str] = []
         self.samples = 0
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         pass
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         assert built.kernel is not None
         self.checked.append(built.kernel.name)
         return self.verdict(built.kernel)
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         assert built.kernel is not None
         self.samples += 1
         seconds = self.cost(built.kernel)
@@ -151,7 +151,7 @@ class FakeBench:
         pass
 
 
-def uncompiled(kernel: KernelFunction, arch: str, timeout: float) -> Cubin:
+def fake_compile(kernel: KernelFunction, arch: str, timeout: float) -> Cubin:
     """Replace the CUDA compiler where nothing is run: nothing spills."""
     return Cubin(kernel.source.encode())
 

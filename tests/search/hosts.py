@@ -11,18 +11,18 @@ from collections.abc import Hashable, Sequence
 
 from attrs import evolve
 from cuts.search.database import Database
-from cuts.search.problem import Problem
-from cuts.search.remote import ShareOut
+from cuts.search.remote import RemoteTuningLoop
 from cuts.search.remote.share_out import UnitAnswer
 from cuts.search.remote.unit import SearchUnit, UnitResult
 from cuts.search.remote.unit_search import search_unit
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 
-SHORT = Settings(first=4, most=8, prove=False)
+SHORT_SEARCH = Settings(first=4, most=8, prove=False)
 
 
 def made_up(unit: SearchUnit) -> UnitResult:
@@ -76,14 +76,16 @@ class Hosts:
         self.queue.clear()
 
 
-def tuned(hosts: Hosts | None, problems: Sequence[Problem], database: Database, notes: list[str]) -> Tuner:
+def tune_problems(hosts: Hosts | None, problems: Sequence[TuningTask], database: Database, notes: list[str]) -> Tuner:
     tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
     if hosts is not None:
-        tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(hosts, resources, settings, notes.append))
+        tuner = evolve(
+            tuner, rounds=lambda resources, settings: RemoteTuningLoop(hosts, resources, settings, notes.append)
+        )
     return tuner
 
 
-def results(database: Database, problems: Sequence[Problem]) -> list[tuple[str, float]]:
+def results(database: Database, problems: Sequence[TuningTask]) -> list[tuple[str, float]]:
     """Return the winners and how many trials there are of each."""
     return [(w.schedule, w.seconds) for p in problems if (w := database.winner(p)) is not None]
 

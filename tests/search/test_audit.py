@@ -16,20 +16,20 @@ from cuts.search.audit import Audit, audits
 from cuts.search.bench import Timed
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
-from cuts.search.problem import Problem, schedule_text
-from cuts.search.proof import EXACT
-from cuts.search.sample_points import Drawn, draw
+from cuts.search.pruning_certificate import MAX_EXACT_POINTS
+from cuts.search.sample_points import SampledCandidates, draw
 from cuts.search.settings import Settings
-from cuts.search.sweeps import KeptPoints
+from cuts.search.sweeps import StoredResults
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask, schedule_text
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
-SMALL_TASK = Problem(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
+SMALL_TASK = TuningTask(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
 
 
-def run_audit(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: Problem | None = None) -> Audit:
+def run_audit(bench: FakeBench, settings: Settings = ONE, count: int = 30, problem: TuningTask | None = None) -> Audit:
     tuner, problems = tuner_of(bench), [problem or problem_of()]
     (found,) = audits(tuner, problems, tuner.run(problems, settings), count, settings)
     return found
@@ -88,13 +88,13 @@ def test_a_small_space_is_timed_whole() -> None:
     assert (found.exhaustive, found.exact, found.legal, found.timed) == (True, True, legal, legal - 1)
 
 
-def drawn_texts(drawn: Drawn) -> list[str]:
+def drawn_texts(drawn: SampledCandidates) -> list[str]:
     return [schedule_text(c.schedule) for c in drawn.candidates]
 
 
 def test_points_are_drawn_once_and_deterministic() -> None:
     large = problem_of()
-    assert make_space(large.form, OPENCL).size > EXACT
+    assert make_space(large.form, OPENCL).size > MAX_EXACT_POINTS
     for problem in (SMALL_TASK, large):
         drawn = draw(problem, "bound", 40, seed=3)
         texts = drawn_texts(drawn)
@@ -105,7 +105,7 @@ def test_points_are_drawn_once_and_deterministic() -> None:
         assert (drawn.exact, drawn.whole) == (problem is SMALL_TASK, False)
 
 
-def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[Problem]]:
+def two(bench: FakeBench, builder: Inline | None = None) -> tuple[Tuner, list[TuningTask]]:
     return tuner_of(bench, builder), [problem_of(48), problem_of()]
 
 
@@ -125,7 +125,7 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     tuner, problems = two(bench)
     choices = tuner.run(problems, ONE)
 
-    def interrupt(problem: Problem, *_: object) -> Timed:
+    def interrupt(problem: TuningTask, *_: object) -> Timed:
         if problem is problems[1]:
             raise KeyboardInterrupt
         return Timed((1e-3,) * 3)
@@ -140,7 +140,7 @@ def test_points_of_cut_space_are_not_timed_again() -> None:
 
     Each call advances it, and its findings are the same.
     """
-    problem, kept, checks = problem_of(), KeptPoints(), list[int]()
+    problem, kept, checks = problem_of(), StoredResults(), list[int]()
     first = FakeBench(by_threads)
     choices = tuner_of(first).run([problem], ONE)
 
@@ -171,7 +171,7 @@ def test_winner_by_an_earlier_clock_is_timed_again() -> None:
     tuner = tuner_of(bench)
     choices = tuner.run([problem], ONE)
     texts = drawn_texts(draw(problem, "bound", 30, ONE.seed))
-    kept: KeptPoints = {problem.key: {text: ("ok", [0.5e-3] * 3) for text in texts[:20]}}
+    kept: StoredResults = {problem.key: {text: ("ok", [0.5e-3] * 3) for text in texts[:20]}}
     kept[problem.key] |= {text: ("failed", []) for text in texts[20:25]}
     (found,) = audits(tuner, [problem], choices, 30, ONE, kept)
     assert (found.timed, found.faster) == (25, 0)

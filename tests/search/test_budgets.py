@@ -20,40 +20,41 @@ from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
-from cuts.ir.budget import GRACE, LOOK_SHARE, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, Budget
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.budget import GRACE_SECONDS, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, UNSEARCHED_SHARE, Budget
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import launch_schedules, rewrites, stages
-from cuts.passes.evaluators import OWN, Limited, Modelled
-from cuts.passes.fusion.groups import Workshop
+from cuts.passes.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
+from cuts.passes.fusion.groups import GroupBuilder
 from cuts.passes.pipeline import compile_graph
-from cuts.search import final_round, making
-from cuts.search.build import Done, Job
-from cuts.search.child import Child, Ended
-from cuts.search.earlier_results import modelled
+from cuts.search import final_ranking as final_round
+from cuts.search import speculative_build as making
+from cuts.search.build import Job, JobResult
+from cuts.search.child import Child, SessionEnded
+from cuts.search.earlier_results import predicted_choice
 from cuts.search.interrupts import first_interrupt_stops
 from cuts.search.measure import Verdict
-from cuts.search.problem import schedule_text
-from cuts.search.rounds import Rounds
 from cuts.search.selector import MeasuredSelector
-from cuts.search.settings import QUICK, Settings
-from cuts.search.task import SearchTask
+from cuts.search.settings import QUICK_SEARCH, Settings
+from cuts.search.task_record import TaskRecord
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_loop import TuningLoop
+from cuts.search.tuning_task import schedule_text
 
 from .fakes import OPENCL, group_of, problem_of
-from .simulated import FakeClock, SimulatedGPU, SimulatedWorkers, session
+from .simulation import FakeClock, SimulatedGPU, SimulatedWorkers, session
 
 pytestmark = pytest.mark.long
 
 #: Seconds that a call may take beyond its budget.
 SLACK = 5.0
-SHORT = Settings(first=3, batch=2, most=6, prove=False)
+SHORT_SEARCH = Settings(first=3, batch=2, most=6, prove=False)
 #: Searches of as many points as decide about groups: their decisions hold when kernels are chosen.
-DECISIVE = evolve(SHORT, first=QUICK.first, batch=0, most=QUICK.most)
+DECISIVE = evolve(SHORT_SEARCH, first=QUICK_SEARCH.first, batch=0, most=QUICK_SEARCH.most)
 
 
 def layers(length: int, sizes: int = 3) -> Graph:
@@ -91,7 +92,7 @@ def tune_graph(
     clock = FakeClock(ring=stop_at)
     budget = Budget.of(seconds, clock)
     clock.alarm = budget.stop
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
     found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
     return Tuned(found, clock(), selector, clock)
@@ -106,8 +107,8 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
 
     def slow(clock: FakeClock, times: float = 1.0) -> None:
         for owner, name, seconds in (
-            (Modelled, "cost", 0.5),
-            (Workshop, "_normal_form", 0.05),
+            (AnalyticCost, "cost", 0.5),
+            (GroupBuilder, "_normal_form", 0.05),
             (final_round, "choose_soon", 0.02),
             (stages, "lower", 0.005),
         ):
@@ -150,7 +151,7 @@ def test_a_huge_graph_keeps_its_budget(
     clock = FakeClock()
     slow_host(clock)
     budget = Budget.of(seconds, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
     found = compile_graph(layers(40, 12), Registry.builtin(), OPENCL, options, emit, selector)
     assert clock() <= seconds + SLACK
@@ -212,13 +213,13 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
             return built
         return evolve(built, outcome="spilled", spill_bytes=1000)
 
-    def heard(self: SimulatedWorkers, timeout: float) -> list[Done]:
+    def heard(self: SimulatedWorkers, timeout: float) -> list[JobResult]:
         found = collect(self, timeout)
         spilled = (d.job.arguments for d in found if d.job.method == "build" and d.value.outcome == "spilled")
         refused.update((problem.key, schedule_text(schedule)) for problem, schedule, *_ in spilled)
         return found
 
-    monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
+    monkeypatch.setattr(SimulatedWorkers, "_serve_request", spilling)
     monkeypatch.setattr(SimulatedWorkers, "collect", heard)
     run = tune_graph(layers(4), seconds)
     chosen = zip(run.selector.problems, run.selector.choices, strict=True)
@@ -255,7 +256,7 @@ def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(stages, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=20.0)
     compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
     assert len(alone) == 1
@@ -264,8 +265,8 @@ def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.Monke
 def test_time_for_another_plan_is_reserved_until_made() -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT)
-    with selector.foreseen(8, 5.0):
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
+    with selector.reserving_budget(8, 5.0):
         within = budget.needed
         assert within > 5.0
     assert 0.0 < budget.needed < within - 5.0, "its kernels are still to be written, its groups are found"
@@ -281,21 +282,21 @@ def test_interrupt_at_any_moment_leaves_best_plan(moment: float) -> None:
     for problem, choice in zip(run.selector.problems, run.selector.choices, strict=True):
         if problem.key in times:
             assert choice.seconds is not None
-            assert choice.seconds <= times[problem.key] * (1 + 3 * SHORT.tie)
+            assert choice.seconds <= times[problem.key] * (1 + 3 * SHORT_SEARCH.tie)
     assert run.found.steps
 
 
 def test_reserved_time_is_small_for_short_budgets() -> None:
     clock = FakeClock()
     budget = Budget.of(4.0, clock)
-    assert budget.left() == pytest.approx(3.6)
-    assert Budget.of(100.0, clock).left() == pytest.approx(98.0)
-    assert Budget.of(None, clock).left() == float("inf")
+    assert budget.remaining() == pytest.approx(3.6)
+    assert Budget.of(100.0, clock).remaining() == pytest.approx(98.0)
+    assert Budget.of(None, clock).remaining() == float("inf")
     clock.pass_by(3.0)
     assert (budget.over(PARTITION_SHARE), budget.over()) == (True, False)
     clock.pass_by(1.0)
     assert (budget.over(), budget.overdue()) == (True, False)
-    clock.pass_by(GRACE + 0.1)
+    clock.pass_by(GRACE_SECONDS + 0.1)
     assert budget.overdue()
 
 
@@ -303,8 +304,8 @@ def test_known_final_work_is_reserved() -> None:
     budget = Budget.of(80.0, FakeClock())
     for needed, kept in ((1.0, 2.0), (13.0, 13.0), (50.0, 50.0), (100.0, 80.0)):
         budget.needed = needed
-        assert (budget.kept_back, budget.left()) == (kept, 80.0 - kept)
-    assert Budget.of(None, FakeClock()).kept_back == 0.0
+        assert (budget.reserved, budget.remaining()) == (kept, 80.0 - kept)
+    assert Budget.of(None, FakeClock()).reserved == 0.0
 
 
 def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,14 +316,14 @@ def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPat
         return lower(*asked)
 
     monkeypatch.setattr(stages, "lower", slow)
-    monkeypatch.setattr(making, "LOWERED", 5.0)
+    monkeypatch.setattr(making, "LOWERING_SECONDS", 5.0)
     budget = Budget.of(40.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=40.0)
     found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
     assert not found.complete
     assert budget.needed >= 5.0 * len(found.kernels) >= 10.0
-    assert clock() <= 40.0 + GRACE
+    assert clock() <= 40.0 + GRACE_SECONDS
 
 
 def test_stopped_budget_is_over_and_soon_overdue() -> None:
@@ -331,7 +332,7 @@ def test_stopped_budget_is_over_and_soon_overdue() -> None:
     clock.pass_by(7.0)
     budget.stop()
     assert (budget.over(), budget.stopped, budget.overdue()) == (True, True, False)
-    clock.pass_by(GRACE + 0.1)
+    clock.pass_by(GRACE_SECONDS + 0.1)
     assert budget.overdue()
 
 
@@ -365,9 +366,9 @@ def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
         clock.pass_by(2.0)
         return choose(*asked)
 
-    monkeypatch.setattr(launch_schedules, "choose", slow)
+    monkeypatch.setattr(launch_schedules, "select_masked", slow)
     budget = Budget.of(20.0, clock)
-    selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT)
+    selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT_SEARCH)
     found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit, selector)
     assert clock() <= 20.0 + SLACK
     assert found.steps
@@ -385,7 +386,7 @@ def test_stages_are_timed_and_add_up() -> None:
 def test_model_with_spent_budget_repeats_known_costs_only(slow_host: Callable[..., None]) -> None:
     clock = FakeClock()
     slow_host(clock, 11.0)
-    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
+    limited = BudgetedCost(AnalyticCost(OPENCL), Budget.of(10.0, clock))
     group, other = (group_of("matmul", ((32, n), (n, 32))) for n in (32, 40))
     full = limited.cost(group)
     assert not limited.expired
@@ -398,12 +399,12 @@ def test_model_with_spent_budget_repeats_known_costs_only(slow_host: Callable[..
 
 def test_plan_without_a_budget_is_available_until_overdue() -> None:
     clock = FakeClock()
-    limited = Limited(Modelled(OPENCL), Budget.of(10.0, clock))
-    with limited.unbudgeted():
+    limited = BudgetedCost(AnalyticCost(OPENCL), Budget.of(10.0, clock))
+    with limited.without_budget():
         pass
-    for n, (moment, asked) in enumerate(((0.9 * GRACE + 10.0, 1), (1.1 * GRACE + 10.0, 1))):
+    for n, (moment, asked) in enumerate(((0.9 * GRACE_SECONDS + 10.0, 1), (1.1 * GRACE_SECONDS + 10.0, 1))):
         clock.pass_by(moment - clock())
-        with limited.unbudgeted():
+        with limited.without_budget():
             limited.cost(group_of("matmul", ((32, 32 + n), (32 + n, 32))))
         assert limited.expired
         assert len(limited.costs) == asked
@@ -412,21 +413,21 @@ def test_plan_without_a_budget_is_available_until_overdue() -> None:
 def test_only_the_first_plan_gets_extra_time() -> None:
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
-    limited = Limited(Modelled(OPENCL), budget)
+    limited = BudgetedCost(AnalyticCost(OPENCL), budget)
     clock.pass_by(1000.0)
-    with limited.unbudgeted():
-        assert not limited.late()
-        clock.pass_by(0.9 * OWN)
+    with limited.without_budget():
+        assert not limited.is_late()
+        clock.pass_by(0.9 * MIN_MODEL_SECONDS)
         assert limited.cost(group_of("matmul", ((32, 32), (32, 32)))) < inf
-        clock.pass_by(0.2 * OWN)
+        clock.pass_by(0.2 * MIN_MODEL_SECONDS)
         assert isnan(limited.cost(group_of("matmul", ((32, 40), (40, 32)))))
-    with limited.unbudgeted():
-        assert limited.late()
-    limited = Limited(Modelled(OPENCL), budget)
+    with limited.without_budget():
+        assert limited.is_late()
+    limited = BudgetedCost(AnalyticCost(OPENCL), budget)
     budget.stop()
     clock.pass_by(2.0)
-    with limited.unbudgeted():
-        assert limited.late(), "who interrupts wants what there is"
+    with limited.without_budget():
+        assert limited.is_late(), "who interrupts wants what there is"
 
 
 def test_second_keyboard_interrupt_ends_the_work() -> None:
@@ -459,7 +460,7 @@ def test_child_is_not_awaited_after_the_deadline() -> None:
     assert child.call(60.0, "nap", 0.0) == 0.0
     end = time.monotonic() + 0.5
     child.over = lambda: time.monotonic() > end
-    with pytest.raises(Ended):
+    with pytest.raises(SessionEnded):
         child.call(60.0, "nap", 300.0)
     assert time.monotonic() < end + 5
     assert not child.alive
@@ -476,7 +477,7 @@ def test_remaining_budget_goes_to_largest_losses() -> None:
     def search(deeper: int, seconds: float) -> MeasuredSelector:
         clock = FakeClock()
         resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
-        selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, deeper=deeper))
+        selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, deeper=deeper))
         compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
         return selector
 
@@ -499,12 +500,12 @@ def test_few_searches_propose_points_for_all_workers() -> None:
 
     def batches(number: int, budget: Budget) -> list[int]:
         resources = session(budget, FakeClock())
-        rounds = Rounds(resources, Settings(batch=3))
-        tasks = [SearchTask(problem_of(8)) for _ in range(40)]
+        rounds = TuningLoop(resources, Settings(batch=3))
+        tasks = [TaskRecord(problem_of(8)) for _ in range(40)]
         found = []
         for going in (40, 4, 2, 1):
             for task in tasks[going:]:
-                task.choice = modelled(task.problem)
+                task.choice = predicted_choice(task.problem)
             resources.builder.size = 16  # type: ignore[misc]
             found.append(rounds._batch(evolve(tasks[0], round=number), tasks))
         return found
@@ -535,7 +536,7 @@ def test_search_ends_to_run_kernels_never_run(unseen: int, left: float, must: bo
     budget = Budget.of(100.0, clock)
     resources = session(budget, clock)
     resources.share = SCHEDULES_SHARE
-    tasks = [SearchTask(problem_of()) for _ in range(unseen)]
-    clock.pass_by(LOOK_SHARE * (100.0 - budget.kept_back) - left)
-    assert Rounds(resources, SHORT)._must_look(tasks) == must
+    tasks = [TaskRecord(problem_of()) for _ in range(unseen)]
+    clock.pass_by(UNSEARCHED_SHARE * (100.0 - budget.reserved) - left)
+    assert TuningLoop(resources, SHORT_SEARCH)._must_measure_unseen(tasks) == must
     assert resources.expired == must

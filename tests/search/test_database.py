@@ -14,8 +14,8 @@ from threading import Barrier
 import pytest
 from cuts.ir.errors import BackendError
 from cuts.ir.launch import Storage
-from cuts.search.database import OUTCOMES, Database, Trial, Winner, explain, summary_of
-from cuts.search.problem import Problem, trial_key
+from cuts.search.database import OUTCOMES, Database, Measurement, Winner, explain, summary_of
+from cuts.search.tuning_task import TuningTask, measurement_key
 
 from .fakes import MACHINE, OPENCL, problem_of
 
@@ -24,18 +24,18 @@ PROBLEM = problem_of()
 
 def test_measurements_of_every_outcome_keep_their_reason(tmp_path: Path) -> None:
     trials = [
-        Trial(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n)
+        Measurement(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n)
         for n, outcome in enumerate(OUTCOMES)
     ]
     Database(tmp_path / "t").record(PROBLEM, trials)
-    assert Database(tmp_path / "t").trials(PROBLEM) == trials
+    assert Database(tmp_path / "t").measurements(PROBLEM) == trials
 
 
 def test_a_later_result_replaces_an_earlier_one() -> None:
     database = Database(None)
-    database.record(PROBLEM, [Trial("s", "timeout")])
-    database.record(PROBLEM, [Trial("s", "ok", 2e-3)])
-    assert [t.outcome for t in database.trials(PROBLEM)] == ["ok"]
+    database.record(PROBLEM, [Measurement("s", "timeout")])
+    database.record(PROBLEM, [Measurement("s", "ok", 2e-3)])
+    assert [t.outcome for t in database.measurements(PROBLEM)] == ["ok"]
 
 
 def test_only_finished_searches_have_a_winner() -> None:
@@ -44,7 +44,7 @@ def test_only_finished_searches_have_a_winner() -> None:
     assert database.winner(PROBLEM) is None
     database.finish(PROBLEM, Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5))
     assert database.winner(PROBLEM) == Winner("s", 1e-3, 0.01, "digest", 7, 100.0, 0.5)
-    database.evict(PROBLEM)
+    database.invalidate(PROBLEM)
     assert database.winner(PROBLEM) is None
 
 
@@ -59,7 +59,7 @@ def test_winners_of_other_machines_are_only_hints() -> None:
 
 def test_key_depends_on_work_layout_and_machine() -> None:
     def key(storages: dict[str, Storage], **other: object) -> str:
-        return Problem(PROBLEM.form, storages, OPENCL, MACHINE, **other).key  # type: ignore[arg-type]
+        return TuningTask(PROBLEM.form, storages, OPENCL, MACHINE, **other).key  # type: ignore[arg-type]
 
     (name, *_) = PROBLEM.form.inputs
     dense, wide = Storage("b", 0, (64, 1)), Storage("b", 0, (80, 1))
@@ -70,12 +70,12 @@ def test_key_depends_on_work_layout_and_machine() -> None:
 def test_a_key_is_explained_by_what_was_hashed() -> None:
     database = Database(None)
     database.finish(PROBLEM, Winner("s", 1e-3, 0.0))
-    database.record(PROBLEM, [Trial("s", "ok", 1e-3), Trial("r", "wrong", message="y[0]")])
+    database.record(PROBLEM, [Measurement("s", "ok", 1e-3), Measurement("r", "wrong", message="y[0]")])
     (problem,) = explain(database, PROBLEM.key[:10])
     assert problem["hashed"]["machine"] == MACHINE
     assert "reduce" in problem["hashed"]["work"]
     assert (problem["finished"], problem["trials"]) == (True, {"ok": 1, "wrong": 1})
-    (trial,) = explain(database, trial_key(PROBLEM.key, "r").upper())
+    (trial,) = explain(database, measurement_key(PROBLEM.key, "r").upper())
     assert (trial["schedule"], trial["outcome"], trial["message"]) == ("r", "wrong", "y[0]")
     assert explain(database, "0123456789") == []
 
@@ -85,8 +85,8 @@ def test_damaged_file_is_set_aside_with_a_notice(tmp_path: Path, damage: bytes) 
     path, notices = tmp_path / "t.sqlite3", []
     path.write_bytes(damage)
     database = Database(path, notices.append)
-    database.record(PROBLEM, [Trial("s", "ok", 1e-3)])
-    assert len(Database(path).trials(PROBLEM)) == 1
+    database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
+    assert len(Database(path).measurements(PROBLEM)) == 1
     assert len(notices) == (1 if damage else 0)
     assert all("is damaged" in n and "set aside as t.damaged-" in n for n in notices)
 
@@ -94,12 +94,12 @@ def test_damaged_file_is_set_aside_with_a_notice(tmp_path: Path, damage: bytes) 
 def test_torn_pages_are_noticed(tmp_path: Path) -> None:
     path, notices = tmp_path / "t.sqlite3", []
     database = Database(path)
-    database.record(PROBLEM, [Trial(f"schedule {n} " * 20, "ok", 1e-3) for n in range(200)])
+    database.record(PROBLEM, [Measurement(f"schedule {n} " * 20, "ok", 1e-3) for n in range(200)])
     database.close()
     content = bytearray(path.read_bytes())
     content[8192:20000] = b"\xff" * (20000 - 8192)
     path.write_bytes(content)
-    assert Database(path, notices.append).trials(PROBLEM) == []
+    assert Database(path, notices.append).measurements(PROBLEM) == []
     assert notices
 
 
@@ -130,7 +130,7 @@ def test_two_processes_share_one_database(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "t")]
     writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
     assert [w.wait(60) for w in writers] == [0, 0]
-    assert len(Database(tmp_path / "t").trials(PROBLEM)) == 200
+    assert len(Database(tmp_path / "t").measurements(PROBLEM)) == 200
 
 
 @pytest.mark.parametrize("value", [b"\x00blob", None], ids=["blob", "null"])
@@ -138,16 +138,16 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     database = Database(None)
     database.finish(PROBLEM, Winner("s", 1e-3, 0.0))
     database.finish(problem_of(machine={"device": "another"}), Winner("t", 1e-3, 0.0))
-    database.record(PROBLEM, [Trial("s", "ok", 1e-3)])
+    database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
     database._connection.execute("update problems set best = ?, description = ?", (value, value or ""))
     database._connection.execute("update trials set source = ?, seconds = 'soon'", (value or 1,))
     assert database.winner(PROBLEM) is None
-    assert database.trials(PROBLEM) == database.recorded(PROBLEM.work) == []
+    assert database.measurements(PROBLEM) == database.measurements_of_work(PROBLEM.work) == []
     with database.errors() as db:
         db.execute("insert into times values ('group', ?, 'digest', 'schedule')", (value or "soon",))
         db.execute("insert into expected values ('group', ?, ?)", (value or "soon", database.model_version))
     assert database.time("group") is None
-    assert database.expected("group") is None
+    assert database.predicted_seconds("group") is None
     assert database.hints(PROBLEM) == []
     assert [sorted(record["hashed"]) for record in explain(database, PROBLEM.key)] == [["damaged"]]
 

@@ -14,10 +14,10 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.compile.contest import Right, Wholes, by_sums, trusted
-from cuts.compile.known import compile_measured
+from cuts.compile.cached_decisions import compile_measured
 from cuts.compile.loading import Spec
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.compile.plan_selection import PlanCheck, PlanTimer, accept_plan, time_nothing
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
@@ -25,11 +25,12 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import choose_algorithms, first_plans
+from cuts.passes import baseline_plan as first_plans
+from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.split.splitting import Division, Splitting
-from cuts.search.build import Built
+from cuts.search.build import BuildResult
 from cuts.search.database import Database
 from cuts.search.decisions import structure_of
 from cuts.search.exchange.files import export_pack, import_results
@@ -37,17 +38,17 @@ from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
-from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
+from .fakes import OPENCL, Clock, FakeBench, Inline, fake_compile
 from .test_selector import chain, slow_when_fused, tables
 
 pytestmark = pytest.mark.long
 
 GPU = find_target("cuda:h200")
-SHORT = Settings(first=2, batch=0, most=2, prove=False)
+SHORT_SEARCH = Settings(first=2, batch=0, most=2, prove=False)
 SPEC = Spec(Registry.builtin())
 
 
-def renamed(graph: Graph) -> Graph:
+def rename_graph(graph: Graph) -> Graph:
     """Return a graph under other names of nodes and values."""
     name = lambda value: None if value is None else f"other.{value}"  # noqa: E731
     nodes = tuple(
@@ -91,21 +92,21 @@ def no_device(kernel: KernelFunction) -> float:
     raise AssertionError("nothing needs to be timed")
 
 
-def tuned(
+def tune_graph(
     graph: Graph,
     database: Database,
     cost: Callable[[KernelFunction], float],
     target: Target = OPENCL,
     budget: float | None = None,
     further: bool = False,
-    wholes: Wholes = by_sums,
-    is_right: Right = trusted,
+    wholes: PlanTimer = time_nothing,
+    is_right: PlanCheck = accept_plan,
     frozen: bool = False,
 ) -> tuple[CompiledGraph, MeasuredSelector]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
-    selector = MeasuredSelector(target, Tuner(resources, frozen), SHORT, further=further)
+    selector = MeasuredSelector(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
     options = CompileOptions()
     run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
     return compile_measured(graph, SPEC, options, selector, run, wholes, is_right), selector
@@ -124,7 +125,7 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     whole, way = Splitting.best, str(request.param)
 
     def best(self: Splitting, group: FusedGroup) -> tuple[float, Division]:
-        parts = max(self.slicings(group), default=1) if way == "slices" else self.most_useful(group)
+        parts = max(self.slicings(group), default=1) if way == "slices" else self.best_part_count(group)
         return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
@@ -144,28 +145,28 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 )
 def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFunction], float], target: Target) -> None:
     database = Database(None)
-    before, selector = tuned(graph, database, cost, target)
+    before, selector = tune_graph(graph, database, cost, target)
     assert selector.complete
     (answer,) = database.answers()
     assert answer.finished
     assert set(answer.problems) == {p.key for p in selector.problems}
-    again, _ = tuned(graph, database, no_device, target)
+    again, _ = tune_graph(graph, database, no_device, target)
     assert kernels(again) == kernels(before)
     assert [step.tensors for step in again.steps] == [step.tensors for step in before.steps]
-    other, _ = tuned(renamed(graph), database, no_device, target)
+    other, _ = tune_graph(rename_graph(graph), database, no_device, target)
     assert kernels(other) == kernels(before)
 
 
 def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed_field: str) -> None:
-    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
     database = Database(None)
-    before, _ = tuned(layer(), database, lambda kernel: 1e-6, GPU)
+    before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
     assert any(getattr(group, changed_field) > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
-    again, _ = tuned(layer(seed=1), database, no_device, GPU)
+    again, _ = tune_graph(layer(seed=1), database, no_device, GPU)
     assert kernels(again) == kernels(before)
 
 
@@ -174,31 +175,31 @@ def test_decisions_about_rewritten_kernels_are_hints(
     otherwise: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere, here = Database(None), Database(None)
-    before, _ = tuned(chain(4), elsewhere, slow_when_fused)
+    before, _ = tune_graph(chain(4), elsewhere, slow_when_fused)
     export_pack(elsewhere, tmp_path / "pack.json.xz")
     import_results(here, tmp_path / "pack.json.xz")
     if otherwise:
-        source = Built.source.fget  # type: ignore[attr-defined]
-        monkeypatch.setattr(Built, "source", property(lambda self: f"another version's {source(self)}"))
-    now, _ = tuned(chain(4), here, (lambda kernel: 1e-3) if otherwise else no_device)
+        source = BuildResult.source.fget  # type: ignore[attr-defined]
+        monkeypatch.setattr(BuildResult, "source", property(lambda self: f"another version's {source(self)}"))
+    now, _ = tune_graph(chain(4), here, (lambda kernel: 1e-3) if otherwise else no_device)
     assert len(before.steps) == 8 and len(now.steps) == (2 if otherwise else 8)
-    taken, _ = tuned(chain(4), here, no_device)
+    taken, _ = tune_graph(chain(4), here, no_device)
     assert kernels(taken) == kernels(now)
 
 
 def test_a_search_that_its_budget_ended_goes_on() -> None:
     database = Database(None)
-    _, first = tuned(chain(4), database, lambda kernel: 1e-3, budget=70.0)
+    _, first = tune_graph(chain(4), database, lambda kernel: 1e-3, budget=70.0)
     assert not database.answers()[0].finished or first.complete
     database.keep_answer(evolve(database.answers()[0], finished=False))
-    _, second = tuned(chain(4), database, lambda kernel: 1e-3)
+    _, second = tune_graph(chain(4), database, lambda kernel: 1e-3)
     assert second.complete
     assert database.answers()[0].finished
 
 
 def test_slower_plan_replaces_no_faster_one() -> None:
     database = Database(None)
-    before, selector = tuned(chain(4), database, lambda kernel: 1e-3)
+    before, selector = tune_graph(chain(4), database, lambda kernel: 1e-3)
     kept = evolve(database.answers()[0], finished=False)
     database.keep_answer(kept)
 
@@ -207,7 +208,7 @@ def test_slower_plan_replaces_no_faster_one() -> None:
             return 1.0  # every merge seems to take as long
 
     bench = FakeBench(lambda kernel: 1e-3)
-    worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT)
+    worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT_SEARCH)
     options = CompileOptions()
     run = lambda asked: compile_graph(chain(4), SPEC.registry, OPENCL, asked, emit, worse)  # noqa: E731
     found = compile_measured(chain(4), SPEC, options, worse, run)
@@ -218,11 +219,11 @@ def test_slower_plan_replaces_no_faster_one() -> None:
 
 def test_decisions_about_other_units_are_foreign() -> None:
     database = Database(None)
-    _, selector = tuned(chain(4), database, lambda kernel: 1e-3)
-    assert selector.made is not None
-    for units in ((), ("00000000",) * len(selector.made.units)):
-        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        replayed.decisions = evolve(selector.made, units=units)
+    _, selector = tune_graph(chain(4), database, lambda kernel: 1e-3)
+    assert selector.new_decisions is not None
+    for units in ((), ("00000000",) * len(selector.new_decisions.units)):
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
+        replayed.decisions = evolve(selector.new_decisions, units=units)
         with pytest.raises(ForeignDecisionsError, match="other units"):
             compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
@@ -232,13 +233,13 @@ def test_records_without_layouts_keep_graph_order_of_dims() -> None:
     nodes = tuple(Node(y, "max_pool", (x,), (y,), {"kernel_shape": (2, 2)}) for x, y in ("xa", "ay"))
     made, database = Graph("pools", ("x",), ("y",), types, nodes, {}), Database(None)
     warps = evolve(OPENCL, lockstep=True, on_host=False)
-    _, fresh = tuned(made, database, lambda kernel: 1e-4, warps)
-    assert fresh.made is not None and fresh.made.ordered
+    _, fresh = tune_graph(made, database, lambda kernel: 1e-4, warps)
+    assert fresh.new_decisions is not None and fresh.new_decisions.ordered
     old = json.loads(database.answers()[0].decisions)
     del old["ordered"]
     earlier = evolve(database.answers()[0], decisions=json.dumps(old)).read()
     assert earlier is not None and not earlier.ordered
-    replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
+    replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
     replayed.decisions = earlier
     with pytest.raises(ForeignDecisionsError):  # these were made about the other order
         compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, replayed)
@@ -246,28 +247,31 @@ def test_records_without_layouts_keep_graph_order_of_dims() -> None:
 
 def test_launches_in_an_impossible_order_are_foreign() -> None:
     database = Database(None)
-    before, selector = tuned(chain(4), database, slow_when_fused)
-    assert len(before.steps) > 1 and selector.made is not None
-    for order in (selector.made.launches[::-1], (tuple(p for places in selector.made.launches for p in places),)):
-        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT)
-        replayed.decisions = evolve(selector.made, launches=order)
+    before, selector = tune_graph(chain(4), database, slow_when_fused)
+    assert len(before.steps) > 1 and selector.new_decisions is not None
+    for order in (
+        selector.new_decisions.launches[::-1],
+        (tuple(p for places in selector.new_decisions.launches for p in places),),
+    ):
+        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
+        replayed.decisions = evolve(selector.new_decisions, launches=order)
         with pytest.raises(ForeignDecisionsError, match="before it is computed"):
             compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:
     database = Database(None)
-    before, _ = tuned(chain(2), database, lambda kernel: 1e-3)
+    before, _ = tune_graph(chain(2), database, lambda kernel: 1e-3)
     (answer,) = database.answers()
     for text in ("{}", "[", answer.decisions.replace('"segments":[[', '"segments":[[999,')):
         database.keep_answer(evolve(answer, decisions=text))
-        again, _ = tuned(chain(2), database, lambda kernel: 1e-3)
+        again, _ = tune_graph(chain(2), database, lambda kernel: 1e-3)
         assert kernels(again) == kernels(before)
 
 
 def test_structure_is_that_of_operations_attributes_and_types() -> None:
     graph = layer()
-    assert structure_of(renamed(graph)) == structure_of(graph)
+    assert structure_of(rename_graph(graph)) == structure_of(graph)
     assert structure_of(layer(seed=1)) == structure_of(graph)
     assert structure_of(layer(channels=16)) != structure_of(graph)
     nodes = (evolve(graph.nodes[0], attributes={"pads": (1, 1, 1, 1), "group": 1}), *graph.nodes[1:])
@@ -281,11 +285,11 @@ def test_structure_is_that_of_operations_attributes_and_types() -> None:
 
 def test_without_a_device_another_versions_schedules_will_do() -> None:
     database = Database(None)
-    before, _ = tuned(chain(3), database, lambda kernel: 1e-3)
+    before, _ = tune_graph(chain(3), database, lambda kernel: 1e-3)
 
     class Newer(MeasuredSelector):
         def __init__(self, tuner: Tuner) -> None:
-            super().__init__(OPENCL, tuner, SHORT)
+            super().__init__(OPENCL, tuner, SHORT_SEARCH)
             self._machine = {**self._machine, "compiler": "another"}
 
     bench = FakeBench(no_device)
@@ -293,21 +297,21 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     options = CompileOptions()
     run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
-    assert selector.borrowed
+    assert selector.has_unmeasured
     bench = FakeBench(lambda kernel: 1e-3)
     selector = Newer(Tuner(Clock(database, Inline, bench, None)))
     run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
     assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
-    assert not selector.borrowed
+    assert not selector.has_unmeasured
 
 
 def test_final_plan_is_searched_further_on_request() -> None:
     elsewhere, here = Database(None), Database(None)
-    unfused, _ = tuned(chain(2), elsewhere, slow_when_fused)
+    unfused, _ = tune_graph(chain(2), elsewhere, slow_when_fused)
     here.keep_answer(elsewhere.answers()[0])
-    replayed, _ = tuned(chain(2), here, lambda kernel: 1e-3)
+    replayed, _ = tune_graph(chain(2), here, lambda kernel: 1e-3)
     assert len(replayed.steps) == len(unfused.steps) == 4
-    further, _ = tuned(chain(2), here, lambda kernel: 1e-3, further=True)
+    further, _ = tune_graph(chain(2), here, lambda kernel: 1e-3, further=True)
     assert len(further.steps) < 4
-    assert len(tuned(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)
+    assert len(tune_graph(chain(2), here, lambda kernel: 1e-3)[0].steps) == len(further.steps)

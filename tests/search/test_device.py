@@ -31,15 +31,15 @@ from cuts.ir.segment import FusedGroup, Output, Segment
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.interpret import interpret
+from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.schedule.choose import choose
-from cuts.passes.side_by_side import joined
 from cuts.search.bench import DeviceBench
-from cuts.search.build import Built, Factory, Job, Workers
-from cuts.search.child import Child, Lost
+from cuts.search.build import BuildResult, Factory, Job, Workers
+from cuts.search.child import Child, ChildLost
 from cuts.search.compare import BLOCK, Comparer
 from cuts.search.data import (
     PERIOD,
-    _repeated,
+    _repeat,
     addresses,
     elements,
     index_ranges,
@@ -50,13 +50,13 @@ from cuts.search.data import (
 )
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
-from cuts.search.measure import ALIGNED, PLACES, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
-from cuts.search.oracle import WHOLE, allowed_error, evaluations, expected
-from cuts.search.problem import Problem
-from cuts.search.proof import prove, simple_schedule
+from cuts.search.measure import NUM_PLACEMENTS, PLACEMENT_ALIGNMENT, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
+from cuts.search.oracle import MAX_WHOLE_EVALUATIONS, allowed_error, evaluations, expected_outputs
+from cuts.search.pruning_certificate import prove, simple_schedule
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
 from cuts.tests.needs import needs_opencl
 from hypothesis import given
@@ -82,11 +82,11 @@ def bench() -> Iterator[DeviceBench]:
     made.close()
 
 
-def build_candidate(problem: Problem, number: int = 0) -> Built:
-    return Built(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
+def build_candidate(problem: TuningTask, number: int = 0) -> BuildResult:
+    return BuildResult(make_kernel(problem, choose(problem.form, OPENCL, count=number + 1)[number].schedule))
 
 
-def spoil(made: Built, before: str, after: str = "") -> Built:
+def spoil(made: BuildResult, before: str, after: str = "") -> BuildResult:
     """Return the kernel with code before and after its body.
 
     One block runs the second code last.
@@ -94,7 +94,7 @@ def spoil(made: Built, before: str, after: str = "") -> Built:
     assert made.kernel is not None
     head, body = made.kernel.source.rsplit("const int blk", 1)
     body = body.rstrip().removesuffix("}")
-    return Built(evolve(made.kernel, source=f"{head}{before}\n  const int blk{body}  {after}\n}}\n"))
+    return BuildResult(evolve(made.kernel, source=f"{head}{before}\n  const int blk{body}  {after}\n}}\n"))
 
 
 def last_writes(element: int) -> str:
@@ -109,8 +109,8 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
     generator = np.random.default_rng(0)
     arrays = {t: generator.standard_normal(form.tensors[t].shape).astype(np.float32) for t in form.inputs}
     whole = interpret(form, arrays)
-    monkeypatch.setattr("cuts.search.oracle.WHOLE", 0)
-    for tensor, sample in expected(form, arrays, count=40).items():
+    monkeypatch.setattr("cuts.search.oracle.MAX_WHOLE_EVALUATIONS", 0)
+    for tensor, sample in expected_outputs(form, arrays, count=40).items():
         np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
         for axis, extent in enumerate(whole[tensor].shape):
             assert {0, extent - 1} <= set(sample.places[axis])
@@ -125,7 +125,7 @@ def test_no_element_is_evaluated_twice(rows: int, terms: int, evaluated: int, mo
     x = np.random.default_rng(0).standard_normal((rows, terms)).astype(np.float32)
     for name, value in {"WHOLE": 0, "ENOUGH": 40_000, "LEAST": 16}.items():
         monkeypatch.setattr(f"cuts.search.oracle.{name}", value)
-    (sample,) = expected(form, {"x0": x}, count=80).values()
+    (sample,) = expected_outputs(form, {"x0": x}, count=80).values()
     places = sample.places[0]
     assert len(places) == evaluated
     assert evaluated > rows // 2 or {0, rows - 1} <= set(places), "borders are among them"
@@ -136,13 +136,13 @@ def test_no_element_is_evaluated_twice(rows: int, terms: int, evaluated: int, mo
 @pytest.mark.parametrize("count", [0, 3, 4, 21, 22])
 def test_numbers_repeat_until_there_are_enough(count: int) -> None:
     values = np.arange(7, dtype=np.float32)[:count]
-    np.testing.assert_array_equal(_repeated(values, count), np.resize(values, count))
+    np.testing.assert_array_equal(_repeat(values, count), np.resize(values, count))
 
 
 def test_missing_memory_is_reported_before_repetition() -> None:
     begun = time.process_time()
     with pytest.raises(MemoryError):
-        _repeated(np.zeros(7, np.float32), 1 << 50)
+        _repeat(np.zeros(7, np.float32), 1 << 50)
     assert time.process_time() - begun < 1
 
 
@@ -162,7 +162,7 @@ def test_memory_shortage_costs_one_comparison_only(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_tensor_without_axes_has_one_place() -> None:
-    (sample,) = expected(group_of(*CASES["number"]), {"x0": np.ones((7, 13), np.float32)}).values()
+    (sample,) = expected_outputs(group_of(*CASES["number"]), {"x0": np.ones((7, 13), np.float32)}).values()
     assert sample.places == () and sample.values.tolist() == [91.0]
 
 
@@ -173,7 +173,7 @@ def test_a_simple_schedule_stages_nothing() -> None:
 
 
 def test_small_space_is_proven_whole_large_by_sample() -> None:
-    small, large = prove(Problem(group_of("relu", ((64,),)), {}, OPENCL, MACHINE), 1e-9), prove(problem_of(256), 1.0)
+    small, large = prove(TuningTask(group_of("relu", ((64,),)), {}, OPENCL, MACHINE), 1e-9), prove(problem_of(256), 1.0)
     assert (small.exact, small.share) == (True, 1.0)
     assert (large.exact, large.share) == (False, 0.0)
 
@@ -208,7 +208,7 @@ def test_numbers_shared_by_tasks_are_sent_once(monkeypatch: pytest.MonkeyPatch) 
     upload = device.device.upload
     monkeypatch.setattr(device.device, "upload", lambda place, array: (sent.append(array.nbytes), upload(place, array)))
     for columns in (1500, 1600):
-        problem = Problem(group_of("matmul", ((1024, columns), (columns, 8))), {}, OPENCL, MACHINE, "product")
+        problem = TuningTask(group_of("matmul", ((1024, columns), (columns, 8))), {}, OPENCL, MACHINE, "product")
         device.prepare(problem)
         data = device._problems[problem.key]
         for tensor, wanted in random_inputs(problem).items():
@@ -217,7 +217,7 @@ def test_numbers_shared_by_tasks_are_sent_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_right_results_agree_for_any_sum_order() -> None:
-    problem = Problem(parse_ir(QUOTIENTS), {}, OPENCL, MACHINE)
+    problem = TuningTask(parse_ir(QUOTIENTS), {}, OPENCL, MACHINE)
     t0, t1, t2, t3 = (view(problem, t, array) for t, array in random_inputs(problem).items())
     products = t0 * t1
     # As four lanes sum vectors of four: in turn in each place of a vector, then over the vector, then over the lanes.
@@ -246,7 +246,7 @@ def test_right_kernels_pass_and_are_timed(bench: DeviceBench) -> None:
 @needs_opencl
 def test_launch_of_several_groups_is_checked_and_timed(bench: DeviceBench) -> None:
     forms = [group_of(op, shapes, attributes) for op, shapes, attributes in CASES.values()]
-    problem = Problem(joined([*forms, forms[-1]]), {}, OPENCL, MACHINE, "groups side by side")
+    problem = TuningTask(join_forms([*forms, forms[-1]]), {}, OPENCL, MACHINE, "groups side by side")
     schedules = [simple_schedule(form, OPENCL) for form in forms]
     members = [(form, schedule, {}) for form, schedule in zip(forms, schedules, strict=True) if schedule]
     made = Factory().bundle(problem, [*members, members[-1]])
@@ -255,7 +255,7 @@ def test_launch_of_several_groups_is_checked_and_timed(bench: DeviceBench) -> No
     assert len(bench.sample(problem, made, 3).samples) == 3
     assert made.kernel is not None
     wrong = evolve(made.kernel, source=made.kernel.source.replace("const int which =", "const int which = 0 *"))
-    assert bench.check(problem, Built(wrong)).outcome == "wrong"
+    assert bench.check(problem, BuildResult(wrong)).outcome == "wrong"
 
 
 @needs_opencl
@@ -269,13 +269,13 @@ def test_missing_library_routine_leaves_the_device_sound(
         raise error("no strict fp32 plan\nfor this group")
 
     device, problem = MeasuringDevice(OPENCL), problem_of(32)
-    monkeypatch.setattr(device, "_loaded", load)
+    monkeypatch.setattr(device, "_load", load)
     kernel = KernelFunction("r", "library", "{}", (1, 1, 1), (1, 1, 1), ())
     assert device.check(problem.key, kernel, None, problem) == Verdict(outcome, "no strict fp32 plan")
 
 
 @needs_opencl
-@pytest.mark.parametrize("repeats", [1, 2, 3, 5, 2 * PLACES + 1])
+@pytest.mark.parametrize("repeats", [1, 2, 3, 5, 2 * NUM_PLACEMENTS + 1])
 def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions of data decide comparisons of kernels of 3.5 us.
 
@@ -297,18 +297,20 @@ def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pyt
         return time_of(run, **{**given, "cold": False, "warm": ()})
 
     monkeypatch.setattr(device.device, "time", fake_time)
-    for _ in range(PLACES):
+    for _ in range(NUM_PLACEMENTS):
         samples = device.sample(problem.key, kernel.name, repeats)
         assert samples is not None and len(samples) == repeats
-    assert [place for place, _ in ran] == [n % PLACES for n in range(PLACES * min(repeats, PLACES))]
-    assert sum(runs for _, runs in ran) == PLACES * repeats
+    assert [place for place, _ in ran] == [
+        n % NUM_PLACEMENTS for n in range(NUM_PLACEMENTS * min(repeats, NUM_PLACEMENTS))
+    ]
+    assert sum(runs for _, runs in ran) == NUM_PLACEMENTS * repeats
     for tensor in (*form.inputs, *form.outputs):  # the kernel wrote the same everywhere, as inputs are the same
         found = [device._read(data, tensor, places[tensor]) for places in data.places]
         assert all(np.array_equal(each, found[0]) for each in found)
     whole = sorted((p.offset, p.offset + span(problem, t)) for places in data.places[1:] for t, p in places.items())
     assert all(end <= start for (_, end), (start, _) in pairwise(whole)), "places overlap"
     assert whole[-1][1] <= next(iter(data.places[1].values())).buffer.nbytes
-    monkeypatch.setattr("cuts.search.measure.PLACED", 0)
+    monkeypatch.setattr("cuts.search.measure.MAX_PLACED_BYTES", 0)
     other = evolve(problem_of(48), target=cold)
     device.prepare(other)
     assert len(device._problems[other.key].places) == 1, "there is much of it"
@@ -320,12 +322,12 @@ def test_small_data_is_equal_at_all_positions(dtype: DType) -> None:
     device, cold = MeasuringDevice(OPENCL), evolve(OPENCL, warm_caches=False)
     for shape in ((1, 1), (3, 5), (127, 131)):
         form = group_of("transpose", (shape,), {"perm": (1, 0)}, dtype)
-        problem = Problem(form, {}, cold, MACHINE)
+        problem = TuningTask(form, {}, cold, MACHINE)
         device.prepare(problem)
         data = device._problems[problem.key]
-        assert len(data.places) == PLACES
+        assert len(data.places) == NUM_PLACEMENTS
         for places in data.places[1:]:
-            assert all(place.offset % ALIGNED == 0 for place in places.values())
+            assert all(place.offset % PLACEMENT_ALIGNMENT == 0 for place in places.values())
             for tensor in form.inputs:
                 found, wanted = (device._read(data, tensor, each[tensor]) for each in (places, data.first))
                 assert found.tobytes() == wanted.tobytes()
@@ -333,7 +335,7 @@ def test_small_data_is_equal_at_all_positions(dtype: DType) -> None:
 
 @needs_opencl
 def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.search.measure.LOADED", 2)
+    monkeypatch.setattr("cuts.search.measure.MAX_LOADED_KERNELS", 2)
     device, problem = MeasuringDevice(OPENCL), problem_of(32)
     device.prepare(problem)
     kernels = [make_kernel(problem, c.schedule) for c in choose(problem.form, OPENCL, count=3)]
@@ -347,7 +349,7 @@ def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPa
 @needs_opencl
 def test_large_groups_are_compared_with_sampled_kernel(bench: DeviceBench) -> None:
     problem = problem_of(192)
-    assert evaluations(problem.form) > WHOLE
+    assert evaluations(problem.form) > MAX_WHOLE_EVALUATIONS
     assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     # One element of 36,864 is wrong: the sample most likely misses it, the comparison with the other kernel does not.
     assert bench.check(problem, spoil(build_candidate(problem, 1), "", last_writes(36863))).outcome == "wrong"
@@ -379,7 +381,7 @@ def test_other_precisions_are_compared_on_the_host() -> None:
 
 @needs_opencl
 def test_tail_of_large_output_is_compared_on_host(bench: DeviceBench) -> None:
-    problem = Problem(group_of("relu", ((1100, 1000),)), {}, OPENCL, MACHINE)
+    problem = TuningTask(group_of("relu", ((1100, 1000),)), {}, OPENCL, MACHINE)
     assert bench.check(problem, build_candidate(problem)).outcome == "ok"
     assert bench.check(problem, build_candidate(problem, 1)).outcome == "ok"
     for index in (5, 1_099_999):
@@ -415,7 +417,7 @@ def test_task_too_large_for_the_device_fails_alone(bench: DeviceBench) -> None:
     small, large = problem_of(24), problem_of(24)
     assert bench.check(small, build_candidate(small)).outcome == "ok"
     (name, *_) = large.form.inputs
-    huge = Problem(large.form, {name: Storage("b", 0, (1 << 44, 1))}, OPENCL, MACHINE)
+    huge = TuningTask(large.form, {name: Storage("b", 0, (1 << 44, 1))}, OPENCL, MACHINE)
     assert bench.check(huge, build_candidate(small)).outcome == "failed"
     assert bench.check(small, build_candidate(small)).outcome == "ok"
 
@@ -442,10 +444,10 @@ def test_candidate_is_checked_beside_other_requests() -> None:
     bench.begin(other, build_candidate(other))
     assert len(bench.sample(one, build_candidate(one), 2).samples) == 2
     assert bench.check(one, build_candidate(one, 1)).outcome == "ok"
-    assert bench.ended(0.0) == [(other.key, DeviceAnswer(Verdict("ok")))]
-    assert bench.ended(0.0) == []
+    assert bench.take_finished(0.0) == [(other.key, DeviceAnswer(Verdict("ok")))]
+    assert bench.take_finished(0.0) == []
     bench.begin(other, spoil(build_candidate(other, 1), "*(volatile int *)8 = 1;"))
-    while not (arrived := bench.ended(0.1)):
+    while not (arrived := bench.take_finished(0.1)):
         pass
     ((key, measured),) = arrived
     verdict = measured.verdict
@@ -465,7 +467,7 @@ def test_candidates_are_timed_in_turns_with_other_work() -> None:
     names = first.kernel.name, second.kernel.name
 
     def wait_for_answer() -> DeviceAnswer:
-        while not (arrived := bench.ended(0.1)):
+        while not (arrived := bench.take_finished(0.1)):
             pass
         ((key, measured),) = arrived
         assert key == problem.key
@@ -505,9 +507,9 @@ def test_a_hang_is_stopped_by_the_watchdog() -> None:
 def test_parts_of_a_larger_buffer_are_checked_there(bench: DeviceBench) -> None:
     form = group_of("relu", ((6, 8),))
     (output,) = form.outputs
-    problem = Problem(form, {output: Storage("b", 4, (20, 1))}, OPENCL, MACHINE)
+    problem = TuningTask(form, {output: Storage("b", 4, (20, 1))}, OPENCL, MACHINE)
     assert bench.check(problem, build_candidate(problem)).outcome == "ok"
-    dense = Problem(form, {}, OPENCL, MACHINE)
+    dense = TuningTask(form, {}, OPENCL, MACHINE)
     assert bench.check(problem, build_candidate(dense)).outcome == "wrong"
 
 
@@ -575,7 +577,7 @@ def test_keyboard_interrupt_does_not_reach_a_child(
 
 def test_a_lost_child_is_started_again() -> None:
     child = Child("cuts.tests.search.services:Slow")
-    with pytest.raises(Lost, match="exit code 3"):
+    with pytest.raises(ChildLost, match="exit code 3"):
         child.call(10.0, "crash")
     assert child.call(10.0, "nap", 0.0) == 0.0
     assert child.starts == 2
@@ -600,13 +602,13 @@ def test_tuner_with_processes_beats_or_keeps_model_choice(tmp_path: Path) -> Non
 
 
 @needs_opencl
-def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The unfused plan's speed does not matter.
 
     An audit leaves nothing to be searched for by the next command.
     """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("cuts.compile.known.NEAR", 100.0)
+    monkeypatch.setattr("cuts.compile.cached_decisions.NEAR", 100.0)
     arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
     assert cuts("tune", *arguments, "--frozen").code == 2
     first, again, frozen = (
@@ -689,7 +691,7 @@ def test_places_of_a_sample_are_found_in_memory(order: Sequence[int], gap: int) 
     strides, step = [0, 0, 0], 1 + gap
     for dim in order:
         strides[dim], step = step, step * (3, 4, 5)[dim]
-    problem = Problem(form, {"y": Storage("y", 0, tuple(strides))}, OPENCL, MACHINE, "copy")
+    problem = TuningTask(form, {"y": Storage("y", 0, tuple(strides))}, OPENCL, MACHINE, "copy")
     places = [p.ravel() for p in np.meshgrid(*map(np.arange, (3, 4, 5)), indexing="ij")]
     memory = np.arange(elements(problem, "y"), dtype=np.float32)
     assert (view(problem, "y", memory)[tuple(places)] == memory[addresses(problem, "y", places)]).all()

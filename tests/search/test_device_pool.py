@@ -13,27 +13,27 @@ from attrs import define, evolve, field
 from cuts.backends.devices import find_target
 from cuts.ir.budget import Budget
 from cuts.ir.errors import BackendError
-from cuts.passes.schedule import FIRST
+from cuts.passes.schedule import RANKED_POINTS
 from cuts.search.bench import DeviceBench, Timed
-from cuts.search.build import Built, Factory
+from cuts.search.build import BuildResult, Factory
 from cuts.search.data import Reference
 from cuts.search.database import Database
-from cuts.search.device_pool import DOUBTED, SERVICE, DevicePool, NamedDevice
+from cuts.search.device_pool import MAX_FAILURES_IN_A_ROW, SERVICE, DevicePool, NamedDevice
 from cuts.search.measure import DeviceAnswer, TimingTurns, Verdict
-from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask
 from cuts.tests.needs import needs_opencl
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of
-from .hosts import PROBLEMS, SHORT, results
-from .simulated import FakeClock, SimulatedWorkers
+from .hosts import PROBLEMS, SHORT_SEARCH, results
+from .simulation import FakeClock, SimulatedWorkers
 
 #: So many searches that three kernels of each keep the cores of two devices busy.
 SIZES = tuple(range(8, 56, 2))
 #: Searches that begin with several points, so that each problem has its device before any is measured to the end.
-SEVERAL = evolve(SHORT, strategy="rank")
+SEVERAL = evolve(SHORT_SEARCH, strategy="rank")
 
 
 @define
@@ -47,7 +47,7 @@ class OneOfSeveral:
     until: float = float("inf")
     checking: str = ""
     measured: DeviceAnswer = DeviceAnswer(Verdict("ok"))
-    loaded: dict[tuple[str, str], Built] = field(factory=dict)
+    loaded: dict[tuple[str, str], BuildResult] = field(factory=dict)
     asked: int = 0
     begun: int = 0
     closed: bool = False
@@ -60,18 +60,18 @@ class OneOfSeveral:
     def start(self) -> None:
         pass
 
-    def prepare(self, problem: Problem, reference: Reference) -> None:
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
         pass
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         self.problems.add(problem.key)
         self.begun += 1
         return self.inner.check(problem, built) if self.works else Verdict("failed", "the device fell off the bus")
 
-    def free(self, problem: Problem) -> bool:
+    def is_free(self, problem: TuningTask) -> bool:
         return not self.checking
 
-    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         assert not self.checking, "it is asked where it is free"
         verdict = Verdict("ok") if built is None else self.check(problem, built)
         if built is not None and built.kernel is not None:
@@ -81,14 +81,14 @@ class OneOfSeveral:
         samples = [None if each is None else self.sample(problem, each, 3).samples for each in known]
         self.checking, self.asked, self.measured = problem.key, 0, DeviceAnswer(verdict, tuple(samples))
 
-    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         self.asked += 1
         if not self.checking or self.asked < 2:
             return []
         checked, self.checking = self.checking, ""
         return [(checked, self.measured)]
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         assert problem.key in self.problems, "times are of the device that the candidate was checked on"
         return self.inner.sample(problem, built, repeats)
 
@@ -102,7 +102,7 @@ class OneOfSeveral:
 class Missing(OneOfSeveral):
     """A device that is not there."""
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         raise BackendError("no CUDA device is visible")
 
 
@@ -145,7 +145,7 @@ def test_without_any_device_the_error_says_so() -> None:
 def test_broken_device_costs_few_candidates_and_no_task(expected_seconds: list[float], until: int) -> None:
     broken, notes = OneOfSeveral(until=until), list[str]()
     assert len(search_devices({"0": broken, "1": OneOfSeveral()}, notes)) == len(expected_seconds)
-    assert broken.begun <= until + DOUBTED
+    assert broken.begun <= until + MAX_FAILURES_IN_A_ROW
     assert [note.partition(":")[0] for note in notes] == ["device 0 is not used any more"]
 
 
@@ -179,12 +179,12 @@ class SimulatedSide(OneOfSeveral):
     clock: FakeClock = field(factory=FakeClock)
     ready: float = 3.0
 
-    def begin(self, problem: Problem, built: Built | None, turns: TimingTurns | None = None) -> None:
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
         OneOfSeveral.begin(self, problem, built, turns)
         taken = sum(1e-3 + sum(samples or ()) for samples in self.measured.samples)
         self.ready = max(self.ready, self.clock()) + taken + (0.0 if built is None else 0.02)
 
-    def ended(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         if not self.checking or self.clock() + timeout < self.ready:
             self.clock.until(self.clock() + timeout)
             return []
@@ -207,7 +207,7 @@ def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
     )
     workers, problems = SimulatedWorkers(clock, size=cores), [problem_of(size) for size in SIZES]
     resources = Resources(database, lambda: workers, lambda: pool, Budget.of(None, clock))
-    Tuner(resources).run(problems, Settings(strategy="rank", batch=0, most=FIRST, prove=False))
+    Tuner(resources).run(problems, Settings(strategy="rank", batch=0, most=RANKED_POINTS, prove=False))
     return clock.now, [seconds for _, seconds in results(database, problems)]
 
 
@@ -224,7 +224,9 @@ def test_devices_in_processes_of_their_own_search_together() -> None:
     benches = {name: DeviceBench(OPENCL, limit=60.0, service=SERVICE, device=name) for name in ("0", "1")}
     pool, notes = DevicePool(benches), list[str]()
     pool.start()
-    found = Tuner(Resources(Database(None), Inline, lambda: pool)).run(PROBLEMS[:2], evolve(SHORT, first=2, most=2))
+    found = Tuner(Resources(Database(None), Inline, lambda: pool)).run(
+        PROBLEMS[:2], evolve(SHORT_SEARCH, first=2, most=2)
+    )
     assert all(bench.works for bench in benches.values())
     pool.close()
     assert all(choice.seconds for choice in found)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.ir.errors import UsageError
-from cuts.search.database import Database, Trial, Winner
-from cuts.search.decisions import DecidedGraph
-from cuts.search.exchange.files import Exported, Imported, export_pack, export_results, import_results
-from cuts.search.problem import digest
+from cuts.search.database import Database, Measurement, Winner
+from cuts.search.decisions import DecisionRecord
+from cuts.search.exchange.files import ExportCounts, ImportCounts, export_pack, export_results, import_results
+from cuts.search.tuning_task import digest
 
 from .fakes import problem_of
 
@@ -29,20 +29,22 @@ def filled_database() -> Database:
     database = Database(None)
     database.finish(PROBLEM, WINNER)
     database.register(OTHER)
-    database.record(OTHER, [Trial("a", "ok", 3e-3, source="x"), Trial("b", "ok", 2e-3), Trial("c", "wrong")])
+    database.record(
+        OTHER, [Measurement("a", "ok", 3e-3, source="x"), Measurement("b", "ok", 2e-3), Measurement("c", "wrong")]
+    )
     return database
 
 
 @pytest.mark.parametrize("name", ["results.json", "results.json.gz", "results.json.xz"])
 def test_the_best_of_every_problem_travels(tmp_path: Path, name: str) -> None:
-    assert export_results(filled_database(), tmp_path / name) == Exported(2, 0)
+    assert export_results(filled_database(), tmp_path / name) == ExportCounts(2, 0)
     there = Database(None)
-    assert import_results(there, tmp_path / name) == Imported(2, 0, 0)
+    assert import_results(there, tmp_path / name) == ImportCounts(2, 0, 0)
     assert there.winner(PROBLEM) == WINNER
     assert there.winner(OTHER) is None
-    assert [(t.schedule, t.seconds) for t in there.trials(OTHER)] == [("b", 2e-3)]
+    assert [(t.schedule, t.seconds) for t in there.measurements(OTHER)] == [("b", 2e-3)]
     assert there.results() == filled_database().results()
-    assert import_results(there, tmp_path / name) == Imported(0, 2, 0)
+    assert import_results(there, tmp_path / name) == ImportCounts(0, 2, 0)
 
 
 def test_what_is_there_stays_unless_it_is_slower(tmp_path: Path) -> None:
@@ -51,10 +53,10 @@ def test_what_is_there_stays_unless_it_is_slower(tmp_path: Path) -> None:
     own = Winner("own", 5e-3, 0.0, "y", 1, 1.0, 0.0)
     there.finish(PROBLEM, own)
     there.register(OTHER)
-    there.record(OTHER, [Trial("mine", "ok", 1e-3)])
-    assert import_results(there, tmp_path / "r.json") == Imported(0, 2, 0)
+    there.record(OTHER, [Measurement("mine", "ok", 1e-3)])
+    assert import_results(there, tmp_path / "r.json") == ImportCounts(0, 2, 0)
     assert there.winner(PROBLEM) == own
-    assert [t.schedule for t in there.trials(OTHER)] == ["mine"]
+    assert [t.schedule for t in there.measurements(OTHER)] == ["mine"]
 
 
 def test_results_of_another_machine_are_hints(tmp_path: Path) -> None:
@@ -70,7 +72,7 @@ def test_results_of_another_machine_are_hints(tmp_path: Path) -> None:
 def test_what_another_version_found_is_a_hint() -> None:
     database = Database(None)
     database.finish(PROBLEM, WINNER)
-    database.evict(PROBLEM)
+    database.invalidate(PROBLEM)
     assert database.winner(PROBLEM) is None
     assert database.hints(PROBLEM) == ["s"]
 
@@ -81,7 +83,7 @@ def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
     document["results"][0]["description"] += " "
     document["format"] = 1  # which has no digest of its own
     (tmp_path / "r.json").write_text(json.dumps(document))
-    assert import_results(Database(None), tmp_path / "r.json") == Imported(1, 0, 1)
+    assert import_results(Database(None), tmp_path / "r.json") == ImportCounts(1, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -118,20 +120,20 @@ def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str, ...] = ()) -> DecidedGraph:
-    return DecidedGraph(digest(name), name, "net", '{"digest":"d","algorithms":[],"groups":[],"launches":[]}', problems,
+def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str, ...] = ()) -> DecisionRecord:
+    return DecisionRecord(digest(name), name, "net", '{"digest":"d","algorithms":[],"groups":[],"launches":[]}', problems,
                   seconds, finished)  # fmt: skip
 
 
 def test_pack_has_the_contents_of_final_plans(tmp_path: Path) -> None:
     database = filled_database()
     database.keep_answer(answer("graph", 1e-3, finished=False, problems=(OTHER.key,)))
-    assert export_pack(database, tmp_path / "p.json.xz") == Exported(1, 1)
+    assert export_pack(database, tmp_path / "p.json.xz") == ExportCounts(1, 1)
     there = Database(None)
-    assert import_results(there, tmp_path / "p.json.xz") == Imported(1, 0, 0, 1)
+    assert import_results(there, tmp_path / "p.json.xz") == ImportCounts(1, 0, 0, 1)
     assert there.answers() == (answer("graph", 1e-3, problems=(OTHER.key,)),)
-    assert [t.schedule for t in there.trials(OTHER)] == ["b"], "an unfinished search goes on from its best"
-    assert import_results(there, tmp_path / "p.json.xz") == Imported(0, 1, 0, 0)
+    assert [t.schedule for t in there.measurements(OTHER)] == ["b"], "an unfinished search goes on from its best"
+    assert import_results(there, tmp_path / "p.json.xz") == ImportCounts(0, 1, 0, 0)
 
 
 def test_file_replaces_no_better_decision_or_faster_kernel(tmp_path: Path) -> None:
@@ -140,12 +142,12 @@ def test_file_replaces_no_better_decision_or_faster_kernel(tmp_path: Path) -> No
         database.keep_answer(answer("graph", seconds, finished=database is elsewhere))
         database.register(PROBLEM)
     elsewhere.finish(PROBLEM, WINNER)
-    own.record(PROBLEM, [Trial("mine", "ok", WINNER.seconds / 2)])
+    own.record(PROBLEM, [Measurement("mine", "ok", WINNER.seconds / 2)])
     export_results(elsewhere, tmp_path / "r.json")
-    assert import_results(own, tmp_path / "r.json") == Imported(0, 1, 0, 0)
+    assert import_results(own, tmp_path / "r.json") == ImportCounts(0, 1, 0, 0)
     assert own.answer(digest("graph")) == answer("graph", 1e-3, finished=False)
     assert own.winner(PROBLEM) is None
-    assert [t.schedule for t in own.trials(PROBLEM)] == ["mine"]
+    assert [t.schedule for t in own.measurements(PROBLEM)] == ["mine"]
 
 
 def test_damaged_decisions_are_left_out(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_damaged_decisions_are_left_out(tmp_path: Path) -> None:
     database.keep_answer(evolve(answer("other", 1.0), description="of something else"))
     export_results(database, tmp_path / "r.json")
     there = Database(None)
-    assert import_results(there, tmp_path / "r.json") == Imported(0, 0, 2, 0)
+    assert import_results(there, tmp_path / "r.json") == ImportCounts(0, 0, 2, 0)
     assert there.answers() == ()
 
 
@@ -189,6 +191,6 @@ def test_result_of_an_earlier_timing_method_counts(tmp_path: Path) -> None:
     document["format"] = 1  # which has no digest of its own
     (tmp_path / "r.json").write_text(json.dumps(document))
     there = Database(None)
-    assert import_results(there, tmp_path / "r.json") == Imported(2, 0, 0, 1)
+    assert import_results(there, tmp_path / "r.json") == ImportCounts(2, 0, 0, 1)
     assert there.winner(PROBLEM) == WINNER
     assert there.answers() == database.answers()

@@ -20,11 +20,12 @@ from cuts.backends.library.cublas import CuBLAS
 from cuts.backends.source.emit import emit
 from cuts.cli import compilation
 from cuts.cli.main import main
-from cuts.compile import contest, driver, torch_operator
+from cuts.compile import driver, torch_operator
+from cuts.compile import plan_selection as contest
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
 from cuts.ir.budget import Budget
-from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Mode
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
@@ -39,8 +40,8 @@ from cuts.search.tuner import Tuner
 from cuts.tests.backends.hosts import HostCuBLAS
 from cuts.tests.needs import needs_cuda
 
-from .fakes import OPENCL, Clock, FakeBench, Inline, uncompiled
-from .test_selector import SHORT, chain, tables
+from .fakes import OPENCL, Clock, FakeBench, Inline, fake_compile
+from .test_selector import SHORT_SEARCH, chain, tables
 
 SPEC = Spec(Registry.builtin())
 GPU = find_target("cuda:h200")
@@ -93,7 +94,7 @@ def test_builds_let_them_take_part(given: dict[str, bool], way: str, sessions: l
 def test_what_is_compiled_without_measurements_calls_none(
     monkeypatch: pytest.MonkeyPatch, sessions: list[Settings]
 ) -> None:
-    monkeypatch.setattr(driver, "is_known", lambda *_: True)
+    monkeypatch.setattr(driver, "has_cached_decisions", lambda *_: True)
     with pytest.raises(Opened):
         cuts.build(chain(1), "opencl")
     assert [settings.libraries for settings in sessions] == [False]
@@ -134,14 +135,14 @@ def test_product_beside_a_shared_launch_calls_a_library(
     library = CuBLAS(HostCuBLAS())
     monkeypatch.setattr(vendor, "libraries", lambda: (library,))
     monkeypatch.setattr(vendor, "require_library", lambda name: library)
-    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
 
     def cost(kernel: KernelFunction) -> float:
         shared = any(a.tensor.startswith("1.") for a in kernel.arguments)
         return takes if kernel.dialect == "library" else 1.5e-3 if shared else 1e-3
 
     resources = Clock(Database(None), Inline, FakeBench(cost), None)
-    selector = MeasuredSelector(GPU, Tuner(resources), SHORT)
+    selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
     compiled = compile_graph(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit, selector)
     assert [record.get("members", 1) for record in compiled.groups].count(5) == 1
     found = with_libraries(compiled, selector)
@@ -163,7 +164,7 @@ def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkey
     monkeypatch.setattr(driver, "with_libraries", note_libraries)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
     driver.build_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), selector)
     assert found == ([False, True] if asked else [])
     assert "libraries" in selector.budget.spent
@@ -184,10 +185,10 @@ def test_plan_with_more_library_places_is_raced_again(
         return plans[0]
 
     monkeypatch.setattr(driver, "with_libraries", note_calls)
-    monkeypatch.setattr(driver, "calling_or_not", first)
+    monkeypatch.setattr(driver, "select_library_calls", first)
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
     plan = driver.build_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), selector)
     assert found == raced
     assert any(kernel.name == f"routine_{calls[1]}" for kernel in plan.kernels) == (calls[1] > 0)
@@ -219,8 +220,8 @@ def test_library_calls_are_reported_and_dumped(tmp_path: Path, monkeypatch: pyte
 def test_plan_with_routines_is_right_on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any routine up to a hundred times slower counts as faster."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("cuts.search.libraries.routines.GAIN", 0.01)
-    monkeypatch.setattr(contest, "times_of_right", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr("cuts.search.libraries.routines.MIN_SPEEDUP", 0.01)
+    monkeypatch.setattr(contest, "time_valid_plans", lambda *_: (1.0, 2.0))
     kinds = {"a": (1024, 256), "b": (256, 1024), "p": (1024, 1024)}  # too many results to divide their sums
     types = {name: TensorType(DType.F32, shape) for name, shape in kinds.items()}
     graph = Graph("product", ("a", "b"), ("p",), types, (Node("product", "matmul", ("a", "b"), ("p",)),))

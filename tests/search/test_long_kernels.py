@@ -10,12 +10,12 @@ from math import inf
 import pytest
 from attrs import evolve
 from cuts.backends.source import unrolled_statements
-from cuts.search.build import Built, Done, Factory
+from cuts.search.build import BuildResult, Factory, JobResult
 from cuts.search.database import Database
-from cuts.search.problem import Problem
-from cuts.search.settings import BEGUN, Settings
+from cuts.search.settings import FIRST_CANDIDATES, Settings
+from cuts.search.tuning_task import TuningTask
 
-from .fakes import FakeBench, Inline, by_threads, group_of, problem_of, tuner_of, uncompiled
+from .fakes import FakeBench, Inline, by_threads, fake_compile, group_of, problem_of, tuner_of
 
 SHORT_SEARCH = Settings(first=4, most=8, prove=False)
 
@@ -30,16 +30,16 @@ class Long(Inline):
         super().__init__()
         self.places, self.asked = places, list[float]()
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         found = super().collect(timeout)
         return [self._limit(done) if done.job.method == "build" else done for done in found]
 
-    def _limit(self, done: Done) -> Done:
+    def _limit(self, done: JobResult) -> JobResult:
         longest = done.job.arguments[2] if len(done.job.arguments) > 2 else inf
         assert isinstance(longest, float | int)
         self.asked.append(longest)
         long = longest < inf and len(self.asked) - 1 in self.places
-        return evolve(done, value=Built(None, outcome="long")) if long else done
+        return evolve(done, value=BuildResult(None, outcome="long")) if long else done
 
 
 def test_long_candidate_is_left_out_and_not_remembered() -> None:
@@ -48,8 +48,8 @@ def test_long_candidate_is_left_out_and_not_remembered() -> None:
     (choice,) = tuner.run([problem_of(32)], SHORT_SEARCH)
     assert choice.seconds is not None
     assert tuner.statistics.outcomes["long"] == 2
-    assert tuner.statistics.compiled == tuner.statistics.timed == len(database.trials(problem_of(32)))
-    assert all(t.ok for t in database.trials(problem_of(32)))
+    assert tuner.statistics.compiled == tuner.statistics.timed == len(database.measurements(problem_of(32)))
+    assert all(t.ok for t in database.measurements(problem_of(32)))
 
 
 def test_where_all_candidates_are_long_they_are_built() -> None:
@@ -60,7 +60,7 @@ def test_where_all_candidates_are_long_they_are_built() -> None:
 
 
 def test_next_candidates_replace_long_first_ones() -> None:
-    builder = Long(range(BEGUN))
+    builder = Long(range(FIRST_CANDIDATES))
     (choice,) = tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH)
     assert choice.origin == "measured"
     assert inf not in builder.asked
@@ -71,10 +71,10 @@ def test_replacement_of_first_candidate_is_built_first() -> None:
 
     Each of those was after all others in the queue.
     """
-    builder, order = Long(range(BEGUN)), list[str]()
+    builder, order = Long(range(FIRST_CANDIDATES)), list[str]()
     collect = builder.collect
 
-    def collect_noting(timeout: float) -> list[Done]:
+    def collect_noting(timeout: float) -> list[JobResult]:
         done = collect(timeout)
         order.extend(each.job.arguments[0].key for each in done if each.job.method == "build")
         return done
@@ -82,9 +82,9 @@ def test_replacement_of_first_candidate_is_built_first() -> None:
     builder.collect = collect_noting  # type: ignore[method-assign]
     problems = [problem_of(size) for size in range(32, 64, 8)]
     tuner_of(FakeBench(by_threads), builder).run(problems, SHORT_SEARCH)
-    assert len(set(order[:BEGUN])) == 1, "two candidates of one problem are too long"
-    again = [number for number, key in enumerate(order) if key == order[0]][BEGUN]
-    assert again <= BEGUN + 1
+    assert len(set(order[:FIRST_CANDIDATES])) == 1, "two candidates of one problem are too long"
+    again = [number for number, key in enumerate(order) if key == order[0]][FIRST_CANDIDATES]
+    assert again <= FIRST_CANDIDATES + 1
 
 
 @pytest.mark.parametrize(("promising", "built"), [(0.0, 0), (100.0, 1)])
@@ -93,7 +93,7 @@ def test_promising_long_candidate_is_built(promising: float, built: int, monkeyp
 
     They took twice as long.
     """
-    monkeypatch.setattr("cuts.search.trials.PROMISING", promising)
+    monkeypatch.setattr("cuts.search.build_queue.PROMISING_SHARE", promising)
     builder = Long(range(1))
     tuner = tuner_of(FakeBench(by_threads), builder)
     tuner.run([problem_of(32)], SHORT_SEARCH)
@@ -103,16 +103,16 @@ def test_promising_long_candidate_is_built(promising: float, built: int, monkeyp
 
 def test_a_deeper_search_builds_long_candidates() -> None:
     builder = Long(range(100))
-    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH.deepened(1))
+    tuner_of(FakeBench(by_threads), builder).run([problem_of(32)], SHORT_SEARCH.deeper_settings(1))
     assert set(builder.asked) == {inf}
 
 
 def test_worker_does_not_compile_too_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.backends.devices import find_target
 
-    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
     target = find_target("cuda:h200")
-    problem = Problem(group_of("matmul", ((64, 64), (64, 64))), {}, target, {})
+    problem = TuningTask(group_of("matmul", ((64, 64), (64, 64))), {}, target, {})
     (scored,) = Factory().rank(problem, "bound", 1)
     built = Factory().build(problem, scored.candidate.schedule)
     assert built.kernel is not None

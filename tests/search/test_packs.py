@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from cuts.backends.devices import find_target
 from cuts.cli.main import main
-from cuts.compile.known import is_known, question_about
+from cuts.compile.cached_decisions import decision_key, has_cached_decisions
 from cuts.compile.loading import Spec
-from cuts.ir.compiled import CompileOptions
+from cuts.ir.compiled_graph import CompileOptions
 from cuts.ops import Registry
 from cuts.search.database import Database, open_database
 from cuts.search.decisions import FORMAT
 from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
 
-from .fakes import uncompiled
-from .test_decisions import layer, tuned
+from .fakes import fake_compile
+from .test_decisions import layer, tune_graph
 from .test_selector import chain
 
 PACKS = list(shipped_packs())
@@ -69,22 +69,22 @@ def test_a_compilation_takes_over_what_a_file_brought(
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "there"))
     monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
-    monkeypatch.setattr("cuts.search.build.compile_kernel", uncompiled)
+    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
     there = open_database()
-    tuned(chain(2), there, lambda kernel: 1e-3, GPU)
+    tune_graph(chain(2), there, lambda kernel: 1e-3, GPU)
     there.close()
     file = str(tmp_path / "pack.json.xz")
     assert main(["cache", "pack", file]) == 0
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "here"))
     spec, options = Spec(Registry.builtin()), CompileOptions()
-    assert not is_known(chain(2), spec, GPU, options)
+    assert not has_cached_decisions(chain(2), spec, GPU, options)
     assert main(["cache", "import", file]) == 0
     assert "graphs: 1" in capsys.readouterr().out
-    assert is_known(chain(2), spec, GPU, options)
-    assert is_known(chain(3), spec, GPU, options), "two of its three layers are"
-    assert not is_known(layer(), spec, GPU, options)
+    assert has_cached_decisions(chain(2), spec, GPU, options)
+    assert has_cached_decisions(chain(3), spec, GPU, options), "two of its three layers are"
+    assert not has_cached_decisions(layer(), spec, GPU, options)
     monkeypatch.setenv("CUTS_NO_CACHE", "1")
-    assert not is_known(chain(2), spec, GPU, options)
+    assert not has_cached_decisions(chain(2), spec, GPU, options)
 
 
 def test_what_packs_decided_is_what_is_asked_today() -> None:
@@ -92,9 +92,7 @@ def test_what_packs_decided_is_what_is_asked_today() -> None:
     database = Database(None)
     offer_packs(database)
     assert database.answers()
-    options = json.loads(question_about(chain(1), Spec(Registry.builtin()), GPU, CompileOptions()).description)[
-        "options"
-    ]
+    options = json.loads(decision_key(chain(1), Spec(Registry.builtin()), GPU, CompileOptions()).description)["options"]
     results = {result.key for result in database.results()}
     for answer in database.answers():
         assert json.loads(answer.description)["format"] == str(FORMAT)

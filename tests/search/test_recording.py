@@ -12,15 +12,15 @@ import pytest
 from attrs import evolve
 from cuts.backends.source import unrolled_statements
 from cuts.ir.launch import KernelFunction
-from cuts.search.build import Built, Done
+from cuts.search.build import BuildResult, JobResult
 from cuts.search.database import Database
 from cuts.search.learned import recording
-from cuts.search.learned.rank_points import FASTEST, MOST
-from cuts.search.learned.recorded import RecordedSpace
-from cuts.search.learned.recording import LONG, PoolRecorder, again, built_short, evaluated, pool
-from cuts.search.problem import schedule_text
+from cuts.search.learned.rank_points import MAX_POINTS, NUM_FASTEST
+from cuts.search.learned.recorded_spaces import RecordedSpace
+from cuts.search.learned.recording import LONG_OUTCOME, PoolRecorder, again, build_unless_long, evaluation_points, pool
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
+from cuts.search.tuning_task import schedule_text
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 
@@ -31,8 +31,8 @@ class InlinePools(Inline):
     It does not compile long text.
     """
 
-    def collect(self, timeout: float) -> list[Done]:
-        mine = {"pool": pool, "build": built_short, "again": again}
+    def collect(self, timeout: float) -> list[JobResult]:
+        mine = {"pool": pool, "build": build_unless_long, "again": again}
         job = min(self.queue, key=lambda j: j.priority, default=None)
         if job is None or job.method not in mine:
             return super().collect(timeout)
@@ -40,7 +40,7 @@ class InlinePools(Inline):
         self.built += job.method == "build"
         value = mine[job.method](*job.arguments)  # type: ignore[operator]
         refused = self.refuse(value.kernel) if job.method == "build" and value.kernel else None
-        return [Done(job, refused or value)]
+        return [JobResult(job, refused or value)]
 
 
 def recorded_with(
@@ -83,8 +83,8 @@ def test_unknown_points_of_a_pool_follow_the_first() -> None:
 
 
 def test_further_points_replace_failures_until_enough_ran() -> None:
-    def refuse(kernel: KernelFunction) -> Built | None:
-        return Built(None, outcome="spilled") if prod(kernel.block) > 32 else None
+    def refuse(kernel: KernelFunction) -> BuildResult | None:
+        return BuildResult(None, outcome="spilled") if prod(kernel.block) > 32 else None
 
     (found,) = recorded_with(InlinePools(refuse))
     assert found.timed >= 60
@@ -115,10 +115,10 @@ def test_exhausted_space_is_complete() -> None:
 
 def test_space_without_points_ends_no_other() -> None:
     class Hanging(InlinePools):
-        def collect(self, timeout: float) -> list[Done]:
+        def collect(self, timeout: float) -> list[JobResult]:
             hung = [job for job in self.queue if job.method == "pool" and "16" in job.arguments[0].label]
             self.queue = [job for job in self.queue if job not in hung]
-            return [Done(job, None, error="no answer", hung=True) for job in hung] or super().collect(timeout)
+            return [JobResult(job, None, error="no answer", hung=True) for job in hung] or super().collect(timeout)
 
     bench = FakeBench(by_threads)
     recorder = PoolRecorder(Resources(Database(None), Hanging, lambda: bench), Settings(), 20)
@@ -136,7 +136,7 @@ def test_records_of_other_tasks_or_machines_are_ignored() -> None:
 
 
 def test_partial_pool_is_available_while_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "EACH", 0.0)
+    monkeypatch.setattr(recording, "OUTPUT_SECONDS", 0.0)
     *parts, last = recorded_with(InlinePools(), count=20)
     sizes = [len(part.points) for part in parts]
     assert sizes == sorted(sizes)
@@ -147,7 +147,7 @@ def test_partial_pool_is_available_while_it_is_recorded(monkeypatch: pytest.Monk
 
 def test_given_points_are_timed_again_and_no_others() -> None:
     (there,) = recorded_with(InlinePools())
-    given = evaluated(there, seed=0)
+    given = evaluation_points(there, seed=0)
     bench = FakeBench(lambda kernel: 2 * by_threads(kernel))
     resources = Resources(Database(None), InlinePools, lambda: bench)
     version = {"commit": "abc", "lowering": "def"}
@@ -163,12 +163,12 @@ def test_given_points_are_timed_again_and_no_others() -> None:
 def test_recording_returns_the_points_for_evaluation() -> None:
     (there,) = recorded_with(InlinePools())
     many = evolve(there, points=tuple(evolve(there.points[0], schedule=str(k), seconds=1.0 + k) for k in range(900)))
-    given = evaluated(many, seed=0)
-    assert len({p.schedule for p in given.points}) == len(given.points) == MOST
+    given = evaluation_points(many, seed=0)
+    assert len({p.schedule for p in given.points}) == len(given.points) == MAX_POINTS
     assert given.points[0].schedule == "0"
-    assert {str(k) for k in range(FASTEST)} <= {p.schedule for p in given.points}
+    assert {str(k) for k in range(NUM_FASTEST)} <= {p.schedule for p in given.points}
     assert all(p.seconds is None and not p.outcome for p in given.points)
-    assert [p.schedule for p in given.points] == [p.schedule for p in evaluated(many, seed=0).points]
+    assert [p.schedule for p in given.points] == [p.schedule for p in evaluation_points(many, seed=0).points]
 
 
 def test_records_of_another_version_are_not_continued() -> None:
@@ -184,8 +184,8 @@ def test_too_long_candidate_is_reported_and_not_compiled(monkeypatch: pytest.Mon
     (found,) = recorded_with(InlinePools())
     outcomes = {p.schedule: p.outcome for p in found.points}
     assert outcomes.keys() >= {p.schedule for p in usual.points}
-    assert set(outcomes.values()) == {"ok", LONG}
-    assert all(p.seconds is None for p in found.points if p.outcome == LONG)
+    assert set(outcomes.values()) == {"ok", LONG_OUTCOME}
+    assert all(p.seconds is None for p in found.points if p.outcome == LONG_OUTCOME)
 
 
 def test_statements_count_once_for_each_unrolled_iteration() -> None:

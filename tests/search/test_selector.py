@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
@@ -23,13 +23,13 @@ from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
 from cuts.search.measure import Verdict
-from cuts.search.selector import CHUNK, MeasuredSelector
+from cuts.search.selector import MAX_GROUPS_AT_ONCE, MeasuredSelector
 from cuts.search.settings import Settings
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline
 
-SHORT = Settings(first=2, batch=0, most=2, prove=False)
+SHORT_SEARCH = Settings(first=2, batch=0, most=2, prove=False)
 
 
 def chain(length: int) -> Graph:
@@ -51,7 +51,7 @@ def compile_within(
     """Compile under a budget of kernels that are timed."""
     bench = FakeBench(cost)
     resources = Clock(Database(None), Inline, bench, budget)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
     options = CompileOptions(mode="mixed")
     return compile_graph(chain(4), Registry.builtin(), OPENCL, options, emit, selector), selector, bench
 
@@ -84,16 +84,16 @@ def test_decisive_and_longest_kernels_are_measured_first() -> None:
     (first, *_) = asked.values()
     assert list(selector._next(asked, [[first]])) == [form_key(first)]
     assert not selector._next(asked, [[]])
-    many = dict.fromkeys(range(2 * CHUNK), first)
+    many = dict.fromkeys(range(2 * MAX_GROUPS_AT_ONCE), first)
     selector._costs.update({n: float(n) for n in many})
-    assert list(selector._next(many, [])) == list(reversed(range(CHUNK, 2 * CHUNK)))
+    assert list(selector._next(many, [])) == list(reversed(range(MAX_GROUPS_AT_ONCE, 2 * MAX_GROUPS_AT_ONCE)))
 
 
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     choose = MeasuredSelector.choose
     monkeypatch.setattr(
-        MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
+        MeasuredSelector, "select_masked", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
     )
     compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1
@@ -124,7 +124,7 @@ def tuned_tables(together: float, alone: float, libraries: bool = True, budget: 
     bench = FakeBench(cost)
     target = evolve(OPENCL, lockstep=True)
     resources = Clock(Database(None), Inline, bench, budget)
-    selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT, libraries=libraries))
+    selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, libraries=libraries))
     return compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
 
 
@@ -159,28 +159,28 @@ def test_modelled_launch_is_used_unless_measured_slower(
     seconds: float, launch: float | None, faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBench(lambda kernel: 1e-3)
-    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT)
+    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
     monkeypatch.setattr(Tuner, "together", lambda _, asked: [launch for _ in asked])
-    monkeypatch.setattr(MeasuredSelector, "_joint", lambda *_: None)
+    monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
     for timed in ({}, {"measured": seconds}):
         known = ({}, timed)
         members: Any = [(None, None, SimpleNamespace(score=seconds, measured=each, schedule=None)) for each in known]
-        assert selector.faster_together([members]) == [faster]
+        assert selector.compare_launches([members]) == [faster]
 
 
 def test_time_to_build_launches_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches without a measurement are taken, and compiled after the search."""
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), 60.0)
-    selector, needed = MeasuredSelector(OPENCL, Tuner(resources), SHORT), list[float]()
+    selector, needed = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH), list[float]()
 
     def together(_: Tuner, asked: Sequence[object]) -> list[float | None]:
         needed.append(selector.budget.needed)
         return [None, 1e-9, None, None]
 
     monkeypatch.setattr(Tuner, "together", together)
-    monkeypatch.setattr(MeasuredSelector, "_joint", lambda *_: None)
+    monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
     members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
-    assert selector.faster_together([members] * 4) == [True] * 4
+    assert selector.compare_launches([members] * 4) == [True] * 4
     assert 0 < selector.budget.needed == pytest.approx(0.75 * needed[0])
 
 
@@ -190,6 +190,6 @@ def test_launch_with_wrong_results_is_not_used() -> None:
         "wrong" if any(a.tensor.startswith("1.") for a in kernel.arguments) else "ok"
     )
     target = evolve(OPENCL, lockstep=True)
-    selector = MeasuredSelector(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT)
+    selector = MeasuredSelector(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
     found = compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
     assert len(found.steps) == 5

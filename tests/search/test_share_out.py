@@ -14,14 +14,14 @@ from attrs import evolve
 from cuts.ir.errors import BackendError, UsageError
 from cuts.search.child import serve
 from cuts.search.database import Database
-from cuts.search.remote import ShareOut
-from cuts.search.remote.share_out import ATTEMPTS, UnitAnswer
+from cuts.search.remote import RemoteTuningLoop
+from cuts.search.remote.share_out import MAX_ATTEMPTS, UnitAnswer
 from cuts.search.remote.unit import SearchPlace, place_here
 from cuts.search.resources import Resources
 from cuts.search.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads
-from .hosts import PROBLEMS, SHORT, Hosts, made_up, results, tuned
+from .hosts import PROBLEMS, SHORT_SEARCH, Hosts, made_up, results, tune_problems
 
 needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None, reason="distributed is not installed")
 
@@ -29,8 +29,8 @@ needs_dask = pytest.mark.skipif(importlib.util.find_spec("distributed") is None,
 @pytest.fixture(scope="module")
 def undisturbed_results() -> tuple[list[tuple[str, float]], list[int]]:
     database = Database(None)
-    tuned(None, PROBLEMS, database, []).run(PROBLEMS, SHORT)
-    return results(database, PROBLEMS), [len(database.trials(p)) for p in PROBLEMS]
+    tune_problems(None, PROBLEMS, database, []).run(PROBLEMS, SHORT_SEARCH)
+    return results(database, PROBLEMS), [len(database.measurements(p)) for p in PROBLEMS]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -38,10 +38,10 @@ def test_randomly_lost_hosts_change_no_winner(
     undisturbed_results: tuple[list[tuple[str, float]], list[int]], seed: int
 ) -> None:
     database, hosts, notes = Database(None), Hosts(4, lost=0.5, seed=seed), list[str]()
-    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    tune_problems(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT_SEARCH)
     winners, trials = undisturbed_results
     assert results(database, PROBLEMS) == winners
-    assert [len(database.trials(p)) for p in PROBLEMS] == trials
+    assert [len(database.measurements(p)) for p in PROBLEMS] == trials
     assert len(hosts.done) == len(set(hosts.done))
     assert sum("is gone" in note for note in notes) == hosts.kills
 
@@ -50,9 +50,9 @@ def test_search_continues_here_without_places(
     undisturbed_results: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(2, lost=1.0), list[str]()
-    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    tune_problems(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT_SEARCH)
     assert results(database, PROBLEMS) == undisturbed_results[0]
-    assert hosts.kills == ATTEMPTS * len(PROBLEMS)
+    assert hosts.kills == MAX_ATTEMPTS * len(PROBLEMS)
     assert "4 of 4 kernels are searched for here" in notes[-1]
 
 
@@ -60,7 +60,7 @@ def test_place_with_impossible_times_is_left_out(
     undisturbed_results: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
     database, hosts, notes = Database(None), Hosts(3, lies=[1]), list[str]()
-    tuned(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT)
+    tune_problems(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT_SEARCH)
     assert results(database, PROBLEMS) == undisturbed_results[0]
     assert hosts.names == ["host 0", "host 2"]
     assert "below its bound" in notes[0]
@@ -76,7 +76,7 @@ def test_a_result_of_another_machine_is_no_answer(
             return [evolve(answer, result=evolve(answer.result, machine={"device": "another"}))]
 
     database, notes = Database(None), list[str]()
-    tuned(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT)
+    tune_problems(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT_SEARCH)
     assert results(database, PROBLEMS[:1]) == undisturbed_results[0][:1]
     assert "another machine" in notes[0]
 
@@ -121,8 +121,8 @@ def test_scheduler_workers_of_another_version_are_refused(
             assert engine.places == 2
             database = Database(None)
             tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
-            tuner = evolve(tuner, rounds=lambda resources, settings: ShareOut(engine, resources, settings))
-            tuner.run(PROBLEMS, SHORT)
+            tuner = evolve(tuner, rounds=lambda resources, settings: RemoteTuningLoop(engine, resources, settings))
+            tuner.run(PROBLEMS, SHORT_SEARCH)
             assert results(database, PROBLEMS) == undisturbed_results[0]
         finally:
             engine.close()

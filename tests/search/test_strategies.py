@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
-from cuts.bench.tools.strategies import ReplayedSearch, first_of, regrets, searched, until
+from cuts.bench.tools.strategies import ReplayedSearch, first_of, regrets, replay_search, until
 from cuts.ir.errors import UsageError
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
-from cuts.search.learned.pool import RecordedGround, ground_of
-from cuts.search.learned.recorded import RecordedSpace, read_spaces, write_spaces
+from cuts.search.learned.pool import RecordedDomain, recorded_domain
+from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
 from cuts.search.learned.recording import PoolRecorder, pool
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
-from cuts.search.strategies import FullSpace, Known, place_of, strategy_on
-from cuts.search.strategies.bayes import BEGUN, Bayes
+from cuts.search.strategies import FullSpace, Observation, place_of, strategy_on
+from cuts.search.strategies.bayes import FIRST_CANDIDATES, Bayes
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
-from cuts.search.strategies.proposer import in_turns
+from cuts.search.strategies.proposer import interleave_structures
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .test_tuner import strategies
@@ -34,18 +34,18 @@ class InlinePools(Inline):
     """A builder that makes pools itself."""
 
     def collect(self, timeout: float) -> list:  # type: ignore[type-arg]
-        from cuts.search.build import Done
+        from cuts.search.build import JobResult
 
         pools = [job for job in self.queue if job.method == "pool"]
         if pools:
             self.queue.remove(pools[0])
-            return [Done(pools[0], pool(*pools[0].arguments))]  # type: ignore[arg-type]
+            return [JobResult(pools[0], pool(*pools[0].arguments))]  # type: ignore[arg-type]
         return super().collect(timeout)
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.search.strategies.proposer.DRAWN", 100)
+    monkeypatch.setattr("cuts.search.strategies.proposer.NUM_RANDOM_POINTS", 100)
     monkeypatch.setattr("cuts.search.strategies.policy.EPOCHS", 1)
 
 
@@ -58,15 +58,15 @@ def space() -> RecordedSpace:
 
 
 @pytest.fixture(scope="module")
-def ground(space: RecordedSpace) -> RecordedGround:
-    return ground_of(space, problem_of(32))
+def ground(space: RecordedSpace) -> RecordedDomain:
+    return recorded_domain(space, problem_of(32))
 
 
 def test_a_recording_is_read_as_it_was_written(space: RecordedSpace, tmp_path: Path) -> None:
     write_spaces(tmp_path / "spaces.json.gz", [space])
     (found,) = read_spaces(tmp_path / "spaces.json.gz")
     assert evolve(found, target=space.target) == space
-    assert found.described == problem_of(32).target
+    assert found.recorded_target == problem_of(32).target
     assert found.timed == len(found.points) >= 100
 
 
@@ -102,7 +102,7 @@ def test_search_domain_has_this_versions_points_only(space: RecordedSpace) -> No
     first, *rest = space.points
     strange = RecordedSpace(**{**asdict(space, recurse=False), "points": (
         type(first)(**{**asdict(first), "schedule": "written otherwise"}), *rest)})  # fmt: skip
-    ground = ground_of(strange, problem_of(32))
+    ground = recorded_domain(strange, problem_of(32))
     assert len(ground.points) == len(space.points) - 1
     assert (first.structure, first.places) not in ground.seconds
 
@@ -110,29 +110,30 @@ def test_search_domain_has_this_versions_points_only(space: RecordedSpace) -> No
 @pytest.mark.parametrize("strategy", list(strategies()))
 @pytest.mark.parametrize("aided", [True, False])
 def test_strategy_tries_recorded_points_once_and_deterministically(
-    ground: RecordedGround, strategy: str, aided: bool
+    ground: RecordedDomain, strategy: str, aided: bool
 ) -> None:
     first = first_of(ground)
-    run = searched(ground, first, strategy, 0, aided, 24)
-    assert run.times == searched(ground, first, strategy, 0, aided, 24).times
+    run = replay_search(ground, first, strategy, 0, aided, 24)
+    assert run.times == replay_search(ground, first, strategy, 0, aided, 24).times
     assert run.ends[-1] == len(run.times)
-    assert BEGUN + 3 <= len(run.times) <= 24
+    assert FIRST_CANDIDATES + 3 <= len(run.times) <= 24
     assert min(run.times) <= np.median(list(ground.seconds.values()))
 
 
 def test_replayed_search_ends_like_a_live_one() -> None:
     settings = Settings(patience=1, tie=0.01, most=9)
-    assert ReplayedSearch([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).ended(settings) == 4
-    assert ReplayedSearch([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).ended(settings) == 5
-    assert ReplayedSearch([1.0 / n for n in range(1, 13)], [6, 12], 0.0).ended(settings) == 9
+    assert ReplayedSearch([5.0, 4.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5, 6], 0.0).stopping_count(settings) == 4
+    assert ReplayedSearch([5.0, 4.0, 4.0, 3.0, 3.0], [1, 2, 3, 4, 5], 0.0).stopping_count(settings) == 5
+    assert ReplayedSearch([1.0 / n for n in range(1, 13)], [6, 12], 0.0).stopping_count(settings) == 9
 
 
 @pytest.mark.parametrize("strategy", list(strategies()))
 def test_pruned_points_are_proposed_without_model_only(strategy: str) -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
-    first = [full.scored(p) for p in full.random(12, (7,))]
-    known = [Known(s.point, 1e-3) for s in first[:BEGUN] if s.point is not None]  # no strategy ends after so few
+    first = [full.candidate_at(p) for p in full.random(12, (7,))]
+    # no strategy ends after so few
+    known = [Observation(s.point, 1e-3) for s in first[:FIRST_CANDIDATES] if s.point is not None]
     least = min(s.candidate.bound for s in first)
     assert not strategy_on(full, strategy, first).propose(known, 0.1 * least, 6)
     assert strategy_on(full, strategy, first, aided=False).propose(known, 0.1 * least, 6)
@@ -144,40 +145,45 @@ def test_features_of_a_batch_equal_single_ones() -> None:
     points = full.random(40, (7,))
     assert len({p.structure for p in points}) > 1
     bounds = full.bounds([*points, *points[:3]])
-    np.testing.assert_allclose(bounds, [full.scored(p).candidate.bound for p in (*points, *points[:3])], rtol=1e-12)
+    np.testing.assert_allclose(
+        bounds, [full.candidate_at(p).candidate.bound for p in (*points, *points[:3])], rtol=1e-12
+    )
     alone = FullSpace(full.space)
-    assert all(np.array_equal(full.counts([p]), alone.counts([p])) for p in points)
+    assert all(np.array_equal(full.features([p]), alone.features([p])) for p in points)
 
 
 @pytest.mark.parametrize("strategy", ["bayes", "frugal", "thorough"])
 def test_pruned_points_are_never_candidates(strategy: str) -> None:
     problem = problem_of(32)
     full = FullSpace(make_space(problem.form, problem.target))
-    first = [full.scored(p) for p in full.random(12, (7,))]
-    known = [Known(s.point, 2.0 * s.candidate.bound) for s in first if s.point is not None]
+    first = [full.candidate_at(p) for p in full.random(12, (7,))]
+    known = [Observation(s.point, 2.0 * s.candidate.bound) for s in first if s.point is not None]
     searching = strategy_on(full, strategy, first)
     assert isinstance(searching, Bayes)
-    looked = searching.looked_at(known)
+    looked = searching.candidates(known)
     assert looked
     assert full.bounds(looked).max() <= min(k.seconds for k in known)
 
 
-def test_deterministic_strategies_begin_with_the_models_best(ground: RecordedGround) -> None:
+def test_deterministic_strategies_begin_with_the_models_best(ground: RecordedDomain) -> None:
     first = first_of(ground)
     for name in ("rank", "genetic", "ppo", "bayes", "frugal", "thorough"):
         if name in {p.values[0] for p in strategies() if not p.marks[0].args[0]}:  # type: ignore[union-attr]
             begun = strategy_on(ground, name, first).propose([], inf, len(first))
-            assert begun == in_turns(first)[: BEGUN if name in ("bayes", "frugal", "thorough") else None]
+            assert (
+                begun
+                == interleave_structures(first)[: FIRST_CANDIDATES if name in ("bayes", "frugal", "thorough") else None]
+            )
 
 
 def test_parent_chance_is_its_share_of_fitness() -> None:
     assert selection(np.asarray([1.0, 2.0, 4.0])) == pytest.approx([4 / 7, 2 / 7, 1 / 7])
 
 
-def test_generations_end_when_all_times_are_close(ground: RecordedGround) -> None:
+def test_generations_end_when_all_times_are_close(ground: RecordedDomain) -> None:
     strategy = strategy_on(ground, "genetic-printed", [], seed=3)
     population = [s.point for s in strategy.propose([], inf, 12) if s.point is not None]
-    assert not strategy.propose([Known(p, 1e-3) for p in population], 1e-3, 6)
+    assert not strategy.propose([Observation(p, 1e-3) for p in population], 1e-3, 6)
 
 
 def test_rewards_and_advantages_are_as_printed() -> None:
@@ -198,7 +204,7 @@ def test_regret_is_held_against_the_best_recorded_time() -> None:
     assert until([4.0], 2.0) is None
 
 
-def test_neighbours_in_a_pool_are_recorded_points(ground: RecordedGround) -> None:
+def test_neighbours_in_a_pool_are_recorded_points(ground: RecordedDomain) -> None:
     point = ground.points[0]
     near = ground.near([point])
     assert near

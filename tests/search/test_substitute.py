@@ -15,7 +15,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Request
 from cuts.ir.budget import Budget
-from cuts.ir.compiled import CompiledGraph, Step
+from cuts.ir.compiled_graph import CompiledGraph, Step
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
 from cuts.ir.launch import Argument, KernelFunction
@@ -23,21 +23,27 @@ from cuts.ir.target import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
 from cuts.search.bench import Timed
-from cuts.search.build import Built
-from cuts.search.child import Ended
+from cuts.search.build import BuildResult
+from cuts.search.child import SessionEnded
 from cuts.search.database import Database
 from cuts.search.libraries import routines as library_module
-from cuts.search.libraries.routines import MOST, Rivalled, SubstituteRoutine, faster_routines, seconds_for_routines
+from cuts.search.libraries.routines import (
+    MAX_ROUTINE_SECONDS,
+    ReplaceableKernel,
+    SubstituteRoutine,
+    faster_routines,
+    seconds_for_routines,
+)
 from cuts.search.libraries.substitute import constant_arguments, substitute, with_libraries
 from cuts.search.measure import Verdict
-from cuts.search.problem import Problem
 from cuts.search.resources import Resources
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask
 
 from .fakes import OPENCL, FakeBench, Inline, problem_of
-from .simulated import FakeClock
+from .simulation import FakeClock
 
 CUDA = find_target("cuda:h200")
 
@@ -75,7 +81,7 @@ def never() -> bool:
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (inf, True), (2.01e-3, False), (1.5e-3, False)])
 def test_faster_right_routine_wins(ours: float, taken: bool) -> None:
-    found = dict(faster_routines(resources_of(bench()), [Rivalled(0, problem_of(), ours)], offers, never))
+    found = dict(faster_routines(resources_of(bench()), [ReplaceableKernel(0, problem_of(), ours)], offers, never))
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
@@ -108,7 +114,7 @@ def launch_graph(*records: dict[str, object]) -> CompiledGraph:
 
 def selector_of(
     resources: Resources,
-    tuned: Sequence[tuple[Problem, float | None]],
+    tuned: Sequence[tuple[TuningTask, float | None]],
     target: Target = CUDA,
     libraries: bool = True,
     frozen: bool = False,
@@ -181,7 +187,7 @@ def test_longest_kernels_go_first_until_time_ends() -> None:
     def over() -> bool:
         return len(tried) > 2
 
-    rivalled = [Rivalled(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
+    rivalled = [ReplaceableKernel(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
     found = faster_routines(resources_of(bench()), rivalled, note_request, over)
     assert [number for number, _ in found] == [1, 2]
     assert tried == [48, 64, 32]
@@ -194,10 +200,10 @@ class SlowBench(FakeBench):
         super().__init__(lambda kernel: 1e-3)
         self.clock, self.budget = clock, budget
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         self.clock.pass_by(2.0)
         if self.budget.over():
-            raise Ended
+            raise SessionEnded
         return super().check(problem, built)
 
 
@@ -205,8 +211,8 @@ def at_the_end(seconds: float, later: float) -> tuple[Resources, SlowBench]:
     """Return resources whose budget has only reserved seconds for routines left."""
     clock = FakeClock()
     budget = Budget.of(seconds, clock)
-    budget.later = later
-    clock.pass_by(seconds - budget.kept_back)
+    budget.final_seconds = later
+    clock.pass_by(seconds - budget.reserved)
     assert budget.over()
     made = SlowBench(clock, budget)
     resources = resources_of(made, budget=budget)
@@ -222,7 +228,7 @@ def test_routines_have_reserved_time_after_the_search(later: float, tried: int) 
     compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
     found = with_libraries(compiled, selector, offers=lambda request: [routine("fast")])
     assert names(found).count("fast") == len(made.checked) == tried
-    assert resources.budget.later == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
+    assert resources.budget.final_seconds == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
     assert resources.budget.elapsed <= 60.0
 
 
@@ -233,7 +239,7 @@ def test_routines_have_reserved_time_after_the_search(later: float, tried: int) 
 def test_routines_may_take_search_time_afterwards(spent: float, later: float, last: bool, tried: int) -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
-    budget.later = later
+    budget.final_seconds = later
     clock.pass_by(spent)
     made = SlowBench(clock, budget)
     problems = [problem_of(size) for size in range(16, 25)]
@@ -258,7 +264,7 @@ def test_error_during_routine_timing_ends_no_search() -> None:
 class NoDevice(FakeBench):
     """A bench where there is none."""
 
-    def check(self, problem: Problem, built: Built) -> Verdict:
+    def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         super().check(problem, built)
         raise BackendError("there is no device")
 
@@ -266,7 +272,7 @@ class NoDevice(FakeBench):
 class Refusing(FakeBench):
     """A bench that a timed kernel is lost on."""
 
-    def sample(self, problem: Problem, built: Built, repeats: int) -> Timed:
+    def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
         return Timed(verdict=Verdict("timeout", "no answer"))
 
 
@@ -281,9 +287,9 @@ def test_failing_routine_costs_itself_only(made: FakeBench, tried: int) -> None:
 @pytest.mark.parametrize(
     ("budget", "cuda", "installed", "spent", "kept"),
     [
-        (60.0, True, True, 0.0, MOST),
+        (60.0, True, True, 0.0, MAX_ROUTINE_SECONDS),
         (20.0, True, True, 0.0, 1.0),
-        (60.0, True, True, 2.0, MOST - 2.0),
+        (60.0, True, True, 2.0, MAX_ROUTINE_SECONDS - 2.0),
         (60.0, True, True, 9.0, 0.0),
         (14.0, True, True, 0.0, 0.0),
         (None, True, True, 0.0, 0.0),
@@ -296,7 +302,7 @@ def test_small_budget_share_is_reserved_for_routines(
 ) -> None:
     monkeypatch.setattr(library_module, "installed_libraries", lambda: ("cudnn 9",) if installed else ())
     form = problem_of().form
-    problem = Problem(form, {}, CUDA if cuda else OPENCL, {"device": "made up"})
+    problem = TuningTask(form, {}, CUDA if cuda else OPENCL, {"device": "made up"})
     clock = Budget.of(budget)
     clock.spent["libraries"] = spent
     assert seconds_for_routines([problem], Settings(), clock) == pytest.approx(kept)
@@ -307,13 +313,13 @@ def test_small_budget_share_is_reserved_for_routines(
 def test_reserved_time_is_not_searched_and_returned() -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
-    left = budget.left()
-    budget.later = 3.0
-    assert budget.left() == left - 3.0
-    with budget.behind_search() as kept:
-        assert (kept, budget.left()) == (3.0, left)
+    left = budget.remaining()
+    budget.final_seconds = 3.0
+    assert budget.remaining() == left - 3.0
+    with budget.final_measurements() as kept:
+        assert (kept, budget.remaining()) == (3.0, left)
         clock.pass_by(1.0)
-    assert budget.later == 2.0
+    assert budget.final_seconds == 2.0
 
 
 def test_arguments_that_are_always_constants_are_known() -> None:

@@ -15,24 +15,24 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.fragments import Fragment, Priced, cut_fragment
+from cuts.passes.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
 from cuts.passes.schedule import choose_soon
-from cuts.search.build import Built, Done, Factory
+from cuts.search.build import BuildResult, Factory, JobResult
+from cuts.search.build_queue import DispatchLoop
 from cuts.search.database import Database
-from cuts.search.final_round import best_known, space_key
+from cuts.search.final_ranking import best_known, space_key
 from cuts.search.measure import Verdict
-from cuts.search.problem import schedule_text
-from cuts.search.proof import simple_schedule
+from cuts.search.pruning_certificate import simple_schedule
 from cuts.search.replay import ReplayBench
 from cuts.search.resources import Resources
-from cuts.search.settings import LOOK, QUICK, Settings, TunedChoice
+from cuts.search.settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
-from cuts.search.task import Entry, SearchTask
-from cuts.search.trials import DispatchLoop
+from cuts.search.task_record import Entry, TaskRecord
 from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import schedule_text
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
-from .simulated import FakeClock, session
+from .simulation import FakeClock, session
 
 SHORT_SEARCH = Settings(first=8, most=24, prove=False)
 _PACKAGES = {"ppo": "torch"}
@@ -92,7 +92,7 @@ def test_a_wrong_kernel_never_wins_however_fast() -> None:
 
     choice = tune_one(FakeBench(lambda k: 1e-9 if wrong(k) else 1e-3, verdict), database=database)
     assert choice.seconds == 1e-3
-    outcomes = {t.outcome for t in database.trials(problem_of())}
+    outcomes = {t.outcome for t in database.measurements(problem_of())}
     assert outcomes == {"ok", "wrong"}
 
 
@@ -106,7 +106,7 @@ def test_a_crash_or_a_hang_costs_one_candidate() -> None:
 
     database = Database(None)
     choice = tune_one(FakeBench(by_threads, verdict), database=database)
-    trials = database.trials(problem_of())
+    trials = database.measurements(problem_of())
     assert choice.seconds is not None
     assert {o: sum(t.outcome == o for t in trials) for o in ("failed", "timeout")} == {
         o: lost[o] for o in ("failed", "timeout")
@@ -128,16 +128,16 @@ def test_kernel_that_hangs_when_retimed_has_lost() -> None:
 def test_spilled_kernels_are_refused_and_recorded() -> None:
     database = Database(None)
     builder = Inline(
-        lambda kernel: Built(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None
+        lambda kernel: BuildResult(kernel, None, 255, 64, "spilled", "64 bytes") if kernel.block[0] > 16 else None
     )
     bench = FakeBench(by_threads)
     tune_one(bench, builder=builder, database=database)
-    spilled = [t for t in database.trials(problem_of()) if t.outcome == "spilled"]
+    spilled = [t for t in database.measurements(problem_of()) if t.outcome == "spilled"]
     assert spilled
     assert builder.built == len(spilled) + len(set(bench.checked))
 
 
-@pytest.mark.parametrize("settings", [LOOK, QUICK])
+@pytest.mark.parametrize("settings", [SINGLE_MEASUREMENT, QUICK_SEARCH])
 def test_failed_first_candidates_are_followed_by_the_next(settings: Settings) -> None:
     """Not the simple schedule, however few a short search would look at."""
     bench, database = FakeBench(by_threads), Database(None)
@@ -245,7 +245,7 @@ def test_a_second_run_tunes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("machine", [MACHINE, {"compiler": "another"}])
 def test_estimate_equals_a_short_searchs_result(machine: Mapping[str, str]) -> None:
-    brief = evolve(QUICK, first=1, most=1)
+    brief = evolve(QUICK_SEARCH, first=1, most=1)
     (fresh,) = tuner_of(FakeBench(by_threads)).estimate([problem_of()], brief)
     database = Database(None)
     (best,) = tuner_of(FakeBench(by_threads), database=database).run([problem_of(machine=machine)], SHORT_SEARCH)
@@ -265,7 +265,7 @@ def test_an_interrupted_search_resumes_where_it_was() -> None:
         return by_threads(kernel)
 
     tune_one(FakeBench(cost), database=database)
-    tried = len(database.trials(problem_of()))
+    tried = len(database.measurements(problem_of()))
     tuner = tuner_of(FakeBench(by_threads), database=database)
     (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
     assert tried > 3
@@ -299,15 +299,15 @@ def test_frozen_answers_with_best_of_unfinished_search() -> None:
     (choice,) = tuner.run([problem_of()])
     assert choice.origin == "database"
     assert tuner.statistics.hits == 1
-    assert choice.seconds == min(t.seconds for t in database.trials(problem_of()) if t.seconds is not None)
+    assert choice.seconds == min(t.seconds for t in database.measurements(problem_of()) if t.seconds is not None)
 
 
 def test_frozen_ignores_times_of_obsolete_code() -> None:
     database = Database(None)
     tune_one(FakeBench(by_threads), database=database)
     problem = problem_of()
-    old = [evolve(t, source="of an older printer") for t in database.trials(problem)]
-    database.evict(problem)
+    old = [evolve(t, source="of an older printer") for t in database.measurements(problem)]
+    database.invalidate(problem)
     database.record(problem, old)
     with pytest.raises(UsageError, match="1 of 1 kernels are not in the tuning database"):
         tuner_of(FakeBench(by_threads), database=database, frozen=True).run([problem])
@@ -355,7 +355,7 @@ def test_a_recorded_search_is_replayed_without_a_device(strategy: str) -> None:
         )
     bench = ReplayBench(recorded)
     (choice,) = tuner_of(bench).run([here], evolve(SHORT_SEARCH, strategy=strategy))  # type: ignore[arg-type]
-    assert choice.seconds in {t.seconds for t in recorded.trials(problem_of())}
+    assert choice.seconds in {t.seconds for t in recorded.measurements(problem_of())}
 
 
 def test_bound_proves_the_remaining_space_slower() -> None:
@@ -372,18 +372,18 @@ class Losing(Inline):
         super().__init__()
         self.methods = methods
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         lost = [job for job in self.queue if job.method in self.methods]
         if not lost:
             return super().collect(timeout)
         self.queue.remove(lost[0])
-        return [Done(lost[0], error="no answer in 30 seconds", lost=True, hung=True)]
+        return [JobResult(lost[0], error="no answer in 30 seconds", lost=True, hung=True)]
 
 
 class Hasty(Losing):
     """Workers that are lost over some methods once everything else is done."""
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         others = [job for job in self.queue if job.method not in self.methods]
         return super().collect(timeout) if not others else Inline.collect(self, timeout)
 
@@ -401,7 +401,7 @@ def test_workers_choose_few_points_after_the_deadline(monkeypatch: pytest.Monkey
     """
     form = problem_of().form
     wanted = choose_soon(form, OPENCL)
-    monkeypatch.setattr("cuts.search.final_round.choose_soon", lambda form, target: pytest.fail("chosen here"))
+    monkeypatch.setattr("cuts.search.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
     builder = Hasty("rank")
     (choice,) = tuner_of(FakeBench(by_threads), builder, budget=1e-9).run([problem_of()])
     assert choice.seconds is None
@@ -415,7 +415,7 @@ def test_workers_choose_few_points_however_late(monkeypatch: pytest.MonkeyPatch)
     """
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
-    monkeypatch.setattr("cuts.search.final_round.choose_soon", lambda form, target: pytest.fail("chosen here"))
+    monkeypatch.setattr("cuts.search.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
     tuner = Tuner(session(budget, clock, rank=100.0))
     tuner.begin()
     clock.pass_by(60.0)
@@ -444,16 +444,16 @@ class Starting(Inline):
         super().__init__()
         self.asked = asked
 
-    def collect(self, timeout: float) -> list[Done]:
+    def collect(self, timeout: float) -> list[JobResult]:
         self.asked -= 1
         return super().collect(timeout) if self.asked < 0 else []
 
 
-def few_fragments() -> list[Fragment]:
+def few_fragments() -> list[CandidateSubgraph]:
     sizes = ((4, 8), (8, 4), (4, 4))
     types = [{"x": TensorType(DType.F32, shape), "y": TensorType(DType.F32, shape)} for shape in sizes]
     graphs = [Graph("g", ("x",), ("y",), t, (Node("r", "relu", ("x",), ("y",)),)) for t in types]
-    return [Fragment(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
+    return [CandidateSubgraph(graph, Registry.builtin(), OPENCL, "mixed") for graph in graphs]
 
 
 @pytest.mark.parametrize("asked", [0, 1, 100])
@@ -461,7 +461,7 @@ def test_fragments_are_cut_here_until_workers_have_started(asked: int) -> None:
     fragments = few_fragments()
     builder = Starting(asked)
     found = tuner_of(FakeBench(by_threads), builder).plan(fragments)()
-    assert found == [cut_fragment(fragment) for fragment in fragments]
+    assert found == [partition_subgraph(fragment) for fragment in fragments]
     assert not builder.load, "no job awaits the remainder"
 
 
@@ -471,17 +471,17 @@ def test_answers_during_a_local_cut_are_received(answering: bool, monkeypatch: p
 
     They would wait for this process.
     """
-    fragments, here = few_fragments(), list[Fragment]()
+    fragments, here = few_fragments(), list[CandidateSubgraph]()
 
-    def cut_at_length(fragment: Fragment) -> Priced:
+    def cut_at_length(fragment: CandidateSubgraph) -> SubgraphKernels:
         here.append(fragment)
-        return cut_fragment(fragment)
+        return partition_subgraph(fragment)
 
     tuner = tuner_of(FakeBench(by_threads), Starting(1))
-    tuner.resources.answering = answering
+    tuner.resources.has_answered = answering
     monkeypatch.setattr("cuts.search.tuner.cut_fragment", cut_at_length)
-    monkeypatch.setattr(Resources, "over", lambda _: bool(here))
-    assert tuner.plan(fragments)() == [cut_fragment(fragment) for fragment in fragments]
+    monkeypatch.setattr(Resources, "wrap_host_memory", lambda _: bool(here))
+    assert tuner.plan(fragments)() == [partition_subgraph(fragment) for fragment in fragments]
     assert len(here) == (0 if answering else 1)
 
 
@@ -496,7 +496,7 @@ def test_short_budget_waits_for_algorithms_within_its_limit(seconds: float) -> N
     tuner = Tuner(session(budget, clock, plan=0.5))
     clock.pass_by(ALGORITHMS_SHARE * seconds + 0.1)
     tuner.resources.start()
-    tuner.resources.answering = True
+    tuner.resources.has_answered = True
     assert None not in tuner.plan(few_fragments())()
     assert not tuner.resources.expired
 
@@ -507,7 +507,7 @@ def test_work_after_algorithms_ends_the_wait() -> None:
     tuner = Tuner(session(budget, clock, plan=0.5))
     clock.pass_by(4.0)
     budget.needed = 5.5
-    tuner.resources.answering = True
+    tuner.resources.has_answered = True
     assert tuner.plan(few_fragments())() == [None] * 3
 
 
@@ -516,14 +516,14 @@ def test_groups_are_priced_while_fragments_are_cut() -> None:
     tuner.begin()
     wait = tuner.plan(fragments := few_fragments())
     assert tuner.price([])() == []
-    assert wait() == [cut_fragment(fragment) for fragment in fragments]
-    assert not tuner.resources.asking
+    assert wait() == [partition_subgraph(fragment) for fragment in fragments]
+    assert not tuner.resources.queries
 
 
-def task_of(size: int) -> SearchTask:
+def task_of(size: int) -> TaskRecord:
     """Return a product's search with ranked space and built first point."""
     problem = problem_of(size)
-    task = SearchTask(problem, first=Factory().rank(problem, "bound", 4))
+    task = TaskRecord(problem, first=Factory().rank(problem, "bound", 4))
     task.ready.append(Entry(task.first[0], schedule_text(task.first[0].candidate.schedule)))
     return task
 
@@ -532,7 +532,7 @@ def test_longest_unmeasured_kernels_are_measured_first() -> None:
     tasks = [task_of(size) for size in (16, 64, 24, 96, 32)]
     loop = DispatchLoop(tuner_of(FakeBench(by_threads)).resources)
     order = []
-    while (task := loop.next(tasks)) is not None:
+    while (task := loop.next_task(tasks)) is not None:
         order.append(task)
         task.take()
     assert order == sorted(tasks, key=lambda t: -t.weight)
@@ -552,7 +552,7 @@ def test_refused_candidate_is_never_the_answer(refused: int) -> None:
 def test_next_candidate_replaces_refused_first_ones() -> None:
     problem = problem_of(64)
     ranked = Factory().rank(problem, "bound", 6)[::-1]  # so that no short look finds the next one
-    task = SearchTask(problem, first=ranked[:2])
+    task = TaskRecord(problem, first=ranked[:2])
     for scored in ranked[:2]:
         text = schedule_text(scored.candidate.schedule)
         task.entries[text] = Entry(scored, text, outcome="spilled")

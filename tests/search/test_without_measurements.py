@@ -10,18 +10,18 @@ from collections.abc import Callable
 import pytest
 from cuts.backends.source.emit import emit
 from cuts.ir.budget import Budget
-from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.search.selector import MeasuredSelector
-from cuts.search.task import SearchTask
+from cuts.search.task_record import TaskRecord
 from cuts.search.tuner import Tuner
 
 from ..fusion.build import Line, graph, op
-from .simulated import FakeClock, session
-from .test_budgets import SHORT, slow_host
-from .test_first_plans import GPU
+from .simulation import FakeClock, session
+from .test_baseline_plan import GPU
+from .test_budgets import SHORT_SEARCH, slow_host
 
 __all__ = ["slow_host"]
 pytestmark = pytest.mark.long
@@ -65,7 +65,7 @@ def attention() -> Graph:
     return graph(shapes, *lines, out="y")
 
 
-def told(found: CompiledGraph) -> list[tuple[object, ...]]:
+def launches_of(found: CompiledGraph) -> list[tuple[object, ...]]:
     """Return the launches of a plan in order.
 
     Each is its nodes, their algorithms, the schedule and the source.
@@ -80,13 +80,13 @@ def test_unmeasurable_plan_equals_that_without_a_budget(
     made: Callable[[], Graph], seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planning takes up to some seconds more than the shorter budget."""
-    monkeypatch.setattr(SearchTask, "measurable", property(lambda task: False))
+    monkeypatch.setattr(TaskRecord, "measurable", property(lambda task: False))
     options = CompileOptions("mixed")
     without = compile_graph(made(), Registry.builtin(), GPU, options, emit)
     clock = FakeClock()
     slow_host(clock, 0.06)
-    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT)
+    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT_SEARCH)
     found = compile_graph(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit, selector)
     assert all(choice.seconds is None for choice in selector.choices)
-    assert told(found) == told(without)
+    assert launches_of(found) == launches_of(without)
     assert clock() <= seconds + 5.0

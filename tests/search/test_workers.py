@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from cuts.search import build, child
-from cuts.search.build import Done, Job, Workers
-from cuts.search.child import Child, Lost
-from cuts.search.copies.copying import Copying
+from cuts.search.build import Job, JobResult, Workers
+from cuts.search.child import Child, ChildLost
+from cuts.search.copies.copying import ForkLoop
 
 SERVICES = "cuts.tests.search.services"
 Making = Callable[..., Workers]
@@ -44,7 +44,7 @@ def process_of(workers: Workers, number: int = 0) -> int:
     return process.pid
 
 
-def answers(workers: Workers, *jobs: Job) -> dict[str, Done]:
+def answers(workers: Workers, *jobs: Job) -> dict[str, JobResult]:
     for job in jobs:
         workers.submit(job)
     found = {done.job.owner: done for done in workers.collect(0.0)}
@@ -123,10 +123,10 @@ def test_dropped_job_is_not_redone(making: Making) -> None:
 
 def test_early_end_of_server_falls_back_to_programs(making: Making) -> None:
     workers = making(2)
-    if workers._nursery is None:
+    if workers._fork_server is None:
         pytest.skip("processes are copied on Linux only")
-    assert workers._nursery._process is not None
-    workers._nursery._process.kill()
+    assert workers._fork_server._process is not None
+    workers._fork_server._process.kill()
     found = answers(workers, *(Job(name, "nap", (0.0,)) for name in "abc"))
     assert [found[name].value for name in "abc"] == [0.0] * 3
 
@@ -136,7 +136,7 @@ def test_a_process_that_cannot_be_started_is_lost(making: Making, monkeypatch: p
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    with pytest.raises(Lost, match="too many processes"):
+    with pytest.raises(ChildLost, match="too many processes"):
         Child(f"{SERVICES}:Slow").call(1.0, "nap", 0.0)
     assert "too many processes" in answers(making(), Job("a", "nap", (0.0,)))["a"].error
 
@@ -151,12 +151,12 @@ def test_impossible_fork_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None
     with requests, theirs, service, status:
         with there, asker:
             socket.send_fds(requests, [b"one"], [there.fileno(), asker.fileno()])
-        assert Copying(theirs)._answer()
+        assert ForkLoop(theirs)._serve_request()
         assert (service.recv(1), status.recv(1)) == (b"", b""), "whoever asked learns that there is none"
 
 
 def test_a_process_that_cannot_be_ended_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "GONE", 0.1)
+    monkeypatch.setattr(child, "KILL_WAIT_SECONDS", 0.1)
     stuck = Child(f"{SERVICES}:Slow")
     stuck.start()
     process = stuck._process

@@ -10,9 +10,9 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
 from cuts.ir.errors import PassError, UsageError
-from cuts.passes.model.bound import bound
-from cuts.passes.schedule import climb
+from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule import enumerate as points
+from cuts.passes.schedule import hill_climbing as climb
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess, choose, choose_soon, explain, structural_key
 from cuts.passes.schedule.enumerate import batches, evaluate, to_schedule
@@ -145,6 +145,6 @@ def test_bound_discards_only_points_slower_than_best():
     assert found.points.size == found.legal - found.discarded
     kept = set(found.points.tolist())
     for batch in batches(space):
-        times, legal = batch.flat(bound(batch.features, space.target).time), batch.legal
+        times, legal = batch.flat(lower_bound(batch.features, space.target).time), batch.legal
         inside = np.arange(batch.start, batch.start + batch.size)
         assert {int(p) for p in inside[legal & (times <= best)]} <= kept

@@ -19,17 +19,17 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import Modelled
+from cuts.passes.evaluators import AnalyticCost
 from cuts.passes.model.banks import conflict_factor, warp_cycles
-from cuts.passes.model.bound import RESOURCES, bound, occupancy, warmed
-from cuts.passes.model.counts import Features
+from cuts.passes.model.cost_model import estimate_time
+from cuts.passes.model.feature_schema import Features
+from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy, warm_lower_bound
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
-from cuts.passes.model.rank import rank
 from cuts.passes.pipeline import all_stages
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
-from cuts.passes.schedule.legal_points import features_of, geometry_of
+from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu
@@ -126,7 +126,10 @@ def with_rate(target, **factors):
 @pytest.mark.parametrize("name", sorted(ALL))
 def test_a_faster_machine_is_never_bound_longer(name, rate):
     for batch in batches(make_space(ALL[name], H200, coarse=True)):
-        slow, fast = bound(batch.features, H200).time, bound(batch.features, with_rate(H200, **{rate: 2.0})).time
+        slow, fast = (
+            lower_bound(batch.features, H200).time,
+            lower_bound(batch.features, with_rate(H200, **{rate: 2.0})).time,
+        )
         assert np.all(batch.flat(fast) <= batch.flat(slow) * (1 + 1e-12))
         break
 
@@ -148,21 +151,23 @@ def sums_of_rows(other: str) -> FusedGroup:
 @pytest.mark.parametrize(("before", "group"), ["ab", "ba"])
 def test_group_is_judged_by_its_own_parameters(before: str, group: str) -> None:
     """An earlier group predicts points only for the same schedule parameters."""
-    modelled = Modelled(H200)
+    modelled = AnalyticCost(H200)
     modelled.cost(sums_of_rows(before))
-    assert modelled.cost(sums_of_rows(group)) == Modelled(H200).cost(sums_of_rows(group))
+    assert modelled.cost(sums_of_rows(group)) == AnalyticCost(H200).cost(sums_of_rows(group))
 
 
 @pytest.mark.parametrize("target", [H200, V100, find_target("opencl")], ids=lambda t: t.name)
 def test_bound_lies_between_useful_work_and_rank(target):
     for group in ALL.values():
         for batch in batches(make_space(group, target, coarse=True)):
-            found = bound(batch.features, target)
+            found = lower_bound(batch.features, target)
             floor = target.launch_time + batch.features.useful_flops / target.PERF_peak
             legal = batch.legal
             assert tuple(found.terms) == RESOURCES
             assert np.all(batch.flat(found.time)[legal] >= floor * (1 - 1e-9))
-            assert np.all(batch.flat(rank(batch.features, found, target))[legal] >= 0.9 * batch.flat(found.time)[legal])
+            assert np.all(
+                batch.flat(estimate_time(batch.features, found, target))[legal] >= 0.9 * batch.flat(found.time)[legal]
+            )
             break
 
 
@@ -172,7 +177,7 @@ def test_bound_of_known_kernel_is_below_measurement():
     A hand-written kernel of this shape reached 45.1 TFLOP/s: 3.05 ms; cuBLAS 51.4: 2.67 ms.
     """
     group, schedule = gemm_schedule(size=4096, chunk=32, stages=2)
-    time = float(bound(features_of(group, schedule, H200), H200).time)
+    time = float(lower_bound(features_of(group, schedule, H200), H200).time)
     assert 2 * 4096**3 / 66.9e12 < time < 3.05e-3
 
 
@@ -192,7 +197,7 @@ def test_bound_allows_for_compilers_and_caches(sizes, block, thread, chunk, stag
     loop = ReductionSchedule((ReduceDim((c,), chunk),), staging, max(1, stages))
     dims = (TileDim((i,), block[0], thread[0], 1), TileDim((j,), block[1], thread[1], 1))
     schedule = Schedule((SegmentSchedule(dims, (loop,)),), min_blocks=min_blocks)
-    assert float(bound(features_of(group, schedule, H200), H200).time) < seconds
+    assert float(lower_bound(features_of(group, schedule, H200), H200).time) < seconds
 
 
 def test_one_block_beyond_a_wave_doubles_the_time():
@@ -201,8 +206,8 @@ def test_one_block_beyond_a_wave_doubles_the_time():
     one, two = (Schedule((SegmentSchedule((TileDim(axes, block, 4, 4),)),)) for block in (2048, 1024))
     assert two.blocks == 133
     assert one.blocks == 67
-    terms = bound(features_of(group, two, H200), H200).terms
-    assert float(terms["math"]) == pytest.approx(float(bound(features_of(group, one, H200), H200).terms["math"]))
+    terms = lower_bound(features_of(group, two, H200), H200).terms
+    assert float(terms["math"]) == pytest.approx(float(lower_bound(features_of(group, one, H200), H200).terms["math"]))
 
 
 def test_each_warp_is_issued_by_one_scheduler():
@@ -215,7 +220,7 @@ def test_each_warp_is_issued_by_one_scheduler():
         target = evolve(H200, NUM_SM=sms, PERF_peak=H200.PERF_peak / H200.NUM_SM * sms)
         counts = features_of(*gemm_schedule(size=512, block=(64, 32), thread=thread), target)
         assert (counts.grid, counts.threads) == (128, 64 * 32 // (thread[0] * thread[1]))
-        return bound(counts, target).terms
+        return lower_bound(counts, target).terms
 
     one, two, four = (terms(128, thread) for thread in ((8, 8), (8, 4), (4, 4)))
     several = terms(32, (8, 8))
@@ -240,7 +245,7 @@ def test_data_that_was_just_written_lowers_the_bound():
     terms = {
         name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
     }
-    cold, part, whole = (warmed(terms, H200, nbytes) for nbytes in (0, 1 << 10, 1 << 30))
+    cold, part, whole = (warm_lower_bound(terms, H200, nbytes) for nbytes in (0, 1 << 10, 1 << 30))
     assert cold == candidate.bound
     assert whole <= part < cold
 
@@ -252,13 +257,16 @@ def test_small_kernel_waits_for_first_load_once():
     terms = {
         name.removeprefix("time_"): value for name, value in candidate.features.items() if name.startswith("time_")
     }
-    assert warmed(terms, H200, 0) == candidate.bound
+    assert warm_lower_bound(terms, H200, 0) == candidate.bound
 
 
 def test_small_kernels_are_ordered_too():
     space = make_space(pointwise(64, 28), H200)
     values = np.concatenate(
-        [batch.flat(rank(batch.features, bound(batch.features, H200), H200))[batch.legal] for batch in batches(space)]
+        [
+            batch.flat(estimate_time(batch.features, lower_bound(batch.features, H200), H200))[batch.legal]
+            for batch in batches(space)
+        ]
     )
     assert len(np.unique(values)) > len(values) / 4
 
@@ -266,7 +274,7 @@ def test_small_kernels_are_ordered_too():
 def test_throughput_begins_after_the_first_load():
     group = pointwise(1 << 24)
     schedule = Schedule((SegmentSchedule((TileDim(group.segments[0].axes, 1024, 4, 4),)),))
-    found = bound(features_of(group, schedule, H200), H200)
+    found = lower_bound(features_of(group, schedule, H200), H200)
     moved = 3 * 4 * (1 << 24) / H200.BW_global
     assert float(found.time) == pytest.approx(H200.launch_time + H200.first_load + moved)
 
@@ -297,7 +305,7 @@ def test_copies_are_as_wide_as_rows_are_aligned(depth, width):
 def test_one_warp_uses_one_tensor_core():
     def estimates(depth: int) -> list[float]:
         counts = [_product_of_halves((2048, 256, depth), thread) for thread in ((8, 16), (4, 8))]
-        return [float(rank(each, bound(each, H200), H200)) for each in counts]
+        return [float(estimate_time(each, lower_bound(each, H200), H200)) for each in counts]
 
     (alone, four), (alone_odd, four_odd) = estimates(512), estimates(511)
     assert four < alone and four_odd < 0.5 * alone_odd
@@ -323,7 +331,7 @@ def test_data_dependent_points_are_ordered_as_measured():
     for tiles, _ in MEASURED_SAMPLINGS:
         dims = tuple(TileDim((a,), *tile) for a, tile in zip(segment.axes, tiles, strict=True))
         features = features_of(group, Schedule((SegmentSchedule(dims, (loop,)),)), H200)
-        found.append(float(rank(features, bound(features, H200), H200)))
+        found.append(float(estimate_time(features, lower_bound(features, H200), H200)))
         assert float(features.lines) * features.grid > 33e6  # each load of each lane has one
     assert found == sorted(found)
     assert found[0] == pytest.approx(MEASURED_SAMPLINGS[0][1], rel=0.4)
@@ -353,5 +361,5 @@ def test_products_are_ordered_as_they_were_measured() -> None:
         schedule = evolve(schedule, min_blocks=256 // columns)
         assert not check_schedule(group, schedule, H200)
         features = features_of(group, schedule, H200)
-        times.append(float(rank(features, bound(features, H200), H200)))
+        times.append(float(estimate_time(features, lower_bound(features, H200), H200)))
     assert times == sorted(times)

@@ -23,7 +23,7 @@ from cuts.passes.lowering import extract, lower
 from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.tests.kernels.test_atoms import convolution
+from cuts.tests.kernels.test_matrix_instructions import convolution
 from cuts.tests.needs import needs_toolchain
 
 pytestmark = pytest.mark.long

@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.passes.lowering.frames import lay_out
-from cuts.passes.model.bound import bound
+from cuts.passes.lowering.block_layout import lay_out
+from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
-from cuts.passes.schedule.legal_points import features_of, shared_bytes, staged_tiles_of
+from cuts.passes.schedule.schedule_geometry import features_of, shared_bytes, staged_tiles_of
 from cuts.passes.schedule.space import make_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +37,7 @@ def points(draw):
     The point has a name and a number.
     """
     key = draw(st.sampled_from(sorted(ALL))), draw(st.sampled_from(sorted(TARGETS))), draw(st.booleans())
-    structures = space_of(*key).structures
+    structures = space_of(*key).templates
     position = draw(st.integers(0, len(structures) - 1))
     return key, position, draw(st.integers(0, structures[position].size - 1))
 
@@ -47,8 +47,8 @@ def points(draw):
 def test_vectorised_counts_equal_scalar_ones(point):
     key, position, number = point
     space = space_of(*key)
-    structure = space.structures[position]
-    start = sum(s.size for s in space.structures[:position])
+    structure = space.templates[position]
+    start = sum(s.size for s in space.templates[:position])
     batch = evaluate(space, structure, columns_at(structure, np.asarray([number])), start)
     schedule = to_schedule(space, start + number)
     assert int(np.max(batch.features.threads)) == schedule.threads
@@ -77,5 +77,5 @@ def test_vectorised_counts_equal_scalar_ones(point):
                 float(np.max(getattr(scalar, name)))
             ), name
     assert bool(batch.legal[0]) == (not reasons), (reasons, {n: bool(np.max(r)) for n, r in batch.illegal.items()})
-    time = float(np.max(bound(batch.features, space.target).time))
+    time = float(np.max(lower_bound(batch.features, space.target).time))
     assert time >= space.target.launch_time

@@ -10,12 +10,12 @@ from cuts.ir.expr import Expr, call
 from cuts.ir.index import Var
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import Output, Reduction, Segment
-from cuts.passes.model.bound import bound
-from cuts.passes.model.rank import rank
+from cuts.passes.model.cost_model import estimate_time
+from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.model.registers import _shared_rows, register_limit
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.legal_points import features_of
+from cuts.passes.schedule.schedule_geometry import features_of
 
 from .groups import at, matmul, softmax, two_rows, write
 
@@ -69,7 +69,7 @@ def test_measured_product_tiles_are_estimated_within_a_fifth():
     """
     tiles = [((128, 256), (8, 16), 8, 3, 1), ((128, 128), (8, 8), 16, 2, 2), ((64, 128), (8, 8), 8, 4, 2)]
     counts = [features_of(*product(4096, *tile), H200) for tile in tiles]
-    ranks = [float(rank(c, bound(c, H200), H200)) for c in counts]
+    ranks = [float(estimate_time(c, lower_bound(c, H200), H200)) for c in counts]
     assert all(0.8 < r / t < 1.2 for r, t in zip(ranks, (2.90e-3, 2.98e-3, 3.01e-3), strict=True))
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.passes.model.structure import axis_classes, class_runs, is_matrix_like
-from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sampled, to_schedule
+from cuts.passes.model.schedule_template import axis_classes, class_runs, is_matrix_like
+from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
@@ -41,7 +41,7 @@ def test_axes_of_extent_one_join_no_run():
 def test_convolution_has_direct_and_implicit_gemm_structures():
     found = {
         (tuple(names(s.segments[0].dims)), tuple(names(s.segments[0].loops)))
-        for s in make_space(conv(2, 3, 8, 9), H200).structures
+        for s in make_space(conv(2, 3, 8, 9), H200).templates
     }
     assert (("n", "k", "h", "w"), ("c", "r", "s")) in found
     assert (("n", "k", "hw"), ("crs",)) in found
@@ -49,22 +49,22 @@ def test_convolution_has_direct_and_implicit_gemm_structures():
 
 def test_only_flattened_reductions_use_a_table():
     space = make_space(conv(2, 3, 8, 9), H200)
-    assert all(len(loop) > 1 for s in space.structures if s.index == "table" for loop in s.segments[0].loops)
-    assert any(s.index == "table" for s in space.structures)
-    assert all(s.index == "computed" for s in make_space(matmul(8, 8, 8), H200).structures)
+    assert all(len(loop) > 1 for s in space.templates if s.index == "table" for loop in s.segments[0].loops)
+    assert any(s.index == "table" for s in space.templates)
+    assert all(s.index == "computed" for s in make_space(matmul(8, 8, 8), H200).templates)
 
 
 def test_rows_are_shared_by_lanes():
-    assert all(s.segments[0].lanes for s in make_space(softmax(4, 64), H200).structures)
+    assert all(s.segments[0].lanes for s in make_space(softmax(4, 64), H200).templates)
 
 
 def test_pointwise_is_flat_or_keeps_last_axis():
-    shapes = [names(s.segments[0].dims) for s in make_space(pointwise(2, 3, 4), H200).structures]
+    shapes = [names(s.segments[0].dims) for s in make_space(pointwise(2, 3, 4), H200).templates]
     assert shapes == [["i0i1i2"], ["i0i1", "i2"]]
 
 
 def test_cpu_has_no_warp_maps_and_no_padding():
-    knobs = [k for s in make_space(conv(2, 3, 8, 9), CPU).structures for k in s.knobs]
+    knobs = [k for s in make_space(conv(2, 3, 8, 9), CPU).templates for k in s.parameters]
     assert not any("warp" in n for k in knobs for n in k.names)
     assert all(k.values == ((0,),) for k in knobs if k.names[0].endswith("pad"))
 
@@ -80,7 +80,7 @@ def test_batches_hold_every_point_once_and_in_order(name, monkeypatch):
         following += batch.size
         for point in {0, batch.size // 2, batch.size - 1}:
             values = {n: int(batch.flat(c)[point]) for n, c in batch.columns.items()}
-            inside = first + point - sum(s.size for s in space.structures[: space.structures.index(batch.structure)])
+            inside = first + point - sum(s.size for s in space.templates[: space.templates.index(batch.structure)])
             assert values == {n: int(c[0]) for n, c in columns_at(batch.structure, np.asarray([inside])).items()}
     assert following == space.size
 
@@ -94,7 +94,7 @@ def test_to_schedule_names_distinct_points():
 
 
 def test_samples_are_always_the_same():
-    first, second = (list(sampled(make_space(conv(2, 3, 8, 9), H200), 500)) for _ in range(2))
+    first, second = (list(sample_batches(make_space(conv(2, 3, 8, 9), H200), 500)) for _ in range(2))
     assert all(np.array_equal(a.points, b.points) for a, b in zip(first, second, strict=True))
 
 
@@ -113,6 +113,6 @@ def test_space_sizes_are_as_the_design_says():
 def test_windows_offer_runs_that_divide_their_extent():
     group = depthwise(2, 32, 58)
     for target, offered in ((H200, True), (CPU, False)):
-        values = {v for s in make_space(group, target).structures if not any(p.stages_any for p in s.segments)
-                  for k in s.knobs if len(k.names) == 3 for v in k.values}  # fmt: skip
+        values = {v for s in make_space(group, target).templates if not any(p.stages_any for p in s.segments)
+                  for k in s.parameters if len(k.names) == 3 for v in k.values}  # fmt: skip
         assert ((4, 14, 14) in values) == ((8, 7, 7) in values) == offered

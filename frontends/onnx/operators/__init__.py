@@ -3,19 +3,8 @@
 from collections.abc import Mapping
 
 from ..call import Convert
-from . import (
-    contraction,
-    elementwise,
-    indirect,
-    movement,
-    quantised,
-    recurrent,
-    reduction,
-    resize,
-    sampling,
-    signal,
-    window,
-)
+from . import contraction, elementwise, indirect, movement, recurrent, reduction, resize, sampling, signal, window
+from . import quantisation as quantised
 
 #: ONNX operation -> its conversion.
 TABLE: Mapping[str, Convert] = {

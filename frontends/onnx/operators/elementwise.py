@@ -11,7 +11,7 @@ from attrs import frozen
 from ....ir import DType
 from ..call import Convert, NodeCall
 from ..model import element_type
-from ..one_type import InOneType, real
+from ..type_promotion import TypePromotion, widest_real
 
 
 @frozen
@@ -152,7 +152,7 @@ TABLE: dict[str, Convert] = {
     "HardSigmoid": Same("hard_sigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
     "ThresholdedRelu": Same("thresholded_relu", {"alpha": ("alpha", 1.0)}),
     "Swish": Same("swish", {"alpha": ("alpha", 1.0)}),
-    "Shrink": InOneType(Same("shrink", {"lambd": ("lambd", 0.5), "bias": ("bias", 0.0)}), range(1), real),
+    "Shrink": TypePromotion(Same("shrink", {"lambd": ("lambd", 0.5), "bias": ("bias", 0.0)}), range(1), widest_real),
     "Gelu": Same("gelu", {"approximate": ("approximate", "none")}),
     "Mod": _mod,
     "IsInf": _is_inf,

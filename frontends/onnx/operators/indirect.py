@@ -8,7 +8,7 @@ import numpy as np
 
 from ....ir import DType
 from ..call import Convert, NodeCall
-from ..one_type import InOneType, number
+from ..type_promotion import TypePromotion, widest_number
 
 
 def _scatter_elements(call: NodeCall) -> None:
@@ -96,9 +96,9 @@ def _compress(call: NodeCall) -> None:
 
 
 TABLE: dict[str, Convert] = {
-    "ScatterElements": InOneType(_scatter_elements, (0, 2), number),
-    "Scatter": InOneType(_scatter_elements, (0, 2), number),
-    "ScatterND": InOneType(_scatter_nd, (0, 2), number),
+    "ScatterElements": TypePromotion(_scatter_elements, (0, 2), widest_number),
+    "Scatter": TypePromotion(_scatter_elements, (0, 2), widest_number),
+    "ScatterND": TypePromotion(_scatter_nd, (0, 2), widest_number),
     "TensorScatter": _tensor_scatter,
     "ReverseSequence": _reverse_sequence,
     "TopK": _top_k,

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from ....ir import DType
 from ..call import Convert, NodeCall
-from ..one_type import InOneType, widest
+from ..type_promotion import TypePromotion, widest
 
 
 @frozen
@@ -84,7 +84,7 @@ def _batch_norm(call: NodeCall) -> None:
         call.result("batch_norm_training", *(call.operand(i) for i in range(5)), **given)
         return
     call.only_first_output()
-    InOneType(_batch_norm_given, range(5), widest)(call)
+    TypePromotion(_batch_norm_given, range(5), widest)(call)
 
 
 def _batch_norm_given(call: NodeCall) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ...einsum import einsum_steps
 from ..call import Convert, NodeCall
 from ..model import element_type
-from ..one_type import InOneType, widest
+from ..type_promotion import TypePromotion, widest
 from .window import window_attributes
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -105,7 +105,7 @@ def _col2im(call: NodeCall) -> None:
 
 TABLE: dict[str, Convert] = {
     "AffineGrid": _affine_grid,
-    "GridSample": InOneType(_grid_sample, range(2), widest),
+    "GridSample": TypePromotion(_grid_sample, range(2), widest),
     "Einsum": _einsum,
     "EyeLike": _eye_like,
     "MelWeightMatrix": _mel_weight_matrix,

@@ -13,7 +13,7 @@ import torch
 from attrs import define, field, frozen
 
 from ....ir import FixedResult, FixedValue, GraphError, Interface, StateTensor
-from ..reader import Reader, array_of
+from ..import_context import ImportContext, array_of
 
 #: Kinds of results in a signature that replace buffers and parameters.
 _STATE = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
@@ -25,7 +25,7 @@ _ORDER = "TOKEN"
 
 
 @frozen
-class ProgramEnds:
+class ProgramOutputs:
     """Outputs of a program's graph, in order, and its interface."""
 
     outputs: tuple[str, ...]
@@ -37,13 +37,13 @@ def written_targets(signature: Any) -> frozenset[str]:
     return frozenset(spec.target for spec in signature.output_specs if spec.kind.name in _STATE)
 
 
-def program_ends(
+def program_outputs(
     specs: Sequence[Any],
     found: Sequence[Any],
-    ctx: Reader,
+    ctx: ImportContext,
     state: Mapping[str, tuple[str, torch.Tensor]],
-    output: Callable[[Reader, torch.fx.Node, str], str],
-) -> ProgramEnds:
+    output: Callable[[ImportContext, torch.fx.Node, str], str],
+) -> ProgramOutputs:
     """Return the outputs and the interface of an imported program.
 
     `specs` are those of its signature, one for each node, or value, of `found`. `state` has the input and the initial
@@ -56,14 +56,14 @@ def program_ends(
     outputs = (*ends.results, *ends.updated, *(tensor.output for tensor in ends.state.values()))
     if not outputs:
         raise GraphError("the program returns no tensor and writes none", hint="return at least one tensor")
-    return ProgramEnds(outputs, Interface(ends.state, ends.fixed))
+    return ProgramOutputs(outputs, Interface(ends.state, ends.fixed))
 
 
 @define
 class _OutputCollector:
-    ctx: Reader
+    ctx: ImportContext
     held: Mapping[str, tuple[str, torch.Tensor]]
-    output: Callable[[Reader, torch.fx.Node, str], str]
+    output: Callable[[ImportContext, torch.fx.Node, str], str]
     results: list[str] = field(factory=list)
     updated: list[str] = field(factory=list)
     fixed: dict[str, FixedResult] = field(factory=dict)
@@ -90,7 +90,7 @@ class _OutputCollector:
             self.fixed[self.ctx.fresh(name)] = FixedResult(place, _plain(value))
         elif isinstance(node, torch.fx.Node):
             found = self.output(self.ctx, node, node.name)
-            self.results.append(self.ctx.named(found, node.name) if found in self.results else found)
+            self.results.append(self.ctx.copy_as(found, node.name) if found in self.results else found)
         else:
             raise GraphError(
                 f"result {place} of the program is of type {type(value).__name__}",
@@ -99,7 +99,7 @@ class _OutputCollector:
 
     def _named_output(self, node: torch.fx.Node, name: str) -> str:
         """Return a node's value under its own name."""
-        return self.ctx.named(self.output(self.ctx, node, name), name)
+        return self.ctx.copy_as(self.output(self.ctx, node, name), name)
 
 
 def _is_tensor(node: Any) -> bool:

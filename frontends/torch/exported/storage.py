@@ -82,7 +82,7 @@ def check_memory(signature: Any, held: Mapping[str, Any], written: Collection[st
                 )
 
 
-def without_shared_memory(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def separate_buffers(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """Return a program whose buffers have separate memory.
 
     Its constants become buffers, which a program may write.

@@ -1,6 +1,6 @@
 """Conversions of PyTorch operations: one table for each family, merged."""
 
-from ..reader import Convert
+from ..import_context import Convert
 from . import (
     arithmetic,
     complex_pairs,
@@ -19,7 +19,7 @@ from . import (
     windows,
 )
 from .complex_pairs import Complex
-from .masks import Chosen
+from .masks import MaskedElements
 
 TABLE: dict[str, Convert] = {
     **elementwise.TABLE,
@@ -41,4 +41,4 @@ TABLE: dict[str, Convert] = {
 ELEMENTWISE = {*elementwise.TABLE.values(), *arithmetic.TABLE.values()}
 OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}
 
-__all__ = ["ELEMENTWISE", "OF_COMPLEX", "TABLE", "Chosen", "Complex", "complex_pairs", "masks"]
+__all__ = ["ELEMENTWISE", "OF_COMPLEX", "TABLE", "Complex", "MaskedElements", "complex_pairs", "masks"]

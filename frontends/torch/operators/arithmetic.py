@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ....ir import DType
-from ..reader import TORCH_TYPES, Convert, Reader, Value
-from ..scalars import chosen, filled, is_beyond
+from ..import_context import TORCH_TYPES, Convert, ImportContext, Value
+from ..scalars import convert_checked, convert_for_where, is_beyond
 
 #: Arithmetic of truth values.
 _OF_TRUTH = {"add": "logical_or", "mul": "logical_and", "max": "logical_or", "min": "logical_and"}
@@ -20,8 +20,8 @@ _OF_TRUTH = {"add": "logical_or", "mul": "logical_and", "max": "logical_or", "mi
 def _binary(op: str) -> Convert:
     """Return the conversion of a function of two operands; `alpha` multiplies the second."""
 
-    def convert(ctx: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
-        kind = ctx.promoted(a, b)
+    def convert(ctx: ImportContext, a: Any, b: Any, alpha: float = 1) -> Any:
+        kind = ctx.promoted_type(a, b)
         if _any_beyond(kind, a, b) and op in ("add", "sub", "mul"):
             first, second = (ctx.operand(v, DType.F32) for v in (a, b))
             return ctx.cast(convert(ctx, first, second, alpha), kind)
@@ -37,7 +37,7 @@ def _binary(op: str) -> Convert:
     return convert
 
 
-def _product(ctx: Reader, a: Value, b: Value) -> Value:
+def _product(ctx: ImportContext, a: Value, b: Value) -> Value:
     """Return the product of two values of a type."""
     return ctx.emit("logical_and" if ctx.type(a).dtype is DType.BOOL else "mul", a, b)  # type: ignore[no-any-return]
 
@@ -54,8 +54,8 @@ def _any_beyond(kind: DType, *operands: Any) -> bool:
 def _compare(op: str) -> Convert:
     """Return the conversion of a comparison; truth values are ordered as numbers."""
 
-    def convert(ctx: Reader, a: Any, b: Any) -> Any:
-        operands = ctx.common(a, b)
+    def convert(ctx: ImportContext, a: Any, b: Any) -> Any:
+        operands = ctx.promote(a, b)
         if ctx.type(operands[0]).dtype is DType.BOOL:
             operands = [ctx.cast(v, DType.U8) for v in operands]
         return ctx.emit(op, *operands)
@@ -68,17 +68,17 @@ def _of_real(op: str) -> Convert:
     return lambda ctx, a, b: ctx.emit(op, *_real(ctx, a, b))
 
 
-def _real(ctx: Reader, a: Any, b: Any) -> list[Value]:
+def _real(ctx: ImportContext, a: Any, b: Any) -> list[Value]:
     """Return both operands in the type that PyTorch promotes them to; integers become real numbers."""
-    kind = ctx.promoted(a, b)
+    kind = ctx.promoted_type(a, b)
     return [ctx.operand(v, kind if kind.is_float else DType.F32) for v in (a, b)]
 
 
 def _extreme_number(op: str) -> Convert:
     """Return the conversion of an extremum that ignores a NaN where there is a number."""
 
-    def convert(ctx: Reader, a: Any, b: Any) -> Any:
-        first, second = ctx.common(a, b)
+    def convert(ctx: ImportContext, a: Any, b: Any) -> Any:
+        first, second = ctx.promote(a, b)
         extreme = _binary(op)(ctx, first, second)
         if not ctx.type(first).dtype.is_float:
             return extreme
@@ -88,21 +88,21 @@ def _extreme_number(op: str) -> Convert:
     return convert
 
 
-def divide(ctx: Reader, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
+def divide(ctx: ImportContext, a: Any, b: Any, rounding_mode: str | None = None) -> Any:
     """Convert a division, rounded or not."""
     if rounding_mode is None:
-        kind = ctx.promoted(a, b)
+        kind = ctx.promoted_type(a, b)
         if _any_beyond(kind, a, b):
             return ctx.cast(ctx.emit("div", *(ctx.operand(v, DType.F32) for v in (a, b))), kind)
         return ctx.emit("div", *_real(ctx, a, b))
-    first, second = ctx.common(a, b)
+    first, second = ctx.promote(a, b)
     if rounding_mode == "floor":
         return _floor_quotient(ctx, first, second)
     whole = ctx.emit("div", first, second)
     return ctx.emit("trunc", whole) if ctx.type(whole).dtype.is_float else whole
 
 
-def _floor_quotient(ctx: Reader, a: Value, b: Value) -> Value:
+def _floor_quotient(ctx: ImportContext, a: Value, b: Value) -> Value:
     """Return the greatest integer not above a quotient.
 
     For integers it is the truncated quotient, less 1 where truncation rounded up. For floats it comes from the
@@ -125,8 +125,8 @@ def _remainder(fmod: bool) -> Convert:
     return lambda ctx, a, b: ctx.emit("mod", *ctx.common(a, b), fmod=fmod)
 
 
-def _pow(ctx: Reader, a: Any, b: Any) -> Any:
-    kind = ctx.promoted(a, b)
+def _pow(ctx: ImportContext, a: Any, b: Any) -> Any:
+    kind = ctx.promoted_type(a, b)
     first = ctx.operand(a, kind)
     checked = not isinstance(b, Value) and kind not in (DType.F32, DType.F64)
     second = ctx.number(b, kind) if checked else ctx.operand(b, kind)
@@ -137,34 +137,34 @@ def _pow(ctx: Reader, a: Any, b: Any) -> Any:
     return ctx.emit("pow", first, second)
 
 
-def _multiply_add(ctx: Reader, a: Any, b: Any, c: Any) -> Any:
+def _multiply_add(ctx: ImportContext, a: Any, b: Any, c: Any) -> Any:
     return _binary("add")(ctx, _binary("mul")(ctx, a, b), c)
 
 
-def _rsub(ctx: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
+def _rsub(ctx: ImportContext, a: Any, b: Any, alpha: float = 1) -> Any:
     return _binary("sub")(ctx, b, a, alpha)
 
 
-def _clamp(ctx: Reader, x: Value, low: Any = None, high: Any = None, **bounds: Any) -> Any:
+def _clamp(ctx: ImportContext, x: Value, low: Any = None, high: Any = None, **bounds: Any) -> Any:
     """Convert a clamp; bounds take part in the promotion: integers with a real bound become real."""
     low, high = bounds.get("min", low), bounds.get("max", high)
     given = [bound for bound in (low, high) if bound is not None]
-    kind = ctx.type(ctx.common(x, *given)[0]).dtype
+    kind = ctx.type(ctx.promote(x, *given)[0]).dtype
     return _limit(ctx, ctx.cast(x, kind), low, high)
 
 
-def _hard_tanh(ctx: Reader, x: Value, low: Any = -1, high: Any = 1) -> Any:
+def _hard_tanh(ctx: ImportContext, x: Value, low: Any = -1, high: Any = 1) -> Any:
     """Convert a hard tanh, whose bounds have the type of the operand."""
     if not ctx.type(x).dtype.is_float:
-        low, high = (filled(bound, torch.int64).item() for bound in (low, high))
+        low, high = (convert_checked(bound, torch.int64).item() for bound in (low, high))
     return _limit(ctx, x, low, high)
 
 
-def _limit(ctx: Reader, x: Value, low: Any, high: Any) -> Any:
+def _limit(ctx: ImportContext, x: Value, low: Any, high: Any) -> Any:
     dtype = ctx.type(x).dtype
     for bound in (low, high):
         if isinstance(bound, (int, float)):
-            filled(bound, TORCH_TYPES[dtype])
+            convert_checked(bound, TORCH_TYPES[dtype])
     if dtype.is_float and not isinstance(low, Value) and not isinstance(high, Value):
         low, high = (None if bound is None else float(bound) for bound in (low, high))
         return ctx.emit("clip", x, min=low, max=high)
@@ -175,11 +175,11 @@ def _limit(ctx: Reader, x: Value, low: Any, high: Any) -> Any:
     return x
 
 
-def _threshold(ctx: Reader, x: Value, least: float, value: float) -> Any:
+def _threshold(ctx: ImportContext, x: Value, least: float, value: float) -> Any:
     """Convert a threshold; both numbers have the tensor's type, the bound of half types is f32."""
     dtype = ctx.type(x).dtype
     half = dtype in (DType.F16, DType.BF16)
-    bound = filled(least, torch.float32).item() if half else least
+    bound = convert_checked(least, torch.float32).item() if half else least
     low = ctx.emit("less_or_equal", x, ctx.operand(bound, dtype) if half else ctx.number(bound, dtype))
     return ctx.emit("where", low, ctx.number(value, dtype), x)
 
@@ -196,17 +196,19 @@ def _logical(op: str) -> Convert:
 def _bitwise(op: str) -> Convert:
     """Return the conversion of a connective of bits, the logical one for truth values."""
 
-    def convert(ctx: Reader, *operands: Any) -> Any:
-        values = ctx.common(*operands)
+    def convert(ctx: ImportContext, *operands: Any) -> Any:
+        values = ctx.promote(*operands)
         truth = ctx.type(values[0]).dtype is DType.BOOL
         return ctx.emit(f"{'logical' if truth else 'bitwise'}_{op}", *values)
 
     return convert
 
 
-def _where(ctx: Reader, condition: Value, a: Any, b: Any) -> Any:
-    kind = ctx.promoted(a, b)
-    values = [ctx.operand(v, kind) if isinstance(v, Value) else ctx.number(v, kind, (), chosen) for v in (a, b)]
+def _where(ctx: ImportContext, condition: Value, a: Any, b: Any) -> Any:
+    kind = ctx.promoted_type(a, b)
+    values = [
+        ctx.operand(v, kind) if isinstance(v, Value) else ctx.number(v, kind, (), convert_for_where) for v in (a, b)
+    ]
     return ctx.emit("where", condition, *values)
 
 

@@ -16,9 +16,9 @@ import torch
 from attrs import frozen
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .arithmetic import TABLE as ARITHMETIC
-from .masks import any_chosen, refuse_choice
+from .masks import any_masked, refuse_choice
 from .movement import TABLE as MOVEMENT
 from .movement import unsqueeze
 
@@ -40,7 +40,7 @@ def any_complex(argument: Any) -> bool:
     return isinstance(argument, (Complex, complex))
 
 
-def constant(ctx: Reader, tensor: torch.Tensor, hint: str) -> Complex:
+def constant(ctx: ImportContext, tensor: torch.Tensor, hint: str) -> Complex:
     """Return a complex parameter."""
     parts = torch.view_as_real(tensor.detach().cpu().resolve_conj()).numpy()
     return Complex(*(ctx.constant(np.ascontiguousarray(parts[..., n]), hint) for n in range(2)))
@@ -49,11 +49,11 @@ def constant(ctx: Reader, tensor: torch.Tensor, hint: str) -> Complex:
 # ---- arithmetic
 
 
-def _real(op: str, ctx: Reader, a: Any, b: Any) -> Any:
-    return ctx.emit(op, *ctx.common(a, b))
+def _real(op: str, ctx: ImportContext, a: Any, b: Any) -> Any:
+    return ctx.emit(op, *ctx.promote(a, b))
 
 
-def _parts(ctx: Reader, x: Any) -> tuple[Any, Any]:
+def _parts(ctx: ImportContext, x: Any) -> tuple[Any, Any]:
     """Return the parts of an operand; the imaginary one of a real operand is the number 0."""
     if isinstance(x, Complex):
         return x.real, x.imaginary
@@ -61,7 +61,7 @@ def _parts(ctx: Reader, x: Any) -> tuple[Any, Any]:
 
 
 def _sum(op: str) -> Convert:
-    def convert(ctx: Reader, a: Any, b: Any, alpha: float = 1) -> Any:
+    def convert(ctx: ImportContext, a: Any, b: Any, alpha: float = 1) -> Any:
         b = b if alpha == 1 else multiply(ctx, b, alpha)
         (re, im), (other, more) = _parts(ctx, a), _parts(ctx, b)
         shape = np.broadcast_shapes(*(ctx.shape(v) for v in (re, other) if isinstance(v, Value)))
@@ -74,7 +74,7 @@ def _sum(op: str) -> Convert:
 def product(op: str) -> Convert:
     """Return the conversion of a bilinear operation."""
 
-    def convert(ctx: Reader, a: Any, b: Any) -> Any:
+    def convert(ctx: ImportContext, a: Any, b: Any) -> Any:
         (re, im), (other, more) = _parts(ctx, a), _parts(ctx, b)
         if not isinstance(b, (Complex, complex)):
             return Complex(_real(op, ctx, re, other), _real(op, ctx, im, other))
@@ -89,24 +89,24 @@ def product(op: str) -> Convert:
 multiply = product("mul")
 
 
-def _square(ctx: Reader, x: Complex) -> Any:
+def _square(ctx: ImportContext, x: Complex) -> Any:
     return ctx.emit("add", ctx.emit("mul", x.real, x.real), ctx.emit("mul", x.imaginary, x.imaginary))
 
 
-def _absolute(ctx: Reader, x: Complex) -> Any:
+def _absolute(ctx: ImportContext, x: Complex) -> Any:
     return ctx.emit("sqrt", _square(ctx, x))
 
 
-def _conjugate(ctx: Reader, x: Complex) -> Any:
+def _conjugate(ctx: ImportContext, x: Complex) -> Any:
     return Complex(x.real, ctx.emit("neg", x.imaginary))
 
 
-def _reciprocal(ctx: Reader, x: Complex) -> Any:
+def _reciprocal(ctx: ImportContext, x: Complex) -> Any:
     size = _square(ctx, x)
     return Complex(ctx.emit("div", x.real, size), ctx.emit("neg", ctx.emit("div", x.imaginary, size)))
 
 
-def _divide(ctx: Reader, a: Any, b: Any) -> Any:
+def _divide(ctx: ImportContext, a: Any, b: Any) -> Any:
     if isinstance(b, complex):
         return multiply(ctx, a, 1 / b)
     if isinstance(b, Complex):
@@ -114,13 +114,13 @@ def _divide(ctx: Reader, a: Any, b: Any) -> Any:
     return Complex(_real("div", ctx, a.real, b), _real("div", ctx, a.imaginary, b))
 
 
-def _power(ctx: Reader, x: Complex, exponent: Any) -> Any:
+def _power(ctx: ImportContext, x: Complex, exponent: Any) -> Any:
     if exponent != 2:
         ctx.fail(f"complex numbers to the power of {exponent} are not supported")
     return multiply(ctx, x, x)
 
 
-def polar(ctx: Reader, size: Any, angle: Value) -> Any:
+def polar(ctx: ImportContext, size: Any, angle: Value) -> Any:
     """Convert a number given by its size and angle."""
     return Complex(_real("mul", ctx, size, ctx.emit("cos", angle)), _real("mul", ctx, size, ctx.emit("sin", angle)))
 
@@ -128,13 +128,13 @@ def polar(ctx: Reader, size: Any, angle: Value) -> Any:
 # ---- from and to pairs in a last axis
 
 
-def as_real(ctx: Reader, x: Complex) -> Any:
+def as_real(ctx: ImportContext, x: Complex) -> Any:
     """Return both parts along a new last axis."""
     last = len(ctx.shape(x.real))
     return ctx.emit("concat", unsqueeze(ctx, x.real, last), unsqueeze(ctx, x.imaginary, last), axis=last)
 
 
-def as_complex(ctx: Reader, x: Value) -> Any:
+def as_complex(ctx: ImportContext, x: Value) -> Any:
     """Convert a last axis of real and imaginary parts."""
     shape = ctx.shape(x)[:-1]
     axis = len(shape)
@@ -145,7 +145,7 @@ def as_complex(ctx: Reader, x: Value) -> Any:
 # ---- conversion of nodes with complex operands
 
 
-def _to(ctx: Reader, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
+def _to(ctx: ImportContext, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Convert between complex types; a real tensor gets an imaginary part of zeros."""
     kind = COMPLEX.get(dtype) if dtype is not None else None
     if isinstance(x, Complex):
@@ -188,23 +188,25 @@ _TO_PARTS = (
 )  # fmt: skip
 
 
-def _exponential(ctx: Reader, x: Complex) -> Any:
+def _exponential(ctx: ImportContext, x: Complex) -> Any:
     return polar(ctx, ctx.emit("exp", x.real), x.imaginary)
 
 
-def _where(ctx: Reader, condition: Value, a: Any, b: Any) -> Any:
+def _where(ctx: ImportContext, condition: Value, a: Any, b: Any) -> Any:
     pairs = zip(_parts(ctx, a), _parts(ctx, b), strict=True)
-    return Complex(*(ctx.emit("where", condition, *ctx.common(first, second)) for first, second in pairs))
+    return Complex(*(ctx.emit("where", condition, *ctx.promote(first, second)) for first, second in pairs))
 
 
-def _pad(ctx: Reader, x: Complex, pads: Sequence[int], value: Any = 0) -> Any:
+def _pad(ctx: ImportContext, x: Complex, pads: Sequence[int], value: Any = 0) -> Any:
     pad = MOVEMENT["aten.constant_pad_nd"]
     return Complex(
         *(pad(ctx, part, pads, number) for part, number in zip(_parts(ctx, x), _parts(ctx, value), strict=True))
     )
 
 
-def _full(ctx: Reader, shape: Sequence[int], value: complex, dtype: torch.dtype = torch.complex64, **_: Any) -> Any:
+def _full(
+    ctx: ImportContext, shape: Sequence[int], value: complex, dtype: torch.dtype = torch.complex64, **_: Any
+) -> Any:
     number, kind = complex(value), COMPLEX[dtype].numpy
     parts = (np.broadcast_to(np.asarray(n, kind), tuple(shape)) for n in (number.real, number.imag))
     return Complex(*(ctx.constant(part) for part in parts))
@@ -223,10 +225,10 @@ def conversion(name: str, own: Mapping[str, Convert], table: Mapping[str, Conver
 
 
 def _by_parts(convert: Convert) -> Convert:
-    def apply(ctx: Reader, *arguments: Any, **keywords: Any) -> Any:
+    def apply(ctx: ImportContext, *arguments: Any, **keywords: Any) -> Any:
         whole = [_to_complex(ctx, a) for a in arguments]
         results = [convert(ctx, *(_part(a, n) for a in whole), **keywords) for n in range(2)]
-        if any(map(any_chosen, results)):
+        if any(map(any_masked, results)):
             refuse_choice(ctx)
         if isinstance(results[0], (list, tuple)):
             return tuple(itertools.starmap(Complex, zip(*results, strict=True)))
@@ -235,7 +237,7 @@ def _by_parts(convert: Convert) -> Convert:
     return apply
 
 
-def _to_complex(ctx: Reader, argument: Any) -> Any:
+def _to_complex(ctx: ImportContext, argument: Any) -> Any:
     """Give real tensors imaginary parts; integers and truth values are indices, and stay."""
     if isinstance(argument, list):
         return [_to_complex(ctx, v) for v in argument]

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value, dtype_of
-from .movement import lifted
+from ..import_context import Convert, ImportContext, Value, dtype_of
+from .movement import lift_scalars
 
 
 def _cumulative(op: str) -> Convert:
-    def convert(ctx: Reader, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
+    def convert(ctx: ImportContext, x: Value, axis: int, dtype: torch.dtype | None = None) -> Value:
         own = ctx.type(x).dtype
         kind = dtype_of(dtype) if dtype else own if own.is_float else DType.I64
         return ctx.emit(op, ctx.cast(x, kind), axis=axis)  # type: ignore[no-any-return]
@@ -20,7 +20,7 @@ def _cumulative(op: str) -> Convert:
 
 
 def _extreme(op: str) -> Convert:
-    def convert(ctx: Reader, x: Value, axis: int) -> tuple[Value, Value]:
+    def convert(ctx: ImportContext, x: Value, axis: int) -> tuple[Value, Value]:
         own = ctx.type(x).dtype
         if not ctx.type(x).size:
             return x, ctx.constant(np.zeros(ctx.shape(x), np.int64))
@@ -31,12 +31,12 @@ def _extreme(op: str) -> Convert:
     return convert
 
 
-def _log_sum_exp(ctx: Reader, x: Value, axis: int) -> Value:
+def _log_sum_exp(ctx: ImportContext, x: Value, axis: int) -> Value:
     return ctx.emit("logcumsumexp", x, axis=axis) if ctx.type(x).size else x
 
 
 TABLE: dict[str, Convert] = {
-    "aten.cumsum": lifted(_cumulative("cumsum")), "aten.cumprod": lifted(_cumulative("cumprod")),
-    "aten.cummax": lifted(_extreme("cummax")), "aten.cummin": lifted(_extreme("cummin")),
-    "aten.logcumsumexp": lifted(_log_sum_exp),
+    "aten.cumsum": lift_scalars(_cumulative("cumsum")), "aten.cumprod": lift_scalars(_cumulative("cumprod")),
+    "aten.cummax": lift_scalars(_extreme("cummax")), "aten.cummin": lift_scalars(_extreme("cummin")),
+    "aten.logcumsumexp": lift_scalars(_log_sum_exp),
 }  # fmt: skip

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value, dtype_of
-from ..scalars import filled
+from ..import_context import Convert, ImportContext, Value, dtype_of
+from ..scalars import convert_checked
 
 
 def _unary(op: str, **attributes: Any) -> Convert:
     """Return the conversion of a function of one tensor; integers become f32 first, as in PyTorch."""
 
-    def convert(ctx: Reader, x: Value) -> Any:
+    def convert(ctx: ImportContext, x: Value) -> Any:
         return ctx.emit(op, x if ctx.type(x).dtype.is_float else ctx.cast(x, DType.F32), **attributes)
 
     return convert
@@ -34,14 +34,14 @@ def _whole(op: str) -> Convert:
 def _of_float(op: str) -> Convert:
     """Return the conversion of a condition that is false for integers."""
 
-    def convert(ctx: Reader, x: Value) -> Any:
+    def convert(ctx: ImportContext, x: Value) -> Any:
         none = np.broadcast_to(np.False_, ctx.shape(x))
         return ctx.emit(op, x) if ctx.type(x).dtype.is_float else ctx.constant(none)
 
     return convert
 
 
-def _sign(ctx: Reader, x: Value) -> Any:
+def _sign(ctx: ImportContext, x: Value) -> Any:
     """Convert a sign: that of a NaN is 0 in PyTorch, that of a truth value is itself."""
     dtype = ctx.type(x).dtype
     if dtype is DType.BOOL:
@@ -50,7 +50,7 @@ def _sign(ctx: Reader, x: Value) -> Any:
     return ctx.emit("where", ctx.emit("is_nan", x), ctx.constant(0, dtype=dtype), sign) if dtype.is_float else sign
 
 
-def _negative(ctx: Reader, x: Value) -> Any:
+def _negative(ctx: ImportContext, x: Value) -> Any:
     """Convert a sign bit, which is set for negative zero."""
     dtype = ctx.type(x).dtype
     if dtype is DType.BOOL:
@@ -59,22 +59,22 @@ def _negative(ctx: Reader, x: Value) -> Any:
     return ctx.emit("less", sign, ctx.constant(0, dtype=dtype))
 
 
-def _gelu(ctx: Reader, x: Value, approximate: str = "none") -> Any:
+def _gelu(ctx: ImportContext, x: Value, approximate: str = "none") -> Any:
     return ctx.emit("gelu", x, approximate=approximate)
 
 
-def _factor(ctx: Reader, x: Value, number: float) -> float:
+def _factor(ctx: ImportContext, x: Value, number: float) -> float:
     """Return a factor of a function, checked in the computation type of half types."""
     kind = ctx.type(x).dtype
-    filled(number, torch.float64 if kind is DType.F64 else torch.float32)
+    convert_checked(number, torch.float64 if kind is DType.F64 else torch.float32)
     return float(number)
 
 
-def _leaky_relu(ctx: Reader, x: Value, slope: float = 0.01) -> Any:
+def _leaky_relu(ctx: ImportContext, x: Value, slope: float = 0.01) -> Any:
     return ctx.emit("leaky_relu", x, alpha=_factor(ctx, x, slope))
 
 
-def _elu(ctx: Reader, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
+def _elu(ctx: ImportContext, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if input_scale != 1:
         ctx.fail(f"only an input scale of 1 is supported, found {input_scale}")
     y = ctx.emit("elu", x, alpha=_factor(ctx, x, alpha))
@@ -84,7 +84,7 @@ def _elu(ctx: Reader, x: Value, alpha: float = 1, scale: float = 1, input_scale:
 def _scaled_unary(op: str, before: float = 1, after: float = 1) -> Convert:
     """Return the conversion of `after * op(before * x)`."""
 
-    def convert(ctx: Reader, x: Value) -> Any:
+    def convert(ctx: ImportContext, x: Value) -> Any:
         x = x if ctx.type(x).dtype.is_float else ctx.cast(x, DType.F32)
         dtype = ctx.type(x).dtype
         x = x if before == 1 else ctx.emit("mul", x, ctx.constant(before, dtype=dtype))
@@ -94,7 +94,7 @@ def _scaled_unary(op: str, before: float = 1, after: float = 1) -> Convert:
     return convert
 
 
-def _softplus(ctx: Reader, x: Value, beta: float = 1, threshold: float = 20) -> Any:
+def _softplus(ctx: ImportContext, x: Value, beta: float = 1, threshold: float = 20) -> Any:
     """Convert a softplus; beyond the threshold it is the operand itself, up to rounding."""
     y = _scaled_unary("softplus", beta, 1 / beta)(ctx, x)
     dtype = ctx.type(y).dtype
@@ -104,23 +104,23 @@ def _softplus(ctx: Reader, x: Value, beta: float = 1, threshold: float = 20) -> 
     return ctx.emit("where", ctx.emit("greater", scaled, ctx.constant(threshold, dtype=dtype)), x, y)
 
 
-def _round_decimals(ctx: Reader, x: Value, *, decimals: int) -> Any:
+def _round_decimals(ctx: ImportContext, x: Value, *, decimals: int) -> Any:
     return _scaled_unary("round", 10.0**decimals, 10.0**-decimals)(ctx, x)
 
 
 def _randomised_relu(
-    ctx: Reader, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
+    ctx: ImportContext, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
 ) -> Any:
     if training:
         ctx.fail("random slopes are not supported; export the model for inference")
     return ctx.emit("leaky_relu", x, alpha=(low + high) / 2), noise
 
 
-def _to(ctx: Reader, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
+def _to(ctx: ImportContext, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return x if dtype is None else ctx.cast(x, dtype_of(dtype))
 
 
-def _copy(ctx: Reader, x: Value, *_: Any, **__: Any) -> Any:
+def _copy(ctx: ImportContext, x: Value, *_: Any, **__: Any) -> Any:
     return x
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .complex_pairs import Complex, as_complex, as_real
 from .movement import unsqueeze
 
 
-def _scale(ctx: Reader, x: Any, mode: int, count: int) -> Any:
+def _scale(ctx: ImportContext, x: Any, mode: int, count: int) -> Any:
     """Divide by the root of the number of transformed elements, or by it, as PyTorch's norm mode says."""
     return (
         x
@@ -21,7 +21,7 @@ def _scale(ctx: Reader, x: Any, mode: int, count: int) -> Any:
     )
 
 
-def _transform(ctx: Reader, x: Value, axes: Sequence[int], inverse: bool) -> Any:
+def _transform(ctx: ImportContext, x: Value, axes: Sequence[int], inverse: bool) -> Any:
     """Transform pairs in a last axis along several axes, without a scale."""
     for axis in axes:
         length = ctx.shape(x)[axis]
@@ -31,17 +31,17 @@ def _transform(ctx: Reader, x: Value, axes: Sequence[int], inverse: bool) -> Any
     return x
 
 
-def _count(ctx: Reader, x: Value, axes: Sequence[int]) -> int:
+def _count(ctx: ImportContext, x: Value, axes: Sequence[int]) -> int:
     return int(np.prod([ctx.shape(x)[a] for a in axes], dtype=int))
 
 
-def _fft(ctx: Reader, x: Complex, axes: Sequence[int], mode: int, forward: bool) -> Any:
+def _fft(ctx: ImportContext, x: Complex, axes: Sequence[int], mode: int, forward: bool) -> Any:
     rank = len(ctx.shape(x.real))
     found = _transform(ctx, as_real(ctx, x), [a % rank for a in axes], not forward)
     return as_complex(ctx, _scale(ctx, found, mode, _count(ctx, x.real, axes)))
 
 
-def _fft_of_real(ctx: Reader, x: Value, axes: Sequence[int], mode: int, onesided: bool) -> Any:
+def _fft_of_real(ctx: ImportContext, x: Value, axes: Sequence[int], mode: int, onesided: bool) -> Any:
     rank = len(ctx.shape(x))
     places = [a % rank for a in axes]
     found = ctx.emit("dft", unsqueeze(ctx, x, rank), axis=places[-1], onesided=bool(onesided))
@@ -49,7 +49,7 @@ def _fft_of_real(ctx: Reader, x: Value, axes: Sequence[int], mode: int, onesided
     return as_complex(ctx, _scale(ctx, found, mode, _count(ctx, x, axes)))
 
 
-def _fft_to_real(ctx: Reader, x: Complex, axes: Sequence[int], mode: int, length: int) -> Any:
+def _fft_to_real(ctx: ImportContext, x: Complex, axes: Sequence[int], mode: int, length: int) -> Any:
     rank = len(ctx.shape(x.real))
     places = [a % rank for a in axes]
     pairs = _transform(ctx, as_real(ctx, x), places[:-1], True)

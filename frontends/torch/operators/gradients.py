@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .indexing import bag_of, bag_sizes, embedding
 from .movement import unsqueeze
 from .windows import (
@@ -27,7 +27,7 @@ from .windows import (
 )
 
 
-def _gelu(ctx: Reader, dy: Value, x: Value, *, approximate: str = "none") -> Any:
+def _gelu(ctx: ImportContext, dy: Value, x: Value, *, approximate: str = "none") -> Any:
     return ctx.adjoint(ctx.emit("gelu", x, approximate=approximate), dy, [x])[0]
 
 
@@ -36,13 +36,13 @@ def _of_one(op: str) -> Convert:
     return lambda ctx, dy, x: ctx.adjoint(ctx.emit(op, x), dy, [x])[0]
 
 
-def _tanh(ctx: Reader, dy: Value, y: Value) -> Any:
+def _tanh(ctx: ImportContext, dy: Value, y: Value) -> Any:
     """Convert by the result: the derivative is a product of two factors, each exact near its zero."""
     one = ctx.constant(1, dtype=ctx.type(y).dtype)
     return ctx.emit("mul", dy, ctx.emit("mul", ctx.emit("sub", one, y), ctx.emit("add", one, y)))
 
 
-def _glu(ctx: Reader, dy: Value, x: Value, axis: int) -> Any:
+def _glu(ctx: ImportContext, dy: Value, x: Value, axis: int) -> Any:
     """Convert for `a * sigmoid(b)`: the derivative of the gate is `sigmoid(b) * sigmoid(-b)`."""
     axis %= len(ctx.shape(x))
     half = ctx.shape(x)[axis] // 2
@@ -53,13 +53,13 @@ def _glu(ctx: Reader, dy: Value, x: Value, axis: int) -> Any:
     return ctx.emit("concat", *parts, axis=axis)
 
 
-def _absent(ctx: Reader, like: Value, shape: Sequence[int]) -> Value:
+def _absent(ctx: ImportContext, like: Value, shape: Sequence[int]) -> Value:
     """Return a tensor whose elements do not matter, the operand of a linear operation."""
     return ctx.constant(np.broadcast_to(np.zeros((), ctx.type(like).dtype.numpy), tuple(shape)))
 
 
 def _convolution(
-    ctx: Reader, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
+    ctx: ImportContext, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
     transposed: bool,
     extra: Any, groups: int, wanted: Sequence[bool],
 ) -> Any:  # fmt: skip
@@ -72,7 +72,7 @@ def _convolution(
 
 
 def _max_pool(
-    ctx: Reader,
+    ctx: ImportContext,
     dy: Value,
     x: Value,
     kernel: Any,
@@ -85,11 +85,11 @@ def _max_pool(
     return ctx.adjoint(max_pool(ctx, x, kernel, stride, padding, dilation, ceil_mode)[0], dy, [x])[0]
 
 
-def _average_pool(ctx: Reader, dy: Value, x: Value, *arguments: Any) -> Any:
+def _average_pool(ctx: ImportContext, dy: Value, x: Value, *arguments: Any) -> Any:
     return ctx.adjoint(average_pool(ctx, x, *arguments), dy, [x])[0]
 
 
-def _adaptive_pool(ctx: Reader, dy: Value, x: Value) -> Any:
+def _adaptive_pool(ctx: ImportContext, dy: Value, x: Value) -> Any:
     """Convert with one adjoint step for each axis with windows of several sizes, as in the forward operation."""
     wanted, steps = ctx.shape(dy)[2:], [x]
     while ctx.shape(steps[-1])[2:] != wanted:
@@ -100,14 +100,14 @@ def _adaptive_pool(ctx: Reader, dy: Value, x: Value) -> Any:
 
 
 def _grid_sample(
-    ctx: Reader, dy: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
+    ctx: ImportContext, dy: Value, x: Value, grid: Value, mode: int, padding: int, corners: bool, wanted: Sequence[bool]
 ) -> Any:
     y = grid_sample(ctx, x, grid, mode, padding, corners)
     found = iter(ctx.adjoint(y, dy, [value for value, flag in zip((x, grid), wanted, strict=True) if flag]))
     return tuple(next(found) if flag else None for flag in wanted)
 
 
-def _adaptive_max_pool(ctx: Reader, dy: Value, x: Value, places: Any) -> Any:
+def _adaptive_max_pool(ctx: ImportContext, dy: Value, x: Value, places: Any) -> Any:
     """Convert with a scatter that adds the gradients of windows of several sizes, which overlap."""
     shape, sizes = ctx.shape(x), ctx.shape(dy)[2:]
     if equal_windows(shape[2:], sizes):
@@ -117,7 +117,7 @@ def _adaptive_max_pool(ctx: Reader, dy: Value, x: Value, places: Any) -> Any:
     return ctx.reshape(ctx.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
 
 
-def _pad_edges(ctx: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
+def _pad_edges(ctx: ImportContext, dy: Value, x: Value, pads: Sequence[int]) -> Any:
     rank = len(ctx.shape(x))
     before, after = [0] * rank, [0] * rank
     for n in range(len(pads) // 2):
@@ -126,7 +126,7 @@ def _pad_edges(ctx: Reader, dy: Value, x: Value, pads: Sequence[int]) -> Any:
     return ctx.adjoint(ctx.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
-def _embedding(ctx: Reader, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
+def _embedding(ctx: ImportContext, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
     if by_frequency:
         ctx.fail("gradients scaled by frequency are not supported")
     table = _absent(ctx, dy, (rows, ctx.shape(dy)[-1]))
@@ -139,7 +139,7 @@ def _embedding(ctx: Reader, dy: Value, indices: Value, rows: int, padding: int, 
 
 
 def _embedding_bag(
-    ctx: Reader, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
+    ctx: ImportContext, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
     by_frequency: bool,
     mode: int, sparse: bool, weights: Value | None, padding: int = -1,
 ) -> Any:  # fmt: skip

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value
-from .masks import choose, is_mask, put_where
+from ..import_context import Convert, ImportContext, Value
+from .masks import is_mask, put_where, select_masked
 from .movement import expand, slices, unsqueeze, with_axis
 
 
-def embedding(ctx: Reader, table: Value, indices: Value, *_: Any) -> Any:
+def embedding(ctx: ImportContext, table: Value, indices: Value, *_: Any) -> Any:
     """Convert a look-up of rows."""
     return ctx.emit("gather", table, indices, axis=0)
 
 
-def bag_sizes(ctx: Reader, offsets: Value, count: int, last: bool) -> Any:
+def bag_sizes(ctx: ImportContext, offsets: Value, count: int, last: bool) -> Any:
     """Return the number of indices of each bag, from their starts."""
     bags = ctx.shape(offsets)[0] - bool(last)
     starts = ctx.emit("slice", offsets, starts=(0,), ends=(bags,), axes=(0,))
@@ -28,7 +28,7 @@ def bag_sizes(ctx: Reader, offsets: Value, count: int, last: bool) -> Any:
     return ctx.emit("sub", ends if last or bags == 1 else ctx.emit("concat", ends, end, axis=0), starts)
 
 
-def bag_of(ctx: Reader, offsets: Value, count: int) -> Any:
+def bag_of(ctx: ImportContext, offsets: Value, count: int) -> Any:
     """Return the bag of each index.
 
     It is the number of bags that begin up to the index, less one.
@@ -39,7 +39,7 @@ def bag_of(ctx: Reader, offsets: Value, count: int) -> Any:
 
 
 def _embedding_bag(
-    ctx: Reader, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0,
+    ctx: ImportContext, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0,
     sparse: bool = False,
     weights: Value | None = None, last: bool = False, padding: int = -1,
 ) -> Any:  # fmt: skip
@@ -70,7 +70,7 @@ def _embedding_bag(
     return y, *_as_traced(ctx, bag, sizes, sizes)
 
 
-def _as_traced(ctx: Reader, *extra: Value) -> list[Value]:
+def _as_traced(ctx: ImportContext, *extra: Value) -> list[Value]:
     """Return results besides the first; undefined ones get the traced shape."""
     traced = ctx.node.meta.get("val") if ctx.node is not None else None
     likes = traced[1:] if isinstance(traced, (list, tuple)) else [None] * len(extra)
@@ -81,21 +81,21 @@ def _as_traced(ctx: Reader, *extra: Value) -> list[Value]:
     ]
 
 
-def _greatest(ctx: Reader, table: Value, rows: Value) -> Any:
+def _greatest(ctx: ImportContext, table: Value, rows: Value) -> Any:
     """Return the table row of each value of a maximum, for bags that are rows of indices."""
     first = ctx.emit("argmax", embedding(ctx, table, rows), axis=1, keepdims=False)
     return ctx.emit("gather_elements", rows, first, axis=1)
 
 
-def _index_select(ctx: Reader, x: Value, axis: int, indices: Value) -> Any:
+def _index_select(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Any:
     return ctx.emit("gather", x, indices, axis=axis)
 
 
-def _gather(ctx: Reader, x: Value, axis: int, indices: Value, **_: Any) -> Any:
+def _gather(ctx: ImportContext, x: Value, axis: int, indices: Value, **_: Any) -> Any:
     return ctx.emit("gather_elements", x, indices, axis=axis)
 
 
-def _places(ctx: Reader, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value, tuple[int, ...]]:
+def _places(ctx: ImportContext, x: Value, indices: Sequence[Value | None]) -> tuple[list[int], Value, tuple[int, ...]]:
     """Return the indexed axes, the index tensors as rows of one tensor, and their broadcast shape."""
     given = [n for n, v in enumerate(indices) if v is not None]
     parts = [v for v in indices if v is not None]
@@ -108,7 +108,7 @@ def _to_front(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
     return (*axes, *(a for a in range(rank) if a not in axes))
 
 
-def _transpose(ctx: Reader, x: Value, order: Sequence[int]) -> Value:
+def _transpose(ctx: ImportContext, x: Value, order: Sequence[int]) -> Value:
     return x if list(order) == list(range(len(order))) else ctx.emit("transpose", x, perm=tuple(order))
 
 
@@ -126,11 +126,11 @@ def _result_order(axes: Sequence[int], rank: int, width: int) -> tuple[int, ...]
     return (*range(width, width + first), *range(width), *range(width + first, width + rank - len(axes)))
 
 
-def index(ctx: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
+def index(ctx: ImportContext, x: Value, indices: Sequence[Value | None]) -> Any:
     """Convert indexing by a mask, or by broadcast tensors of integers."""
     given = [n for n, v in enumerate(indices) if v is not None]
     if is_mask(ctx, indices):
-        return choose(ctx, x, indices)
+        return select_masked(ctx, x, indices)
     if len(given) == 1 and ctx.type(str(indices[given[0]])).dtype.is_int:
         return ctx.emit("gather", x, indices[given[0]], axis=given[0])
     axes, rows, shape = _places(ctx, x, indices)
@@ -139,7 +139,9 @@ def index(ctx: Reader, x: Value, indices: Sequence[Value | None]) -> Any:
     return _transpose(ctx, found, _result_order(axes, rank, len(shape)))
 
 
-def _index_put(ctx: Reader, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Any:
+def _index_put(
+    ctx: ImportContext, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+) -> Any:
     if is_mask(ctx, indices):
         return put_where(ctx, x, indices, values, accumulate)
     axes, rows, shape = _places(ctx, x, indices)
@@ -156,14 +158,14 @@ def _index_put(ctx: Reader, x: Value, indices: Sequence[Value | None], values: V
     return ctx.cast(_transpose(ctx, found, _inverse(order)), own)
 
 
-def _stored_as(ctx: Reader, x: Value, updates: Value) -> tuple[Value, Value]:
+def _stored_as(ctx: ImportContext, x: Value, updates: Value) -> tuple[Value, Value]:
     """Return a tensor and its updates in their storage type; truth values are bytes."""
     kind = DType.U8 if ctx.type(x).dtype is DType.BOOL else ctx.type(x).dtype
     return ctx.cast(x, kind), ctx.cast(ctx.cast(updates, ctx.type(x).dtype), kind)
 
 
 def _slice_scatter(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     updates: Value,
     axis: int = 0,
@@ -186,12 +188,12 @@ def _slice_scatter(
     return ctx.emit("where", ctx.constant(inside.reshape(-1, *(1,) * (len(shape) - 1 - axis))), moved, x)
 
 
-def _select_scatter(ctx: Reader, x: Value, updates: Value, axis: int, index: int) -> Any:
+def _select_scatter(ctx: ImportContext, x: Value, updates: Value, axis: int, index: int) -> Any:
     place = index % ctx.shape(x)[axis]
     return _slice_scatter(ctx, x, unsqueeze(ctx, updates, axis % len(ctx.shape(x))), axis, place, place + 1)
 
 
-def _windows(ctx: Reader, x: Value, axis: int, size: int, step: int) -> Any:
+def _windows(ctx: ImportContext, x: Value, axis: int, size: int, step: int) -> Any:
     """Return windows along an axis, their elements along a new last one; a scalar has one window."""
     shape = ctx.shape(x)
     if not shape:
@@ -202,7 +204,7 @@ def _windows(ctx: Reader, x: Value, axis: int, size: int, step: int) -> Any:
     return _transpose(ctx, found, (*(a for a in range(len(shape) + 1) if a != axis + 1), axis + 1))
 
 
-def _diagonal_places(ctx: Reader, shape: Sequence[int], offset: int, a: int, b: int) -> list[Value | None]:
+def _diagonal_places(ctx: ImportContext, shape: Sequence[int], offset: int, a: int, b: int) -> list[Value | None]:
     a, b = a % len(shape), b % len(shape)
     count = max(0, min(shape[a] + min(offset, 0), shape[b] - max(offset, 0)))
     indices: list[Value | None] = [None] * len(shape)
@@ -211,7 +213,7 @@ def _diagonal_places(ctx: Reader, shape: Sequence[int], offset: int, a: int, b: 
     return indices
 
 
-def _diagonal(ctx: Reader, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def _diagonal(ctx: ImportContext, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """Return the elements of a diagonal along a new last axis."""
     rank = len(ctx.shape(x))
     axes, rows, _ = _places(ctx, x, _diagonal_places(ctx, ctx.shape(x), offset, dim1, dim2))
@@ -219,7 +221,9 @@ def _diagonal(ctx: Reader, x: Value, offset: int = 0, dim1: int = 0, dim2: int =
     return _transpose(ctx, found, (*range(1, rank - 1), 0))
 
 
-def _diagonal_scatter(ctx: Reader, x: Value, updates: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+def _diagonal_scatter(
+    ctx: ImportContext, x: Value, updates: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
     rank = len(ctx.shape(x))
     axes, rows, _ = _places(ctx, x, _diagonal_places(ctx, ctx.shape(x), offset, dim1, dim2))
     order, own = _to_front(rank, axes), ctx.type(x).dtype

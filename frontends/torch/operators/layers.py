@@ -10,10 +10,10 @@ import numpy as np
 
 from ....ir import DType
 from ...einsum import einsum_steps
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 
 
-def _mm(ctx: Reader, a: Value, b: Value) -> Any:
+def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     """Convert a matrix product; of truth values, whether both hold anywhere along the inner axis."""
     if ctx.type(a).dtype is not DType.BOOL:
         return ctx.emit("matmul", a, b)
@@ -21,22 +21,22 @@ def _mm(ctx: Reader, a: Value, b: Value) -> Any:
     return ctx.cast(counts, DType.BOOL)
 
 
-def _addmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+def _addmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
     return ctx.emit("gemm", a, b, c, alpha=float(alpha), beta=float(beta))
 
 
-def _baddbmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+def _baddbmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
     return _scale_and_add(ctx, c, ctx.emit("matmul", a, b), beta, alpha)
 
 
-def _addbmm(ctx: Reader, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
+def _addbmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
     """Convert the sum of all products of a batch to one product of concatenated matrices."""
     (step,) = einsum_steps("bij,bjk->ik", [ctx.shape(v) for v in (a, b)])
     product = ctx.emit("einsum", a, b, left=step.left, right=step.right or (), sizes=step.sizes, results=step.results)
     return _scale_and_add(ctx, c, product, beta, alpha)
 
 
-def _scale_and_add(ctx: Reader, c: Value, product: Value, beta: float, alpha: float) -> Value:
+def _scale_and_add(ctx: ImportContext, c: Value, product: Value, beta: float, alpha: float) -> Value:
     """Return beta * c + alpha * product; where beta is 0, `c` is not read, as PyTorch documents."""
     dtype = ctx.type(product).dtype
     product = product if alpha == 1 else ctx.emit("mul", product, ctx.constant(alpha, dtype=dtype))
@@ -47,7 +47,7 @@ def _scale_and_add(ctx: Reader, c: Value, product: Value, beta: float, alpha: fl
 
 
 def _trilinear(
-    ctx: Reader, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
+    ctx: ImportContext, a: Value, b: Value, c: Value, new_a: Sequence[int], new_b: Sequence[int], new_c: Sequence[int],
     summed: Sequence[int],
     *_: Any,
 ) -> Any:  # fmt: skip
@@ -69,7 +69,7 @@ def _trilinear(
 
 
 def _layer_norm(
-    ctx: Reader, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
+    ctx: ImportContext, x: Value, shape: Sequence[int], scale: Value | None, bias: Value | None, epsilon: float
 ) -> Any:
     axis, stored = -len(shape), ctx.type(x).dtype
     x, scale, bias = _promote(ctx, x, scale, bias)
@@ -79,17 +79,17 @@ def _layer_norm(
     return (ctx.cast(y, stored), *_statistics(ctx, x, axes, epsilon))
 
 
-def _promote(ctx: Reader, x: Value, *others: Value | None) -> Any:
+def _promote(ctx: ImportContext, x: Value, *others: Value | None) -> Any:
     """Return operands of a normalisation in one type.
 
     Under autocast a half tensor meets parameters of f32: PyTorch then computes in the wider type, and only the result
     has the tensor's.
     """
-    dtype = ctx.promoted(x, *(value for value in others if value is not None))
+    dtype = ctx.promoted_type(x, *(value for value in others if value is not None))
     return tuple(value if value is None else ctx.cast(value, dtype) for value in (x, *others))
 
 
-def _statistics(ctx: Reader, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
+def _statistics(ctx: ImportContext, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
     """Return the mean and the reciprocal deviation, which a backward graph may read."""
     mean = ctx.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
     variance = ctx.emit(
@@ -100,7 +100,7 @@ def _statistics(ctx: Reader, x: Value, axes: Sequence[int], epsilon: float) -> t
 
 
 def _batch_norm(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     scale: Value | None,
     bias: Value | None,
@@ -117,7 +117,7 @@ def _batch_norm(
 
 
 def _group_norm(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     scale: Value | None,
     bias: Value | None,
@@ -136,11 +136,11 @@ def _group_norm(
     return (y, *(ctx.reshape(v, (n, groups)) for v in _statistics(ctx, rows, (2,), epsilon)))
 
 
-def _per_channel(ctx: Reader, x: Value, value: Value | None, usual: float) -> Value:
+def _per_channel(ctx: ImportContext, x: Value, value: Value | None, usual: float) -> Value:
     return value if value is not None else ctx.constant([usual] * ctx.shape(x)[1], dtype=ctx.type(x).dtype)
 
 
-def _dropout(ctx: Reader, x: Value, ratio: float, training: bool | None = True) -> Any:
+def _dropout(ctx: ImportContext, x: Value, ratio: float, training: bool | None = True) -> Any:
     if training is False or ratio == 0:
         return x, ctx.constant(np.broadcast_to(np.True_, ctx.shape(x)))
     return ctx.emit("dropout_training", x, ctx.seed(), outputs=2, ratio=float(ratio))
@@ -150,7 +150,7 @@ def _dropout(ctx: Reader, x: Value, ratio: float, training: bool | None = True) 
 
 
 def _attention(
-    ctx: Reader,
+    ctx: ImportContext,
     q: Value,
     k: Value,
     v: Value,
@@ -170,7 +170,7 @@ def _attention(
 
 
 def _flash_attention(
-    ctx: Reader, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any
+    ctx: ImportContext, q: Value, k: Value, v: Value, dropout: float = 0, causal: bool = False, *_: Any, **more: Any
 ) -> Any:
     """Convert without the results for the gradient, which are not read where none is wanted."""
     y = _attention(ctx, q, k, v, more.get("attn_mask"), dropout, causal, scale=more.get("scale"))
@@ -178,7 +178,7 @@ def _flash_attention(
 
 
 def _efficient_attention(
-    ctx: Reader,
+    ctx: ImportContext,
     q: Value,
     k: Value,
     v: Value,
@@ -192,7 +192,7 @@ def _efficient_attention(
     return (_attention(ctx, q, k, v, bias, dropout, causal, scale=more.get("scale")), *(None,) * 3)
 
 
-def _four_axes(ctx: Reader, value: Value) -> Value:
+def _four_axes(ctx: ImportContext, value: Value) -> Value:
     """Return queries, keys or values with one batch axis and one head axis."""
     shape = ctx.shape(value)
     if len(shape) == 4:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from attrs import evolve, frozen
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .movement import expand, unsqueeze
 
 #: Elements up to which constants are compared by value.
@@ -21,7 +21,7 @@ _MAX_COMPARED_ELEMENTS = 1024
 
 
 @frozen
-class Chosen:
+class MaskedElements:
     """Elements of a tensor where a mask is true, as one axis.
 
     So many axes follow the mask's as `trailing` says.
@@ -32,30 +32,34 @@ class Chosen:
     trailing: int
 
 
-def any_chosen(argument: Any) -> bool:
+def any_masked(argument: Any) -> bool:
     """Return whether an argument is a selection, or a list with one."""
-    return any(any_chosen(a) for a in argument) if isinstance(argument, (list, tuple)) else isinstance(argument, Chosen)
+    return (
+        any(any_masked(a) for a in argument)
+        if isinstance(argument, (list, tuple))
+        else isinstance(argument, MaskedElements)
+    )
 
 
-def choose(ctx: Reader, x: Value, indices: Sequence[Value | None]) -> Chosen:
+def select_masked(ctx: ImportContext, x: Value, indices: Sequence[Value | None]) -> MaskedElements:
     """Select where a mask is true."""
     first, mask = _only_mask(ctx, indices)
-    return Chosen(x, mask, len(ctx.shape(x)) - first - len(ctx.shape(mask)))
+    return MaskedElements(x, mask, len(ctx.shape(x)) - first - len(ctx.shape(mask)))
 
 
-def of_chosen(convert: Convert) -> Convert:
+def convert_masked(convert: Convert) -> Convert:
     """Return the conversion of an elementwise function of selected elements.
 
     All are selected by one mask.
     """
 
-    def apply(ctx: Reader, *arguments: Any, **keywords: Any) -> Chosen:
-        chosen = [a for a in arguments if isinstance(a, Chosen)]
+    def apply(ctx: ImportContext, *arguments: Any, **keywords: Any) -> MaskedElements:
+        chosen = [a for a in arguments if isinstance(a, MaskedElements)]
         if not chosen or not all(_is_same_mask(ctx, chosen[0], c.mask, c.trailing) for c in chosen):
             refuse_choice(ctx)
         if any(isinstance(a, Value) and len(ctx.shape(a)) > chosen[0].trailing for a in arguments):
             refuse_choice(ctx)
-        found = convert(ctx, *(a.elements if isinstance(a, Chosen) else a for a in arguments), **keywords)
+        found = convert(ctx, *(a.elements if isinstance(a, MaskedElements) else a for a in arguments), **keywords)
         if not isinstance(found, Value):
             refuse_choice(ctx)
         return evolve(chosen[0], elements=found)
@@ -63,7 +67,7 @@ def of_chosen(convert: Convert) -> Convert:
     return apply
 
 
-def refuse_choice(ctx: Reader, *_: Any, **__: Any) -> NoReturn:
+def refuse_choice(ctx: ImportContext, *_: Any, **__: Any) -> NoReturn:
     """Raise where the number of selected elements matters."""
     ctx.fail(
         "indexing by a tensor of truth values is not supported but to write by the same one, as the shape of the "
@@ -71,7 +75,7 @@ def refuse_choice(ctx: Reader, *_: Any, **__: Any) -> NoReturn:
     )
 
 
-def _is_same_mask(ctx: Reader, chosen: Chosen, mask: Value, trailing: int) -> bool:
+def _is_same_mask(ctx: ImportContext, chosen: MaskedElements, mask: Value, trailing: int) -> bool:
     """Return whether a mask selects the same elements; equal nodes compute one that is written out twice."""
     if chosen.trailing != trailing or chosen.mask == mask:
         return chosen.trailing == trailing
@@ -86,7 +90,7 @@ def _is_same_mask(ctx: Reader, chosen: Chosen, mask: Value, trailing: int) -> bo
     return bool(number.get(mask, mask) == number.get(chosen.mask, chosen.mask))
 
 
-def _only_mask(ctx: Reader, indices: Sequence[Value | None]) -> tuple[int, Value]:
+def _only_mask(ctx: ImportContext, indices: Sequence[Value | None]) -> tuple[int, Value]:
     """Return the mask among indices, and its first axis."""
     given = [n for n, v in enumerate(indices) if v is not None]
     if len(given) > 1:
@@ -94,13 +98,17 @@ def _only_mask(ctx: Reader, indices: Sequence[Value | None]) -> tuple[int, Value
     return given[0], Value(indices[given[0]] or "")
 
 
-def is_mask(ctx: Reader, indices: Sequence[Value | None]) -> bool:
+def is_mask(ctx: ImportContext, indices: Sequence[Value | None]) -> bool:
     """Return whether a tensor is indexed by truth values."""
     return any(v is not None and ctx.type(v).dtype is DType.BOOL for v in indices)
 
 
 def put_where(
-    ctx: Reader, x: Value, indices: Sequence[Value | None], values: Value | Chosen, accumulate: bool = False
+    ctx: ImportContext,
+    x: Value,
+    indices: Sequence[Value | None],
+    values: Value | MaskedElements,
+    accumulate: bool = False,
 ) -> Any:
     """Write values wherever a mask is true.
 
@@ -109,7 +117,7 @@ def put_where(
     first, mask = _only_mask(ctx, indices)
     shape, width = ctx.shape(x), len(ctx.shape(mask))
     trailing = len(shape) - first - width
-    if isinstance(values, Chosen):
+    if isinstance(values, MaskedElements):
         if not _is_same_mask(ctx, values, mask, trailing):
             refuse_choice(ctx)
         return _where_mask(ctx, x, mask, trailing, values.elements, accumulate)
@@ -123,13 +131,13 @@ def put_where(
     return _where_mask(ctx, x, mask, trailing, ctx.reshape(values, spread), accumulate)
 
 
-def _where_mask(ctx: Reader, x: Value, mask: Value, trailing: int, source: Value, accumulate: bool) -> Any:
+def _where_mask(ctx: ImportContext, x: Value, mask: Value, trailing: int, source: Value, accumulate: bool) -> Any:
     source = ctx.cast(source, ctx.type(x).dtype)
     condition = ctx.reshape(mask, (*ctx.shape(mask), *(1,) * trailing))
     return ctx.emit("where", condition, ctx.emit("add", x, source) if accumulate else source, x)
 
 
-def _masked_scatter(ctx: Reader, x: Value, mask: Value, source: Value) -> Any:
+def _masked_scatter(ctx: ImportContext, x: Value, mask: Value, source: Value) -> Any:
     """Convert by a prefix sum: the n-th true element gets the n-th element of the source."""
     shape = ctx.shape(x)
     mask = expand(ctx, mask, shape)
@@ -142,13 +150,13 @@ def _masked_scatter(ctx: Reader, x: Value, mask: Value, source: Value) -> Any:
     return ctx.emit("where", mask, ctx.reshape(found, shape), x)
 
 
-def _places_among(ctx: Reader, ordered: Value, x: Any, right: bool, narrow: bool) -> Any:
+def _places_among(ctx: ImportContext, ordered: Value, x: Any, right: bool, narrow: bool) -> Any:
     """Return the number of ordered values less than each value, or with `right` not greater.
 
     All are less than NaN.
     """
     length, rank = ctx.shape(ordered)[-1], len(ctx.shape(ordered))
-    ordered, value = ctx.common(ordered, x)
+    ordered, value = ctx.promote(ordered, x)
     one_list = rank == 1
     lists = ordered if one_list else unsqueeze(ctx, ordered, rank - 1)
     before = ctx.emit("less_or_equal" if right else "less", lists, unsqueeze(ctx, value, len(ctx.shape(value))))
@@ -159,7 +167,7 @@ def _places_among(ctx: Reader, ordered: Value, x: Any, right: bool, narrow: bool
 
 
 def _search(
-    ctx: Reader,
+    ctx: ImportContext,
     ordered: Value,
     x: Any,
     *,
@@ -173,7 +181,7 @@ def _search(
     return _places_among(ctx, ordered, x, right or side == "right", out_int32)
 
 
-def _bucketize(ctx: Reader, x: Any, ordered: Value, *, out_int32: bool = False, right: bool = False) -> Any:
+def _bucketize(ctx: ImportContext, x: Any, ordered: Value, *, out_int32: bool = False, right: bool = False) -> Any:
     return _places_among(ctx, ordered, x, right, out_int32)
 
 
@@ -184,6 +192,6 @@ TABLE: dict[str, Convert] = {
 }  # fmt: skip
 
 
-def _truth(ctx: Reader, x: Value, every: bool) -> Any:
+def _truth(ctx: ImportContext, x: Value, every: bool) -> Any:
     found = ctx.emit("reduce_min" if every else "reduce_max", ctx.cast(x, DType.U8), keepdims=False)
     return ctx.cast(found, DType.BOOL)

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..reader import Convert, Reader, Value, dtype_of, memory_order
+from ..import_context import Convert, ImportContext, Value, dtype_of, memory_order
 
 
-def _as_strided(ctx: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
+def _as_strided(
+    ctx: ImportContext, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+) -> Any:
     """Return elements at computed positions of the flat tensor."""
     order, start = _memory(ctx)
     places = _places(ctx, x, shape, strides, start if offset is None else offset, start)
@@ -20,7 +22,12 @@ def _as_strided(ctx: Reader, x: Value, shape: Sequence[int], strides: Sequence[i
 
 
 def _as_strided_scatter(
-    ctx: Reader, x: Value, updates: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
+    ctx: ImportContext,
+    x: Value,
+    updates: Value,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int | None = None,
 ) -> Any:
     """Return the tensor with other elements at computed positions."""
     order, start = _memory(ctx)
@@ -36,7 +43,7 @@ def _as_strided_scatter(
     return ctx.emit("transpose", lying, perm=tuple(order.index(axis) for axis in range(len(order))))
 
 
-def _memory(ctx: Reader) -> tuple[tuple[int, ...], int]:
+def _memory(ctx: ImportContext) -> tuple[tuple[int, ...], int]:
     """Return the axes of the first operand in memory order, and its offset; a tensor with gaps is refused."""
     example = ctx.node.args[0].meta.get("val") if ctx.node is not None else None  # type: ignore[union-attr]
     order = memory_order(example) if isinstance(example, torch.Tensor) else ()
@@ -46,7 +53,7 @@ def _memory(ctx: Reader) -> tuple[tuple[int, ...], int]:
 
 
 def _places(
-    ctx: Reader, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int, start: int
+    ctx: ImportContext, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int, start: int
 ) -> npt.NDArray[np.int64]:
     """Return the numbers of elements in a dense tensor that begins at `start` of its storage."""
     places = np.full((), offset - start, np.int64)
@@ -57,20 +64,20 @@ def _places(
     return places
 
 
-def _flat(ctx: Reader, x: Value, order: tuple[int, ...]) -> Value:
+def _flat(ctx: ImportContext, x: Value, order: tuple[int, ...]) -> Value:
     plain = order == tuple(range(len(order)))
     flat: Value = ctx.reshape(x if plain else ctx.emit("transpose", x, perm=order), (-1,))
     return flat
 
 
-def _fill(ctx: Reader, x: Value, value: Any) -> Any:
+def _fill(ctx: ImportContext, x: Value, value: Any) -> Any:
     kind, shape = ctx.type(x).dtype, ctx.shape(x)
     if isinstance(value, Value):
         return ctx.emit("expand", ctx.cast(value, kind), shape=shape)
     return ctx.number(value, kind, shape)
 
 
-def _empty(ctx: Reader, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
+def _empty(ctx: ImportContext, shape: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any) -> Any:
     """Return a tensor without defined elements; zeros are as good as any."""
     kind = dtype_of(dtype or torch.get_default_dtype())
     return ctx.constant(np.broadcast_to(np.zeros((), kind.numpy), tuple(shape)))

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value, dtype_of
-from .movement import lifted, unsqueeze
+from ..import_context import Convert, ImportContext, Value, dtype_of
+from .movement import lift_scalars, unsqueeze
 
 
 def _reduce(op: str) -> Convert:
     def convert(
-        ctx: Reader, x: Value, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None, **_: Any
+        ctx: ImportContext, x: Value, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None, **_: Any
     ) -> Any:
         if dtype is not None:
             x = ctx.cast(x, dtype_of(dtype))
@@ -28,13 +28,13 @@ def _reduce(op: str) -> Convert:
     return convert
 
 
-def _number(ctx: Reader, x: Value) -> Value:
+def _number(ctx: ImportContext, x: Value) -> Value:
     """Return truth values as bytes, which are ordered; other tensors unchanged."""
     return ctx.cast(x, DType.U8) if ctx.type(x).dtype is DType.BOOL else x
 
 
 def _variance(
-    ctx: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any
+    ctx: ImportContext, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False, **_: Any
 ) -> Any:
     chosen = tuple(axes if axes is not None else range(len(ctx.shape(x))))
     mean = ctx.emit("reduce_mean", x, axes=chosen, keepdims=True)
@@ -50,7 +50,7 @@ def _variance(
 
 
 def _extreme(values: str, places: str) -> Convert:
-    def convert(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+    def convert(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = False) -> Any:
         own = ctx.type(x).dtype
         number = _number(ctx, x)
         if axis is None and not ctx.type(x).size:
@@ -64,7 +64,12 @@ def _extreme(values: str, places: str) -> Convert:
 
 
 def _norm(
-    ctx: Reader, x: Value, order: float = 2, axes: Any = None, keep: bool = False, dtype: torch.dtype | None = None
+    ctx: ImportContext,
+    x: Value,
+    order: float = 2,
+    axes: Any = None,
+    keep: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> Any:
     x = x if dtype is None else ctx.cast(x, dtype_of(dtype))
     chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
@@ -81,7 +86,7 @@ def _norm(
     return ctx.emit("pow", total, ctx.constant(1 / order, dtype=kind))
 
 
-def _distances(ctx: Reader, a: Value, b: Value, order: float, *_: Any) -> Any:
+def _distances(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
     """Return the norm of every difference between rows of two matrices."""
     rank = len(ctx.shape(a))
     return _norm(
@@ -92,7 +97,7 @@ def _distances(ctx: Reader, a: Value, b: Value, order: float, *_: Any) -> Any:
     )
 
 
-def _kth(ctx: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
+def _kth(ctx: ImportContext, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
     """Return the k-th least element and its position."""
     axis %= len(ctx.shape(x))
     found = _top_k(ctx, x, k, axis, largest=False)
@@ -101,7 +106,7 @@ def _kth(ctx: Reader, x: Value, k: int, axis: int = -1, keep: bool = False) -> A
     return tuple(last if keep else (ctx.reshape(v, shape) for v in last))
 
 
-def _median(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+def _median(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = False) -> Any:
     """Return the lower of the two middle elements, or the first NaN."""
     if axis is None and not ctx.type(x).size:
         if not ctx.type(x).dtype.is_float:
@@ -118,16 +123,16 @@ def _median(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) 
     return tuple(ctx.emit("where", any_none, *pair) for pair in zip(first, found, strict=True))
 
 
-def _sort(ctx: Reader, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
+def _sort(ctx: ImportContext, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
     return _top_k(ctx, x, ctx.shape(x)[axis], axis, descending)
 
 
-def _sort_stable(ctx: Reader, x: Value, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+def _sort_stable(ctx: ImportContext, x: Value, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
     return _sort(ctx, x, dim, descending)
 
 
 def _position(op: str) -> Convert:
-    def convert(ctx: Reader, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+    def convert(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = False) -> Any:
         x = _number(ctx, x)
         if axis is None:
             x, axis, keep = ctx.reshape(x, (-1,)), 0, False
@@ -137,7 +142,7 @@ def _position(op: str) -> Convert:
 
 
 def _variance_and_mean(
-    ctx: Reader, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
+    ctx: ImportContext, x: Value, axes: Any = None, correction: float | None = None, keepdim: bool = False
 ) -> Any:
     """Convert both; the mean is that of the variance, in another shape."""
     chosen = tuple(axes if axes is not None else range(len(ctx.shape(x))))
@@ -150,7 +155,7 @@ def _variance_and_mean(
 
 
 def _truth(op: str) -> Convert:
-    def convert(ctx: Reader, x: Value, axes: Any = None, keep: bool = False) -> Any:
+    def convert(ctx: ImportContext, x: Value, axes: Any = None, keep: bool = False) -> Any:
         number = ctx.cast(ctx.cast(x, DType.BOOL), DType.U8)
         chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
         found = ctx.emit(op, number, axes=chosen, keepdims=bool(keep))
@@ -165,7 +170,7 @@ def _softmax(op: str) -> Convert:
     return lambda ctx, x, axis, half=False, **_: ctx.emit(op, x, axis=axis)
 
 
-def _histogram(ctx: Reader, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
+def _histogram(ctx: ImportContext, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
     """Convert to a comparison of every element with every bin.
 
     The last bin includes its end; equal bounds mean those of the elements.
@@ -186,13 +191,13 @@ def _histogram(ctx: Reader, x: Value, bins: int = 100, low: float = 0, high: flo
     return ctx.emit("reduce_sum", counted, axes=(1,), keepdims=False)
 
 
-def _counts(ctx: Reader, *_: Any) -> Any:
+def _counts(ctx: ImportContext, *_: Any) -> Any:
     ctx.fail(
         "the length of the result depends on values; torch.nn.functional.one_hot(x, n).sum(0) counts to a given length"
     )
 
 
-def _multilabel_margin(ctx: Reader, x: Value, target: Value, reduction: int) -> tuple[Value, Value]:
+def _multilabel_margin(ctx: ImportContext, x: Value, target: Value, reduction: int) -> tuple[Value, Value]:
     """Convert the margins between each label, up to the first negative one, and each other class.
 
     PyTorch's decomposition counts the labels after it too.
@@ -220,24 +225,24 @@ def _multilabel_margin(ctx: Reader, x: Value, target: Value, reduction: int) -> 
     return loss, ctx.cast(labels, kind)
 
 
-def _top_k(ctx: Reader, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+def _top_k(ctx: ImportContext, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
     y, places = ctx.emit("top_k", _number(ctx, x), outputs=2, k=k, axis=axis, largest=bool(largest))
     return ctx.cast(y, ctx.type(x).dtype), places
 
 
 TABLE: dict[str, Convert] = {
-    "aten.sum": lifted(_reduce("reduce_sum")), "aten.mean": lifted(_reduce("reduce_mean")),
-    "aten.amax": lifted(_reduce("reduce_max")),
-    "aten.amin": lifted(_reduce("reduce_min")), "aten.prod": lifted(_reduce("reduce_prod")),
-    "aten.var": lifted(_variance),
-    "aten.var_mean": lifted(_variance_and_mean), "aten.max": lifted(_extreme("reduce_max", "max_position")),
-    "aten.min": lifted(_extreme("reduce_min", "min_position")), "aten.argmax": lifted(_position("argmax")),
-    "aten.argmin": lifted(_position("argmin")), "aten.any": lifted(_truth("reduce_max")),
-    "aten.all": lifted(_truth("reduce_min")),
-    "aten._softmax": lifted(_softmax("softmax")), "aten._log_softmax": lifted(_softmax("log_softmax")),
-    "aten.topk": lifted(_top_k),
-    "aten.linalg_vector_norm": lifted(_norm), "aten.histc": _histogram, "aten.bincount": _counts,
+    "aten.sum": lift_scalars(_reduce("reduce_sum")), "aten.mean": lift_scalars(_reduce("reduce_mean")),
+    "aten.amax": lift_scalars(_reduce("reduce_max")),
+    "aten.amin": lift_scalars(_reduce("reduce_min")), "aten.prod": lift_scalars(_reduce("reduce_prod")),
+    "aten.var": lift_scalars(_variance),
+    "aten.var_mean": lift_scalars(_variance_and_mean), "aten.max": lift_scalars(_extreme("reduce_max", "max_position")),
+    "aten.min": lift_scalars(_extreme("reduce_min", "min_position")), "aten.argmax": lift_scalars(_position("argmax")),
+    "aten.argmin": lift_scalars(_position("argmin")), "aten.any": lift_scalars(_truth("reduce_max")),
+    "aten.all": lift_scalars(_truth("reduce_min")),
+    "aten._softmax": lift_scalars(_softmax("softmax")), "aten._log_softmax": lift_scalars(_softmax("log_softmax")),
+    "aten.topk": lift_scalars(_top_k),
+    "aten.linalg_vector_norm": lift_scalars(_norm), "aten.histc": _histogram, "aten.bincount": _counts,
     "aten.multilabel_margin_loss_forward": _multilabel_margin,
-    "aten._cdist_forward": _distances, "aten.kthvalue": lifted(_kth), "aten.median": lifted(_median),
-    "aten.sort.default": lifted(_sort), "aten.sort.stable": lifted(_sort_stable),
+    "aten._cdist_forward": _distances, "aten.kthvalue": lift_scalars(_kth), "aten.median": lift_scalars(_median),
+    "aten.sort.default": lift_scalars(_sort), "aten.sort.stable": lift_scalars(_sort_stable),
 }  # fmt: skip

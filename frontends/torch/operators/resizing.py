@@ -22,7 +22,7 @@ import torch
 from attrs import frozen
 
 from ...resampling import Rule, axis_table
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 
 Table = npt.NDArray[np.int64]
 
@@ -61,7 +61,7 @@ class _Resizing:
         return [n == m for n, m in zip(self.shape, self.sizes, strict=True)]
 
 
-def _resizing(ctx: Reader, shape: Sequence[int], sizes: Sequence[int] | None, given: Sequence[Any]) -> _Resizing:
+def _resizing(ctx: ImportContext, shape: Sequence[int], sizes: Sequence[int] | None, given: Sequence[Any]) -> _Resizing:
     """Return the call: `given` are a factor for each axis, or one list of them."""
     spatial = tuple(shape[2:])
     listed = given[0] if given and isinstance(given[0], (list, tuple)) else given
@@ -144,7 +144,7 @@ def _places_of_ranges(size: int, result: int, factor: float | None, exact: bool)
     return np.minimum(np.searchsorted(ends, np.arange(result), side="right"), size - 1)
 
 
-def _take_nearest(ctx: Reader, x: Value, call: _Resizing, exact: bool, tables: Sequence[Table]) -> list[Value]:
+def _take_nearest(ctx: ImportContext, x: Value, call: _Resizing, exact: bool, tables: Sequence[Table]) -> list[Value]:
     """Return the steps from `x` to the elements of tables: one for exact nearest positions, else one for each axis."""
     shape = ctx.shape(x)
     scales = call.scales([bool((t == np.arange(n)).all()) for t, n in zip(tables, call.sizes, strict=True)])
@@ -174,7 +174,7 @@ def _exact_places(size: int, result: int, factor: float | None, exact: bool) -> 
 def nearest(exact: bool) -> Convert:
     """Return the conversion of taking the nearest element."""
 
-    def convert(ctx: Reader, x: Value, sizes: Any, *given: Any) -> Any:
+    def convert(ctx: ImportContext, x: Value, sizes: Any, *given: Any) -> Any:
         call = _resizing(ctx, ctx.shape(x), sizes, given)
         return _take_nearest(ctx, x, call, exact, _nearest_tables(call, exact))[-1]
 
@@ -182,7 +182,7 @@ def nearest(exact: bool) -> Convert:
 
 
 def _nearest_back(exact: bool) -> Convert:
-    def convert(ctx: Reader, dy: Value, sizes: Any, shape: Sequence[int], *given: Any) -> Any:
+    def convert(ctx: ImportContext, dy: Value, sizes: Any, shape: Sequence[int], *given: Any) -> Any:
         call = _resizing(ctx, shape, sizes, given)
         tables = _nearest_tables_back(call, exact)
         return _back(ctx, dy, shape, lambda x: _take_nearest(ctx, x, call, exact, tables))
@@ -190,7 +190,7 @@ def _nearest_back(exact: bool) -> Convert:
     return convert
 
 
-def _back(ctx: Reader, dy: Value, shape: Sequence[int], forward: Callable[[Value], list[Value]]) -> Value:
+def _back(ctx: ImportContext, dy: Value, shape: Sequence[int], forward: Callable[[Value], list[Value]]) -> Value:
     """Return the gradient of an operand of a shape, given its forward steps."""
     x = ctx.constant(np.broadcast_to(np.zeros((), ctx.type(dy).dtype.numpy), tuple(shape)))
     steps = [x, *forward(x)]
@@ -202,7 +202,7 @@ def _back(ctx: Reader, dy: Value, shape: Sequence[int], forward: Callable[[Value
 # ---- neighbours weighted by nearness
 
 
-def _weigh(ctx: Reader, x: Value, call: _Resizing, mode: str, corners: bool, back: bool) -> list[Value]:
+def _weigh(ctx: ImportContext, x: Value, call: _Resizing, mode: str, corners: bool, back: bool) -> list[Value]:
     """Return the step from `x` to neighbours weighted by a kernel."""
     if call.on_gpu or mode == "cubic":
         copied = [call.keeps_all and (call.on_gpu or back)] * len(call.shape)
@@ -214,7 +214,7 @@ def _weigh(ctx: Reader, x: Value, call: _Resizing, mode: str, corners: bool, bac
     return [ctx.emit(f"resize_{mode}", x, sizes=sizes, scales=scales, coordinate_transformation_mode=place)]
 
 
-def _weigh_wide(ctx: Reader, x: Value, call: _Resizing, kernel: str, corners: bool, back: bool) -> list[Value]:
+def _weigh_wide(ctx: ImportContext, x: Value, call: _Resizing, kernel: str, corners: bool, back: bool) -> list[Value]:
     """Return the steps from `x` to neighbours weighted by a kernel as wide as an element of the result."""
     rule = Rule(kernel, cubic_a=-0.5, antialias=True, exclude_outside=True)
     steps, kind = [], ctx.type(x).dtype
@@ -231,11 +231,11 @@ def _weigh_wide(ctx: Reader, x: Value, call: _Resizing, kernel: str, corners: bo
     return steps
 
 
-_Steps = Callable[[Reader, Value, _Resizing, str, bool, bool], list[Value]]
+_Steps = Callable[[ImportContext, Value, _Resizing, str, bool, bool], list[Value]]
 
 
 def _smooth(steps: _Steps, mode: str) -> Convert:
-    def convert(ctx: Reader, x: Value, sizes: Any, corners: bool, *given: Any) -> Any:
+    def convert(ctx: ImportContext, x: Value, sizes: Any, corners: bool, *given: Any) -> Any:
         call = _resizing(ctx, ctx.shape(x), sizes, given)
         return [x, *steps(ctx, x, call, mode, corners, False)][-1]
 
@@ -243,7 +243,7 @@ def _smooth(steps: _Steps, mode: str) -> Convert:
 
 
 def _smooth_back(steps: _Steps, mode: str) -> Convert:
-    def convert(ctx: Reader, dy: Value, sizes: Any, shape: Sequence[int], corners: bool, *given: Any) -> Any:
+    def convert(ctx: ImportContext, dy: Value, sizes: Any, shape: Sequence[int], corners: bool, *given: Any) -> Any:
         call = _resizing(ctx, shape, sizes, given)
         return _back(ctx, dy, shape, lambda x: steps(ctx, x, call, mode, corners, True))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....ir import COMBINERS, DType
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .arithmetic import divide
 from .movement import expand, with_axis
 
@@ -24,7 +24,7 @@ def _neutral(how: str, kind: DType) -> float:
 
 def _scatter(how: str) -> Convert:
     def convert(
-        ctx: Reader,
+        ctx: ImportContext,
         x: Value,
         axis: int,
         indices: Value,
@@ -55,14 +55,14 @@ def _scatter(how: str) -> Convert:
     return convert
 
 
-def _updates_per_element(ctx: Reader, x: Value, axis: int, indices: Value) -> Value:
+def _updates_per_element(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Value:
     none = ctx.constant(np.broadcast_to(np.int64(0), ctx.shape(x)))
     ones = ctx.constant(np.broadcast_to(np.int64(1), ctx.shape(indices)))
     return ctx.emit("scatter_elements", none, indices, ones, axis=axis, reduction="add")  # type: ignore[no-any-return]
 
 
 def _index_reduce(
-    ctx: Reader, x: Value, axis: int, indices: Value, updates: Value, reduce: str, *, include_self: bool = True
+    ctx: ImportContext, x: Value, axis: int, indices: Value, updates: Value, reduce: str, *, include_self: bool = True
 ) -> Any:
     """Convert a reduction of whole slices, one for each index."""
     own, x, updates = ctx.shape(x), with_axis(ctx, x), with_axis(ctx, updates)

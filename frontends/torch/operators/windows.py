@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....ir import DType
-from ..reader import Convert, Reader, Value
+from ..import_context import Convert, ImportContext, Value
 from .movement import unsqueeze
 
 
@@ -20,7 +20,7 @@ def _pair(value: Sequence[int] | int, rank: int) -> tuple[int, ...]:
 
 
 def convolution(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     w: Value,
     b: Value | None,
@@ -43,7 +43,7 @@ def convolution(
 
 
 def max_pool(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     kernel: Any,
     stride: Any = (),
@@ -69,7 +69,7 @@ def max_pool(
 
 
 def average_pool(
-    ctx: Reader,
+    ctx: ImportContext,
     x: Value,
     kernel: Any,
     stride: Any = (),
@@ -96,7 +96,7 @@ def equal_windows(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
     return all(n == m or (m and not n % m) for n, m in zip(sizes, wanted, strict=True))
 
 
-def adaptive_pool(ctx: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
+def adaptive_pool(ctx: ImportContext, x: Value, sizes: Any, once: bool = False) -> Any:
     """Convert average pooling to given sizes.
 
     With `once` it converts at most one of several steps.
@@ -114,9 +114,9 @@ def adaptive_pool(ctx: Reader, x: Value, sizes: Any, once: bool = False) -> Any:
 
 
 def _allow_unbatched(convert: Convert, rank: int) -> Convert:
-    """Return a conversion for `rank` spatial axes that also takes an unbatched tensor."""
+    """Return a conversion for `estimate_time` spatial axes that also takes an unbatched tensor."""
 
-    def apply(ctx: Reader, x: Value, *arguments: Any, **keywords: Any) -> Any:
+    def apply(ctx: ImportContext, x: Value, *arguments: Any, **keywords: Any) -> Any:
         if len(ctx.shape(x)) == rank + 2:
             return convert(ctx, x, *arguments, **keywords)
         found = convert(ctx, unsqueeze(ctx, x, 0), *arguments, **keywords)
@@ -139,7 +139,7 @@ def _windows_of_several_sizes(size: int, wanted: int) -> tuple[Any, Any]:
     return np.array(places, np.int64).reshape(wanted, longest), np.array(weights, float).reshape(wanted, longest)
 
 
-def adaptive_max_pool(ctx: Reader, x: Value, sizes: Any) -> Any:
+def adaptive_max_pool(ctx: ImportContext, x: Value, sizes: Any) -> Any:
     """Convert max pooling to given sizes."""
     rank = len(ctx.shape(x)) - 2
     spatial, wanted = ctx.shape(x)[2:], _pair(sizes, rank)
@@ -148,7 +148,7 @@ def adaptive_max_pool(ctx: Reader, x: Value, sizes: Any) -> Any:
     return max_pool(ctx, x, tuple(n // m for n, m in zip(spatial, wanted, strict=True)))
 
 
-def _max_of_windows(ctx: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
+def _max_of_windows(ctx: ImportContext, x: Value, wanted: tuple[int, ...]) -> tuple[Value, Value]:
     """Gather windows of several sizes along a new axis and take their maximum.
 
     Shorter windows repeat their last element.
@@ -167,14 +167,18 @@ def _max_of_windows(ctx: Reader, x: Value, wanted: tuple[int, ...]) -> tuple[Val
     return ctx.emit("reduce_max", elements, axes=(-1,), keepdims=False), positions
 
 
-def columns_as_image(ctx: Reader, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+def columns_as_image(
+    ctx: ImportContext, x: Value, sizes: Any, block: Any, dilation: Any, padding: Any, stride: Any
+) -> Any:
     """Convert the sum of all columns that cover a pixel."""
     pads = tuple(padding)
     more: dict[str, Any] = {"strides": tuple(stride), "pads": pads * 2, "dilations": tuple(dilation)}
     return ctx.emit("col2im", x, sizes=tuple(sizes), block=tuple(block), **more)
 
 
-def grid_sample(ctx: Reader, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False) -> Any:
+def grid_sample(
+    ctx: ImportContext, x: Value, grid: Value, mode: int = 0, padding: int = 0, corners: bool = False
+) -> Any:
     """Convert sampling at the places of a grid."""
     given: dict[str, Any] = {
         "mode": ("linear", "nearest", "cubic")[mode],
@@ -183,7 +187,7 @@ def grid_sample(ctx: Reader, x: Value, grid: Value, mode: int = 0, padding: int 
     return ctx.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
 
 
-def _batched_columns(ctx: Reader, x: Value, *given: Any) -> Any:
+def _batched_columns(ctx: ImportContext, x: Value, *given: Any) -> Any:
     """Convert columns of a batch, or of one image."""
     if len(ctx.shape(x)) == 3:
         return columns_as_image(ctx, x, *given)

@@ -15,9 +15,9 @@ from attrs import field, frozen
 
 from ....ir import GraphError, UsageError
 from ....ops import Registry
-from ..captured import Captured
+from ..captured_graph import CapturedGraph
+from ..operator_registry import define_operator
 from ..program import CompileGraph
-from ..registered import define_operator
 
 aten = torch.ops.aten
 
@@ -97,7 +97,7 @@ RECURRENT: Mapping[torch._ops.OpOverload, Recurrent] = {
 }
 
 #: The same over packed sequences, whose lengths are values, and their unpacking.
-PACKED = (*(overload.overloadpacket.data for overload in RECURRENT), aten._pad_packed_sequence.default)
+PACKED_OPERATIONS = (*(overload.overloadpacket.data for overload in RECURRENT), aten._pad_packed_sequence.default)
 
 
 def _computation_type(x: Any, op: str) -> torch.dtype:
@@ -141,7 +141,7 @@ def compile_layers(compile_graph: CompileGraph) -> None:
     _KERNELS[:] = [compile_graph]
 
 
-def _compile_layer(captured: Captured, device: Any) -> Any:
+def _compile_layer(captured: CapturedGraph, device: Any) -> Any:
     if not _KERNELS:
         raise UsageError(f"operator '_layer_{captured.graph.name}' is for captured graphs", hint="call cuts.torch_op")
     return _KERNELS[0](captured, device)

@@ -21,8 +21,8 @@ from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.utils.rnn import PackedSequence
 
-from ..captured import UncompiledWarning
-from .layers import PACKED, RECURRENT
+from ..captured_graph import UncompiledWarning
+from .layers import PACKED_OPERATIONS, RECURRENT
 
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 #: Attributes by which PyTorch wraps the backend of `torch.compile`, outermost first.
@@ -30,13 +30,13 @@ _WRAPPER_ATTRIBUTES = ("_torchdynamo_orig_backend", "compiler_fn", "func")
 
 
 @define
-class Met:
+class LayerRecord:
     """Record of recurrent layers in a captured module."""
 
     layers: bool = False
 
 
-_CURRENT_RECORD: ContextVar[Met | None] = ContextVar("_TRACED", default=None)
+_CURRENT_RECORD: ContextVar[LayerRecord | None] = ContextVar("_TRACED", default=None)
 _BACKENDS: list[Callable[..., Any]] = []
 
 
@@ -77,10 +77,10 @@ def allow_layers(backend: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def layers_apart() -> Iterator[Met]:
+def decompose_layers() -> Iterator[LayerRecord]:
     """Decompose recurrent layers into ours, and record their presence."""
     _install_dispatch()
-    met = Met()
+    met = LayerRecord()
     token = _CURRENT_RECORD.set(met)
     try:
         yield met
@@ -103,7 +103,7 @@ def _is_ours() -> bool:
 @cache
 def _install_dispatch() -> None:
     """Wrap PyTorch's decompositions of recurrent layers in a dispatch."""
-    for overload in (*RECURRENT, *PACKED):
+    for overload in (*RECURRENT, *PACKED_OPERATIONS):
         overload.py_kernels.setdefault(_COMPOSITE, partial(overload._op_dk, _COMPOSITE))
         for key in {DispatchKey.Autograd, _COMPOSITE} & set(overload.py_kernels):
             overload.py_kernels[key] = partial(_choose, overload.py_kernels[key], overload)

@@ -1,20 +1,30 @@
 """Results of compiled graphs in the memory layout that PyTorch traced."""
 
 from .checks import checked_results
-from .outlets import ALIGNMENT, Give, Made, MemoryForm, form_of_memory, give, givers, made_of, view_of
-from .traced import is_view_of_input, result_memory
+from .outputs import (
+    ALIGNMENT,
+    MemoryForm,
+    OutputAllocation,
+    ResultFunction,
+    form_of_memory,
+    gather_results,
+    output_allocation,
+    result_views,
+    view_of,
+)
+from .traced_memory import is_view_of_input, result_memory
 
 __all__ = [
     "ALIGNMENT",
-    "Give",
-    "Made",
     "MemoryForm",
+    "OutputAllocation",
+    "ResultFunction",
     "checked_results",
     "form_of_memory",
-    "give",
-    "givers",
+    "gather_results",
     "is_view_of_input",
-    "made_of",
+    "output_allocation",
     "result_memory",
+    "result_views",
     "view_of",
 ]

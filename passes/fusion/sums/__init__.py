@@ -4,25 +4,25 @@ They cover totals, weights, squares about means, and values that are remateriali
 readers.
 """
 
-from .centre import centre_means
+from .blocked_variance import block_variances
 from .check_units import UngroupableUnit, find_ungroupable
-from .compute_again import compute_again
-from .divisors import divide_behind
-from .moments import divide_moments
-from .products_again import Family, Way, products_again
-from .share_sums import share_sums
-from .totals import sum_rows_first
+from .contraction_recompute import Family, RecomputeChoice, recompute_contractions
+from .deferred_normalisation import defer_normalisation
+from .hierarchical_reduction import sum_rows_first
+from .reduction_cse import eliminate_common_reductions
+from .rematerialisation import rematerialise
+from .shifted_mean import shift_means
 
 __all__ = [
     "Family",
+    "RecomputeChoice",
     "UngroupableUnit",
-    "Way",
-    "centre_means",
-    "compute_again",
-    "divide_behind",
-    "divide_moments",
+    "block_variances",
+    "defer_normalisation",
+    "eliminate_common_reductions",
     "find_ungroupable",
-    "products_again",
-    "share_sums",
+    "recompute_contractions",
+    "rematerialise",
+    "shift_means",
     "sum_rows_first",
 ]

@@ -1,6 +1,6 @@
 """Rows shared by a segment's statements: loop fusion and shared-memory cache."""
 
-from .kept_rows import kept_reads, kept_trips, row_parts
-from .shared_loops import may_share, share_loop
+from .row_cache import cached_reads, cached_trips, row_parts
+from .shared_loops import can_share_loop, shareable_loops
 
-__all__ = ["kept_reads", "kept_trips", "may_share", "row_parts", "share_loop"]
+__all__ = ["cached_reads", "cached_trips", "can_share_loop", "row_parts", "shareable_loops"]

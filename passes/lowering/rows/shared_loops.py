@@ -12,7 +12,7 @@ from ....ir import Reduction, ReductionSchedule, Segment, reads
 
 
 @lru_cache(maxsize=4096)
-def may_share(segment: Segment) -> tuple[bool, ...]:
+def shareable_loops(segment: Segment) -> tuple[bool, ...]:
     """Return, per reduction, whether it may join the preceding reduction's loop.
 
     It runs over the same elements and reads no result of the reductions in that loop.
@@ -27,7 +27,7 @@ def may_share(segment: Segment) -> tuple[bool, ...]:
     return tuple(found)
 
 
-def share_loop(schedule: ReductionSchedule, before: ReductionSchedule) -> bool:
+def can_share_loop(schedule: ReductionSchedule, before: ReductionSchedule) -> bool:
     """Return whether schedules let a reduction join the preceding loop.
 
     Nothing may be staged.

@@ -1,8 +1,8 @@
 """Optimisations of one thread's kernel: merged, vectorised and interleaved accesses, shared reciprocals."""
 
-from .quotients import share_reciprocals
-from .spread import spread_copies
-from .widen import widen
-from .windows import LARGEST, merge_windows
+from .interleaved_copies import spread_copies
+from .reciprocal_division import share_reciprocals
+from .vectorise import vectorise_accesses
+from .windows import MAX_WINDOW_ELEMENTS, merge_windows
 
-__all__ = ["LARGEST", "merge_windows", "share_reciprocals", "spread_copies", "widen"]
+__all__ = ["MAX_WINDOW_ELEMENTS", "merge_windows", "share_reciprocals", "spread_copies", "vectorise_accesses"]

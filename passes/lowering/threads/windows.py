@@ -41,7 +41,7 @@ from ....ir import (
 )
 
 #: Most elements of one window per thread: all live in registers at once.
-LARGEST = 64
+MAX_WINDOW_ELEMENTS = 64
 
 
 def merge_windows(kernel: Kernel) -> Kernel:
@@ -88,7 +88,7 @@ def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var], tails: Col
     """
     for first in range(len(over)):
         window = _merge(load, over[first:], over, unrolled, tails)
-        if window is not None and _live_elements(window, over[first:], over, unrolled) <= LARGEST:
+        if window is not None and _live_elements(window, over[first:], over, unrolled) <= MAX_WINDOW_ELEMENTS:
             return window
     return None
 

@@ -7,14 +7,14 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...lowering import NARROWEST_COPY
-from ..access import APART, copied_width, divides, wavefronts
+from ...lowering import MIN_COPY_BYTES
+from ..access import SCATTERED_LINE_WEIGHT, copied_width, has_division, wavefronts
 from ..copies import copy_cost, walks_evenly
-from ..fetched_rows import uneven_fetch
+from ..evaluation_sites import EvaluationSite
 from ..footprint import Count, is_scattered, least, segments_of
 from ..geometry import Geometry
-from ..least_work import node_cost, nodes
-from ..places import Place
+from ..roofline import node_cost, nodes
+from ..row_fetches import uneven_fetch
 from ..tile_access import tile_vector
 from ..tiles import StagedTile
 from .totals import Totals
@@ -23,7 +23,9 @@ from .totals import Totals
 L1_KEPT_BYTES = 32768.0
 
 
-def fetch(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> None:
+def fetch(
+    totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: EvaluationSite, geometry: Geometry
+) -> None:
     """Count a staged operand.
 
     All threads fetch it together, then each loads it from shared memory.
@@ -36,12 +38,14 @@ def fetch(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place:
     widest = totals.target.vector_bytes // size
     vector = least(tile_vector(expr, tile, geometry), widest)
     totals.add("thread_loads", loads)
-    totals.at_least(used, loads, widest, size, geometry, place.threads)
+    totals.add_least_loads(used, loads, widest, size, geometry, place.threads)
     totals.add("shared_loads", loads / vector * place.threads)
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
 
 
-def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: Place, geometry: Geometry) -> Read:
+def fill(
+    totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: EvaluationSite, geometry: Geometry
+) -> Read:
     """Count the fetch of a staged operand, and return its main read.
 
     The main read determines the place of its elements.
@@ -55,7 +59,7 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = max(reads(expr), key=lambda r: len(expr_variables(r)))
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
-    atom, narrow = bool(geometry.structure.atom), size < NARROWEST_COPY
+    atom, narrow = bool(geometry.structure.atom), size < MIN_COPY_BYTES
     looked_at = totals.target.lockstep and (atom or narrow)
     shape = totals.group.tensors[main.tensor].shape
     width = copied_width(main, shape, geometry, together) if looked_at else None
@@ -77,7 +81,7 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
         totals.add("streamed", np.where(past, once, 0.0))
         totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
         if totals.target.lockstep and is_scattered(read):
-            totals.add("lines", APART * moved)
+            totals.add("lines", SCATTERED_LINE_WEIGHT * moved)
         if atom:
             totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
     stretch: Count = 1.0
@@ -87,7 +91,7 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
     totals.add("copies", moved * cost * stretch)
     if looked_at:
-        carried = narrow & np.greater(cost * NARROWEST_COPY, size) | (atom and not isinstance(expr, Read))
+        carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and not isinstance(expr, Read))
         totals.add("carried", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
@@ -96,11 +100,11 @@ def fill(totals: Totals, segment: Segment, expr: Expr, tile: StagedTile, place: 
     if not atom:
         even = walks_evenly(main, shape, tile, geometry)
         divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
-    totals.add("divided", divided * divides(main, geometry))
+    totals.add("divided", divided * has_division(main, geometry))
     return main
 
 
-def _sector_bytes(read: Read, place: Place, totals: Totals) -> Count:
+def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:
     """Return the bytes of the sectors that a fetch touches in all trips: partly used ones come again in later trips,
     unless L1 keeps a whole trip's.
     """
@@ -110,7 +114,7 @@ def _sector_bytes(read: Read, place: Place, totals: Totals) -> Count:
     return np.where(np.greater(touched, L1_KEPT_BYTES), touched * place.all_trips, 0.0)
 
 
-def wait(totals: Totals, staged: Collection[Expr], place: Place, geometry: Geometry) -> None:
+def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geometry: Geometry) -> None:
     """Count the rounds of a loop, and its barriers."""
     if staged:
         refilled = np.where(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from ....ir import NEIGHBOURS, THREADS, Expr, MatrixFragment, Segment, Target
+from ....ir import ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, Expr, MatrixFragment, Segment, Target
 from ..banks import warp_cycles
 from ..footprint import Count
 from ..geometry import Geometry
@@ -44,7 +44,7 @@ def fragment_loads(
     d, whole = (structure.rows, structure.columns)[axis], ROW // size
     depth = depth_step(expr, segment, reduction, geometry, 0, size)
     side = operand_steps(expr, segment, reduction, geometry, 0, size)[d]
-    mixed = geometry.vector[d] // NEIGHBOURS[axis]
+    mixed = geometry.vector[d] // ACCUMULATOR_VECTOR[axis]
     full = fragment.packed * size == WORD
     along = np.equal(depth, 1) & np.equal(side % whole, 0) & full
     turned = np.equal(side, 1) & np.equal(mixed, 1) & np.equal(depth % whole, 0) & (size == ROW // ROWS)
@@ -65,7 +65,7 @@ def _ways(depth: Count, side: Count, target: Target) -> Count:
     both = [np.where(np.equal(s, 0), 0, (s - 1) % banks + 1) for s in (depth, side)]
     different, places = np.unique(both[0] * (banks + 1) + both[1], return_inverse=True)
     strides = np.stack(np.divmod(different, banks + 1), axis=1)
-    along = np.repeat(np.asarray([[THREADS[1], THREADS[0]]]), len(different), axis=0)
+    along = np.repeat(np.asarray([[ACCUMULATOR_THREADS[1], ACCUMULATOR_THREADS[0]]]), len(different), axis=0)
     found = warp_cycles(along, strides, banks, target.warp_size)[places]
     return found.reshape(np.broadcast_shapes(np.shape(both[0]), np.shape(both[1])))
 

@@ -6,19 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import ORDERS, Call, Expr, Reduction, Segment, reads
+from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, reads
+from ..evaluation_sites import EvaluationSite
 from ..footprint import Count, product
 from ..geometry import Geometry
-from ..least_work import memory_reads
-from ..places import Place
+from ..roofline import memory_reads
 from ..tile_access import depth_vector
 from ..tiles import StagedTile
-from .atoms import add_atoms
 from .fetches import fetch, wait
 from .lanes import combine_lanes, sort_lanes
+from .matrix_instructions import add_mma
 from .totals import Totals
 
-#: Weight of a multiply-add in `alike` where both factors come from vectors along the depth: an eighth, not a quarter,
+#: Weight of a multiply-add in `matching_dims` where both factors come from vectors along the depth: an eighth, not a
+#: quarter,
 #: have three operands in one bank; filter gradients take no longer so than with transposed tiles.
 TWO_VECTORS_WEIGHT = 0.6
 
@@ -27,14 +28,14 @@ def add_reduction(
     totals: Totals,
     segment: Segment,
     reduction: Reduction,
-    place: Place,
+    place: EvaluationSite,
     staged: dict[Expr, StagedTile],
     geometry: Geometry,
     own: Sequence[str],
 ) -> None:
     """Add up one reduction."""
     if geometry.structure.atom:
-        add_atoms(totals, segment, place, staged, geometry)
+        add_mma(totals, segment, place, staged, geometry)
         return
     body = reduction.body
     fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"
@@ -59,7 +60,7 @@ def add_reduction(
     wait(totals, staged, place, geometry)
     if geometry.structure.lanes:
         stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
-        if reduction.along in ORDERS:
+        if reduction.along in SORT_ORDERS:
             sort_lanes(totals, parallel * reduced, reduced * geometry.lanes, geometry)
         else:
             combine_lanes(totals, parallel * stretches, geometry)

@@ -7,17 +7,26 @@ from collections.abc import Collection, Hashable
 import numpy as np
 
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
-from ...lowering import kept_reads
-from ..access import access_vector, decoding_cost, divides, passed_vector, row_ways, unmoved, warp_lines, wavefronts
-from ..banks import passed_ways
-from ..counts import SUMS
-from ..footprint import Count, ceil_div, places_of, runs_of, scattered
+from ...lowering import cached_reads
+from ..access import (
+    access_vector,
+    decoding_cost,
+    has_division,
+    row_conflicts,
+    shared_row_vector,
+    unmoved_elements,
+    warp_lines,
+    wavefronts,
+)
+from ..banks import shared_conflicts
+from ..evaluation_sites import EvaluationSite
+from ..feature_schema import SUMS
+from ..footprint import Count, ceil_div, places_of, random_groups, runs_of
 from ..geometry import Geometry
-from ..least_work import node_cost, nodes
-from ..masked import Masked
-from ..meetings import VISITED, combining
-from ..places import Place
+from ..mask_savings import MaskSavings
 from ..registers import resident_row
+from ..roofline import node_cost, nodes
+from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
 
 class Totals:
@@ -38,7 +47,7 @@ class Totals:
         self.left: Count = 1
 
     def add(self, name: str, value: Count) -> None:
-        """Add to the sum of a count that `counts.py` declares."""
+        """Add to the sum of a count that `features.py` declares."""
         before = self.sums[name]
         self.sums[name] = value if type(before) is int and not before else before + value
 
@@ -59,27 +68,27 @@ class Totals:
 
         A privatised scatter takes several tiles, and stores only their combination.
         """
-        found = combining(segment, self.group, geometry, self.target)
-        if geometry.structure.meets >= 0:
+        found = scatter_cost(segment, self.group, geometry, self.target)
+        if geometry.structure.scatter_dim >= 0:
             self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
             self.sums["stored"] = found.nbytes
             self.add("barriers", 2.0)
             self.add("wavefronts", found.wavefronts)
-            self.add("issue", VISITED * found.bins)
+            self.add("issue", BIN_INSTRUCTIONS * found.bins)
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
 
-    def spare(self, masked: Masked, threads: Count) -> None:
+    def apply_mask(self, masked: MaskSavings, threads: Count) -> None:
         """Apply the savings of mask-block skipping, and add its checks."""
         self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
         self.add("issue", masked.looked * threads)
 
-    def keep(self, segment: Segment, geometry: Geometry) -> None:
+    def begin_row_cache(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment with the share of rows in its row cache."""
         self.kept, self.copied = {}, set()
-        if geometry.structure.keeps:
+        if geometry.structure.caches_rows:
             part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
-            reads_ = kept_reads(segment, (*self.group.shared, *self.group.constants))
+            reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 
     def weight(self, node: Expr) -> Count:
@@ -93,7 +102,7 @@ class Totals:
         """Return the growth of a sum since a copy of the sums."""
         return self.sums[name] - before[name]
 
-    def compute(self, expr: Expr, place: Place, stop: Collection[Expr], fused: bool = False) -> None:
+    def compute(self, expr: Expr, place: EvaluationSite, stop: Collection[Expr], fused: bool = False) -> None:
         """Count the arithmetic of an expression in every thread.
 
         `fused` makes the top node one half of a multiply-add.
@@ -105,7 +114,7 @@ class Totals:
                 continue
             used, key = expr_variables(node), (expr_variables(node), work, node in self.seen)
             if key not in known:
-                times = place.computed(used) * self.weight(node) * 1.0
+                times = place.evaluations(used) * self.weight(node) * 1.0
                 flops = times * work.flops
                 known[key] = flops, flops * place.threads, times * work.issue * place.threads
             flops, every, issue = known[key]
@@ -116,7 +125,7 @@ class Totals:
                 self.add("issue", issue)
                 self.add("body", place.thread.dependent(used) * 1.0)
 
-    def load(self, read: Read, place: Place, geometry: Geometry, lattices: int = 1) -> None:
+    def load(self, read: Read, place: EvaluationSite, geometry: Geometry, lattices: int = 1) -> None:
         """Count the loads of one read by every thread.
 
         They come straight from global memory, or from a tensor in shared memory. `lattices` is the number of disjoint
@@ -130,15 +139,15 @@ class Totals:
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, kind.shape, geometry, widest, place.rows)
         if read.tensor in self.group.shared:
-            vector = np.maximum(vector, passed_vector(self.group, read, geometry, widest))
+            vector = np.maximum(vector, shared_row_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
         least_times = place.distinct(read, kind.shape) * again
-        self.at_least(used, least_times, widest, kind.dtype.size, geometry, place.threads)
+        self.add_least_loads(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
         if read.tensor in self.group.shared and geometry.structure.passes_rows:
-            cycles = cycles * row_ways(geometry, self.target)
+            cycles = cycles * row_conflicts(geometry, self.target)
         elif read.tensor in self.pitches and self.target.lockstep:
-            ways = passed_ways(read, self.pitches[read.tensor], kind.dtype.size, geometry, self.target)
+            ways = shared_conflicts(read, self.pitches[read.tensor], kind.dtype.size, geometry, self.target)
             cycles = np.maximum(cycles, times / vector * ways * geometry.warps(self.target.warp_size))
         self.add("wavefronts", cycles)
         if read.tensor in self.group.shared:
@@ -154,13 +163,13 @@ class Totals:
             self.copied.add(read)
         self.add("global_loads", times / vector * place.threads)
         self.add("direct", times / vector)
-        self.add("divided_direct", times / vector * divides(read, geometry))
+        self.add("divided_direct", times / vector * has_division(read, geometry))
         self.add("fetched", times * place.threads * kind.dtype.size)
         self.block_traffic(read, place, lattices, left)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times, vector, place, geometry)
 
-    def at_least(
+    def add_least_loads(
         self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
     ) -> None:
         """Count the least cost of loads.
@@ -170,7 +179,7 @@ class Totals:
         self.add("certain", loads / widest * threads)
         self.add("least_wavefronts", wavefronts(self.target, used, loads / widest, widest * size, geometry))
 
-    def touch(self, read: Read, elements: Count, vector: Count, place: Place, geometry: Geometry) -> None:
+    def touch(self, read: Read, elements: Count, vector: Count, place: EvaluationSite, geometry: Geometry) -> None:
         """Count the memory lines and unmoved sector bytes of accesses.
 
         A thread accesses `elements` elements, with its warp.
@@ -182,10 +191,10 @@ class Totals:
         self.add("lines", elements / vector * warps * warp_lines(read, kind.shape, unit, place, geometry, self.target))
         if geometry.structure.atom:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
-            left = unmoved(read, kind.shape, sector, geometry, self.target)
+            left = unmoved_elements(read, kind.shape, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
-    def block_traffic(self, read: Read, place: Place, lattices: int = 1, left: Count = 1.0) -> Count:
+    def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
         """Count a block's traffic for one read, and return its bytes.
 
         Traffic is counted in transactions and in bytes of whole sectors. Of a repeated read only the share `left`
@@ -200,7 +209,7 @@ class Totals:
         before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
         self.add("bytes", more := self.traffic[read] - before)
-        random_bytes = scattered(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
+        random_bytes = random_groups(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
         self.add("missed", np.maximum(0.0, random_bytes - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = places_of(read.indices)

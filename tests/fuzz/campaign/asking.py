@@ -11,7 +11,7 @@ from typing import Any
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
-from cuts.search.child import Child, Lost
+from cuts.search.child import Child, ChildLost
 from cuts.tests.fuzz.checking import WAYS
 from cuts.tests.fuzz.service import Report
 
@@ -20,11 +20,11 @@ SERVICE = "cuts.tests.fuzz.service:Fuzzer"
 LIMIT = 120.0
 
 
-def asked(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
+def ask_child(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
     """Return a process's report, or the error of an ended process."""
     try:
         report = child.call(seconds, method, *arguments)
-    except Lost as lost:
+    except ChildLost as lost:
         return Report(error=f"{'hang' if lost.hung else 'crash'}: {lost}")
     except BackendError as error:
         child.kill()
@@ -33,9 +33,9 @@ def asked(child: Child, seconds: float, method: str, *arguments: Any) -> Report:
     return report
 
 
-def checked(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
+def check_graph(child: Child, target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> Report:
     """Check one graph in a process of its own."""
-    report = asked(child, LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
+    report = ask_child(child, LIMIT, "check", target, graph_to_json(graph), seed, tuple(ways))
     if report.error:
         child.kill()  # a device that a kernel has broken answers nothing any more
     return report

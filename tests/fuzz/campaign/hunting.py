@@ -23,8 +23,8 @@ from attrs import define, field, frozen
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.search.child import Child
-from cuts.tests.fuzz.campaign.asking import SERVICE, asked, checked
-from cuts.tests.fuzz.drawing import drawn
+from cuts.tests.fuzz.campaign.asking import SERVICE, ask_child, check_graph
+from cuts.tests.fuzz.drawing import draw_graphs
 from cuts.tests.fuzz.planted import BUGS
 from cuts.tests.fuzz.planting import Bug
 from cuts.tests.fuzz.sweep.running import batches_of_round
@@ -89,7 +89,7 @@ class Hunt:
         """Ask for one report after another until one tells of something that is not there without the bug."""
         begin = time.monotonic()
         for tried, call in enumerate(calls, 1):
-            report = asked(child, LAWS, *call)
+            report = ask_child(child, LAWS, *call)
             if report.kind and not self._tells(call):
                 return Catch(bug, tried, time.monotonic() - begin, report.kind, str(call[0]), tried, report.text)
         return Catch(bug, len(calls), time.monotonic() - begin)
@@ -98,7 +98,7 @@ class Hunt:
         """Return whether the unchanged compiler fails on a batch or a file of tests."""
         with self.lock:
             if call not in self.told:
-                self.told[call] = bool(asked(self.sound, LAWS, *call).kind)
+                self.told[call] = bool(ask_child(self.sound, LAWS, *call).kind)
             return self.told[call]
 
     def _by_graphs(self, bug: Bug, child: Child) -> Catch:
@@ -111,7 +111,7 @@ class Hunt:
         for way, graphs in rounds:
             for number, graph in graphs:
                 tried += 1
-                report = checked(child, self.target, graph, number, (way,))
+                report = check_graph(child, self.target, graph, number, (way,))
                 if report.kind not in ("", "ill-conditioned") and self._is_clean(number, graph, way):
                     return Catch(bug, tried, time.monotonic() - begin, report.kind, way, number, report.text)
         return Catch(bug, tried, time.monotonic() - begin)
@@ -120,7 +120,7 @@ class Hunt:
         """Return whether the unchanged compiler passes a graph."""
         with self.lock:
             if (number, way) not in self.clean:
-                self.clean[number, way] = checked(self.sound, self.target, graph, number, (way,)).kind in (
+                self.clean[number, way] = check_graph(self.sound, self.target, graph, number, (way,)).kind in (
                     "",
                     "ill-conditioned",
                 )
@@ -131,7 +131,9 @@ def hunt(options: argparse.Namespace) -> int:
     """Plant every requested bug; return 1 where one in twenty stays unfound."""
     bugs = [b for b in BUGS if any(text in f"{b.area}: {b.name}" for text in options.bug.split("|"))]
     begin = time.monotonic()
-    graphs = list(drawn(options.seed, options.first, options.graphs if any(b.seen == "graphs" for b in bugs) else 0))
+    graphs = list(
+        draw_graphs(options.seed, options.first, options.graphs if any(b.seen == "graphs" for b in bugs) else 0)
+    )
     search = Hunt(options.target, graphs, range(0, batches_of_round(Registry.builtin()), 4))
     caught: list[Catch] = []
     with ThreadPoolExecutor(max(1, options.jobs)) as pool:

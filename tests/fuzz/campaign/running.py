@@ -17,16 +17,16 @@ from typing import Any
 
 from cuts.backends.devices import find_target
 from cuts.frontends.graph_json import graph_to_json, load_graph
-from cuts.ir.errors import whole_file
+from cuts.ir.errors import atomic_write
 from cuts.ir.graph import Graph
 from cuts.ir.graph_text import print_graph
-from cuts.search.build import Done, Job, Workers
+from cuts.search.build import Job, JobResult, Workers
 from cuts.search.child import Child
-from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, checked
+from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, check_graph
 from cuts.tests.fuzz.campaign.counting import GraphCounts
 from cuts.tests.fuzz.checking import WAYS
-from cuts.tests.fuzz.drawing import drawn, shrunk
-from cuts.tests.fuzz.reducing import reduced
+from cuts.tests.fuzz.drawing import draw_graphs, shrunk
+from cuts.tests.fuzz.reducing import reduce_graph
 from cuts.tests.fuzz.service import Report
 
 #: How often a graph is tried while Hypothesis shrinks it, and while it is cut down after that.
@@ -38,7 +38,7 @@ PART = 50
 def reports(options: argparse.Namespace) -> Iterator[tuple[int, Graph, Report]]:
     """Check the given graphs and yield each report on completion."""
     workers = Workers(options.jobs, SERVICE)
-    source = drawn(options.seed, options.first, options.graphs)
+    source = draw_graphs(options.seed, options.first, options.graphs)
     end = time.monotonic() + options.limit
     waiting: dict[int, tuple[Graph, int]] = {}
     exhausted = False
@@ -77,7 +77,7 @@ def ways_of(kind: str, number: int) -> tuple[str, ...]:
     return WAYS if kind == "all" else (interpreted, launched[number % len(launched)])
 
 
-def _report(done: Done) -> Report:
+def _report(done: JobResult) -> Report:
     if done.error:
         return Report(error=f"{'hang' if done.hung else 'crash'}: {done.error}")
     assert isinstance(done.value, Report)
@@ -90,12 +90,12 @@ def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Rep
     known: dict[str, Report] = {}
 
     def shows(candidate: Graph) -> bool:
-        found = checked(child, options.target, candidate, number)
+        found = check_graph(child, options.target, candidate, number)
         known[graph_to_json(candidate)] = found
         return found.kind == report.kind
 
     try:
-        least = reduced(shrunk(options.seed, number, shows, SHRINKING), shows, SHRINKING)
+        least = reduce_graph(shrunk(options.seed, number, shows, SHRINKING), shows, SHRINKING)
     finally:
         child.close()
     return least, known.get(graph_to_json(least), report)
@@ -172,7 +172,7 @@ def replay(options: argparse.Namespace) -> int:
     """Check one graph from a file; return 1 where something differs."""
     graph = load_graph(options.replay)
     child = Child(SERVICE, options.bug)
-    report = checked(child, options.target, graph, options.seed)
+    report = check_graph(child, options.target, graph, options.seed)
     child.close()
     print(print_graph(graph))
     for outcome in report.outcomes:
@@ -188,5 +188,5 @@ def _write(options: argparse.Namespace, record: dict[str, Any]) -> None:
 
 def _write_whole(path: Path, record: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -19,7 +19,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph, compile_model, precisions_of
 from cuts.compile.loading import Spec
 from cuts.frontends.graph_json import graph_to_json
-from cuts.ir.compiled import CompileOptions, Mode
+from cuts.ir.compiled_graph import CompileOptions, Mode
 from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.precision import PrecisionName
@@ -27,10 +27,10 @@ from cuts.ir.target import Target
 from cuts.ops import Registry
 from cuts.passes import stages
 from cuts.passes.fusion import Programs
-from cuts.passes.workload import Selector
+from cuts.passes.tuner_interface import Selector
 from cuts.training import Training
 
-from ...fusion.build import reordered
+from ...fusion.build import reorder_randomly
 from ...kernels.cases import ByModel
 from ..chance import Chance
 from .growing import grow_graph
@@ -47,7 +47,7 @@ TRAINED, LIMITED, ORDERED, RECOMPUTED = 15, 10, 30, 40
 class CompileSettings:
     """Compile settings; `seed` is that of random decisions and orders.
 
-    `deciding` names the selector.
+    `deciding_kernels` names the selector.
     """
 
     target: str
@@ -168,7 +168,7 @@ def drawn_orders(settings: CompileSettings) -> Iterator[None]:
     """Store tensors between kernels in random dim orders where the settings ask."""
 
     def orders(programs: Programs, *_: object, **__: object) -> Programs:
-        return reordered(programs, np.random.default_rng(settings.seed))
+        return reorder_randomly(programs, np.random.default_rng(settings.seed))
 
     if not settings.ordered:
         yield

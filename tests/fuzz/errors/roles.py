@@ -9,7 +9,7 @@ from typing import Literal
 from cuts.ir.errors import CutsError
 from cuts.ir.segment import Reduction, is_contraction
 from cuts.ops import Instance, OpDecl, Registry
-from cuts.passes.fusion.cutting import copied
+from cuts.passes.fusion.cut_units import copy_source
 
 from ..sweep.samples import Slot, draw, known_uses, slots
 
@@ -30,7 +30,7 @@ def role_of(decl: OpDecl, instance: Instance) -> Role:
         return "contraction"
     if sums:
         return "reduction"
-    if statements and all(copied(s) is not None for s in statements):
+    if statements and all(copy_source(s) is not None for s in statements):
         return "movement"
     largest = max((t.size for t in instance.program.tensors.values()), default=0)
     same = all(t.size == largest for t in instance.output_types)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cuts.frontends.graph_json import graph_from_json
-from cuts.ir.errors import CutsWarning, whole_file
+from cuts.ir.errors import CutsWarning, atomic_write
 from cuts.ir.graph import Graph
 
 from ..checking import Bench
-from ..reducing import reduced
+from ..reducing import reduce_graph
 from .compiling import CompileSettings, Outcome, compile_number, compile_one
 
 #: One compilation for OpenCL in so many is executed, and how often a finding is tried while it is cut down.
@@ -38,7 +38,7 @@ def compile_many(seed: int, numbers: Sequence[int], limit: float) -> Iterator[tu
             yield number, *compile_number(seed, number)
 
 
-def executed(graph: Graph, seed: int) -> str:
+def execute_graph(graph: Graph, seed: int) -> str:
     """Return an OpenCL result's difference from the reference; empty without one."""
     (outcome,) = Bench("opencl").check(graph, seed, ("fused",))
     return "" if outcome.ill else "; ".join(outcome.wrong)
@@ -46,7 +46,7 @@ def executed(graph: Graph, seed: int) -> str:
 
 def smallest(graph: Graph, outcome: Outcome, most: int = SHRINKING) -> Graph:
     """Return the smallest graph with the same exception under the same settings."""
-    return reduced(graph, lambda candidate: compile_one(candidate, outcome.settings).kind == outcome.kind, most)
+    return reduce_graph(graph, lambda candidate: compile_one(candidate, outcome.settings).kind == outcome.kind, most)
 
 
 def find_errors(seed: int, first: int, count: int, limit: float, out: Path | None) -> int:
@@ -83,5 +83,5 @@ def _total(counts: Counter[str], begin: float) -> str:
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps({"findings": rows}, indent=1) + "\n", encoding="utf-8")

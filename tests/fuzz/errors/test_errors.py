@@ -12,14 +12,14 @@ from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.graph import Graph
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes.fusion import Workshop
+from cuts.passes.fusion import GroupBuilder
 from cuts.tests.amounts import examples
 
 from ...needs import needs_opencl
 from .compiling import compile_one, draw_settings
 from .growing import grow_graph
 from .roles import roles
-from .running import compile_many, executed, find_errors, replay_errors, smallest
+from .running import compile_many, execute_graph, find_errors, replay_errors, smallest
 
 #: Seed of the graphs of the suite, how many are compiled, and seconds after which no further one begins.
 SEED, COUNT, SECONDS = 44, examples(60, 600), float(examples(55, 1800))
@@ -36,7 +36,7 @@ def test_random_graphs_end_without_foreign_exceptions() -> None:
 @needs_opencl
 @pytest.mark.parametrize("number", range(EXECUTED))
 def test_a_share_computes_the_reference(number: int) -> None:
-    assert not executed(grow_graph(SEED, number), number)
+    assert not execute_graph(grow_graph(SEED, number), number)
 
 
 def test_graphs_follow_the_declarations_and_the_number() -> None:
@@ -57,10 +57,10 @@ def test_every_operation_has_a_role() -> None:
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the compiler fail with an exception that is none of ours."""
 
-    def single(self: Workshop, unit: str) -> object:
+    def single(self: GroupBuilder, unit: str) -> object:
         raise AssertionError(f"unit {unit} has no normal form")
 
-    monkeypatch.setattr(Workshop, "single", single)
+    monkeypatch.setattr(GroupBuilder, "single", single)
 
 
 def test_a_planted_assertion_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

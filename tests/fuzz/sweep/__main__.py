@@ -27,7 +27,7 @@ from typing import Any
 from attrs import define, field
 from cuts.bench.tools.records import exit_code
 from cuts.ops import Registry
-from cuts.search.build import Done, Job, Workers
+from cuts.search.build import Job, JobResult, Workers
 from cuts.tests.fuzz.sweep.running import batches_of_round, judge_reference, judge_target
 from cuts.tests.fuzz.sweep.samples import Sample
 
@@ -106,7 +106,9 @@ def _job(options: argparse.Namespace, number: int, alone: int = -1) -> Job:
     return Job((number, alone), "batch", arguments, (number,), LIMIT)
 
 
-def _answered(options: argparse.Namespace, workers: Workers, done: Done, parts: dict[int, list[Row]]) -> Iterator[Row]:
+def _answered(
+    options: argparse.Namespace, workers: Workers, done: JobResult, parts: dict[int, list[Row]]
+) -> Iterator[Row]:
     """Yield the row of a finished batch; a lost one is divided."""
     number, alone = done.job.owner
     if done.error and alone < 0:
@@ -127,7 +129,7 @@ def _answered(options: argparse.Namespace, workers: Workers, done: Done, parts: 
         yield _together(number, parts.pop(number))
 
 
-def _lost(options: argparse.Namespace, number: int, alone: int, done: Done) -> Row:
+def _lost(options: argparse.Namespace, number: int, alone: int, done: JobResult) -> Row:
     """Return the row of a sample that ended its process."""
     from cuts.tests.fuzz.sweep.running import samples_of
 

@@ -85,14 +85,14 @@ class Judge:
                 evaluate(self.program, self.operands, narrow, checked=False, stored=True),
                 # A fused multiply-add rounds once, so that no product overflows in it; its literals are the kernel's.
                 evaluate(self.program, self.operands, np.longdouble, checked=False),
-                evaluate(self.program, self.operands, np.longdouble, checked=False, moved=summed_in(narrow)),
+                evaluate(self.program, self.operands, np.longdouble, checked=False, perturb=summed_in(narrow)),
                 evaluate(with_literals(self.program, narrow), self.operands, np.longdouble, checked=False),
             ]
             for seed in range(MOVES):
                 moved = Moving(seed, stored_epsilon(self.program) if seed % 2 else float(np.finfo(narrow).eps))
                 given = {name: moved.array(array) for name, array in self.operands.items()}
                 ways.append(
-                    evaluate(self.program, given, narrow, checked=False, stored=bool(seed % 2), moved=moved.step)
+                    evaluate(self.program, given, narrow, checked=False, stored=bool(seed % 2), perturb=moved.step)
                 )
             self._explained = ways
         return self._explained

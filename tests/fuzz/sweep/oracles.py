@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from cuts.ir.evaluate import rounded, saturated
+from cuts.ir.evaluate import round_to, saturate
 from cuts.ir.types import DType, dtype_of_numpy
 
-from ...kernels.extremes import is_real, powers, truncated
+from ...kernels.extremes import is_real, powers, truncating_division
 
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Any]
@@ -33,7 +33,7 @@ def _integer(of_floats: Callable[..., Any], of_integers: Callable[..., Any]) -> 
 
 
 def _divided(x: Array, y: Array) -> Array:
-    return truncated(x.reshape(-1), y.reshape(-1)).reshape(x.shape)
+    return truncating_division(x.reshape(-1), y.reshape(-1)).reshape(x.shape)
 
 
 def _powered(x: Array, y: Array) -> Any:
@@ -280,8 +280,8 @@ def _split(a: Attributes, x: Array) -> tuple[Array, ...]:
 def _converted(a: Attributes, x: Array) -> Array:
     wanted = DType(a["to"]) if not isinstance(a["to"], DType) else a["to"]
     if wanted.is_float:
-        return rounded(x, wanted).astype(np.float64)
-    return saturated(x, wanted) if wanted.is_int and is_real(x) else x.astype(wanted.numpy)
+        return round_to(x, wanted).astype(np.float64)
+    return saturate(x, wanted) if wanted.is_int and is_real(x) else x.astype(wanted.numpy)
 
 
 ORACLES: dict[str, Oracle] = {

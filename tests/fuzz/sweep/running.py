@@ -19,7 +19,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph, compile_model
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
+from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Mode
 from cuts.ir.errors import CutsError, CutsWarning
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
@@ -113,7 +113,7 @@ def samples_of(registry: Registry, seed: int, batch: int) -> list[Sample]:
     return [sample for sample in drawn if sample is not None]
 
 
-def related(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
+def related_samples(registry: Registry, seed: int, words: Collection[str]) -> list[Sample]:
     """Return a batch of samples related to some words, filled up randomly.
 
     Words name operations, types and enabled attributes.
@@ -143,12 +143,12 @@ def missing(registry: Registry, seed: int) -> list[Slot]:
     return [slot for slot in slots(registry) if draw(registry, slot, seed, 0) is None]
 
 
-def bound(registry: Registry, samples: Sequence[Sample]) -> list[Bound]:
+def bind_samples(registry: Registry, samples: Sequence[Sample]) -> list[Bound]:
     """Return samples with names of their own."""
     return [Bound(s, s.instance(registry), f"{n} {s.op}.") for n, s in enumerate(samples)]
 
 
-def compiled(registry: Registry, uses: Sequence[Bound], target: str, mode: Mode) -> CompiledPlan:
+def compile_samples(registry: Registry, uses: Sequence[Bound], target: str, mode: Mode) -> CompiledPlan:
     """Compile samples together."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CutsWarning)  # results without elements are meant
@@ -157,7 +157,10 @@ def compiled(registry: Registry, uses: Sequence[Bound], target: str, mode: Mode)
 
 def made_for(registry: Registry, samples: Sequence[Sample], target: str, turn: int = 0) -> CompiledGraph:
     """Return the kernels of samples together, for a possibly absent machine."""
-    graph, options = _graph(bound(registry, samples)), CompileOptions(mode=_MODES[turn % len(_MODES)], verify=True)
+    graph, options = (
+        _graph(bind_samples(registry, samples)),
+        CompileOptions(mode=_MODES[turn % len(_MODES)], verify=True),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CutsWarning)
         return compile_model(graph, Spec(registry), find_target(target), options)
@@ -179,7 +182,7 @@ def _graph(uses: Sequence[Bound]) -> Graph:
 def judge_reference(registry: Registry, samples: Sequence[Sample], sets: range) -> Report:
     """Compare the reference with NumPy's version, if there is one."""
     report = Report(len(samples))
-    for use in bound(registry, samples):
+    for use in bind_samples(registry, samples):
         for data in sets:
             given = operands(use.instance.program, use.types, use.seed, data)
             judge = Judge(use.instance.program, given)
@@ -235,10 +238,10 @@ def judge_target(registry: Registry, samples: Sequence[Sample], sets: range, tar
 
     Where samples do not compile together, each is tried alone.
     """
-    uses = bound(registry, samples)
+    uses = bind_samples(registry, samples)
     mode = _MODES[turn % len(_MODES)]
     try:
-        plan = compiled(registry, uses, target, mode)
+        plan = compile_samples(registry, uses, target, mode)
     except CutsError as error:
         if len(samples) > 1:
             return _joined([judge_target(registry, [s], sets, target, turn) for s in samples])
@@ -288,10 +291,10 @@ def _simplest(
         found = plan.run({**whole, **{use.mark + n: a for n, a in arrays.items()}})
         return _fault(use, Judge(use.instance.program, arrays), found)
 
-    return simplified(given[use.mark], shows, text)
+    return simplify_arrays(given[use.mark], shows, text)
 
 
-def simplified(
+def simplify_arrays(
     arrays: Mapping[str, Array], shows: Callable[[Mapping[str, Array]], str], text: str, most: int = SIMPLER
 ) -> tuple[Mapping[str, Array], str]:
     """Replace parts of arrays by ones while `shows` holds.

@@ -1,0 +1,60 @@
+"""Cached build: compilation with measured times, shared by all entry points."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from ..backends.library import installed_libraries
+from ..ir import CompileOptions, Graph, Target
+from .driver import build_graph
+from .loading import Spec
+from .plan import CompiledPlan
+from .plan_cache import PlanCache
+
+#: Shortest build, in seconds, whose plan is cached for later processes.
+MIN_CACHED_BUILD_SECONDS = 2.0
+
+
+def build_tuned(
+    graph: Graph,
+    spec: Spec,
+    target: Target,
+    options: CompileOptions,
+    *,
+    tune: bool = False,
+    frozen: bool = False,
+    libraries: bool = True,
+) -> CompiledPlan:
+    """Compile a graph.
+
+    With `tune` candidates are timed on the target's device, for at most the options' budget, and with `libraries`, in
+    mode `mixed`, routines of vendors' libraries among them, where these are installed; with `frozen` only results that
+    the tuning database has are used.
+
+    Raises `UsageError` where a frozen result is missing.
+    """
+    if not (tune or frozen) or target.dialect == "reference":
+        return build_graph(graph, spec, target, options)
+    from ..search import Settings, tuning_session
+
+    settings = Settings(libraries=libraries)
+    with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as selector:
+        return build_graph(graph, spec, target, options, selector)
+
+
+def build_cached(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, *, tune: bool = False, libraries: bool = True
+) -> CompiledPlan:
+    """Compile a graph like `build_tuned`, or reuse a cached plan.
+
+    The plan of an earlier process is reused where its options were the same.
+    """
+    cache = PlanCache.of_options(graph, spec, target, options, tune, libraries and installed_libraries())
+    found = cache.find() if cache else None
+    if found is not None:
+        return found
+    start = perf_counter()
+    made = build_tuned(graph, spec, target, options, tune=tune, libraries=libraries)
+    if cache and perf_counter() - start > MIN_CACHED_BUILD_SECONDS:
+        cache.save(made)
+    return made

@@ -1,0 +1,249 @@
+"""ONNX models with operations outside the vocabulary, cut into stages.
+
+Only those operations run uncompiled. A part is compiled when it first runs, for the shapes that it then gets: results
+of foreign operations may have any shape. Foreign operations run through ONNX's reference evaluator, or through a
+function that the caller gives. A node of a supported operation can have an unsupported form (a computed condition,
+say); that shows when its part is imported, and the model is then cut there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from attrs import define, evolve, field, frozen
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, quote
+from .backend_representation import Runner, Specialisation, as_array, prepare_model
+from .contrib import unsupported_hint
+from .model import OnnxModel, initialisers, input_types, read_model
+from .node_opset import opset_of
+from .order import values_read
+from .stages import Borders, ForeignStage, first_result, op_name, stages_of
+
+#: Computes a foreign operation: arrays in operand order (None where absent) and attributes by name to an array, or one
+#: per result.
+Function: TypeAlias = Callable[..., Any]
+#: Computes the results of a compiled part from its inputs.
+Execute: TypeAlias = Callable[[Specialisation, Mapping[str, Array]], Mapping[str, Any]]
+
+#: Elements up to which integers (a shape, axes, a choice) may specialise a part; larger values are data.
+_MAX_SPECIALISED_ELEMENTS = 64
+
+
+class OpaqueWarning(UserWarning):
+    """Warns that operations outside the vocabulary run uncompiled."""
+
+
+@frozen
+class PartKey:
+    """Key of a part: first results of its nodes, and outputs."""
+
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def execute_prepared(prepared: Specialisation, arrays: Mapping[str, Array]) -> Mapping[str, Any]:
+    """Run a compiled part."""
+    return prepared.run({name: arrays[name] for name in prepared.inputs})
+
+
+@define
+class StagedModel:
+    """Model in stages, ready to run.
+
+    Parts are compiled as they are reached and cached by their input types.
+    """
+
+    model: OnnxModel
+    weights: Mapping[str, Array] = field(repr=False)
+    borders: Borders
+    compile_graph: Callable[[Graph], Runner]
+    functions: Mapping[str, Function]
+    infer: Infer | None = None
+    stages: tuple[ForeignStage, ...] = ()
+    compiled: dict[PartKey, list[Specialisation]] = field(factory=dict, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.stages = stages_of(self.model, self.weights, self.borders)
+
+    @property
+    def foreign(self) -> dict[str, list[str]]:
+        """The operations that run uncompiled, with the names of their nodes."""
+        found: dict[str, list[str]] = {}
+        for node in (node for stage in self.stages for node in stage.foreign):
+            found.setdefault(op_name(node), []).append(node.name or first_result(node))
+        return found
+
+    @property
+    def warning(self) -> str:
+        """Sentence that lists all uncompiled operations, empty without any."""
+        foreign = self.foreign
+        if not foreign:
+            return ""
+        listed = "; ".join(f"{op} ({_quoted_names(names)})" for op, names in sorted(foreign.items()))
+        count, runs = ("1 operation is", "runs") if len(foreign) == 1 else (f"{len(foreign)} operations are", "run")
+        return f"{count} outside the vocabulary and {runs} uncompiled: {listed}"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(value.name for value in self.model.graph.input if value.name not in self.weights)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(value.name for value in self.model.graph.output)
+
+    def input_types(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
+        """Return the types of the inputs; `shapes` fixes dynamic ones."""
+        return input_types(self.model, self.weights, shapes)
+
+    def cut_at(self, nodes: Iterable[str]) -> None:
+        """Let further nodes, named by their first results, run uncompiled."""
+        self.borders = evolve(self.borders, opaque=self.borders.opaque | set(nodes))
+        self.stages = stages_of(self.model, self.weights, self.borders)
+
+    def run(self, inputs: Mapping[str, Any], execute: Execute = execute_prepared) -> dict[str, Array]:
+        """Return the outputs by name; `execute` runs the compiled parts.
+
+        Raises `GraphError` where an input has no value.
+        """
+        missing = [name for name in self.inputs if name not in inputs]
+        if missing:
+            raise GraphError(f"no value for input {', '.join(map(quote, missing))}")
+        given = {name: as_array(name, inputs[name]) for name in self.inputs}
+        while True:
+            try:
+                return self._run(given, execute)
+            except VocabularyError as error:
+                if set(error.nodes) <= self.borders.opaque:
+                    raise
+                self.cut_at(error.nodes)
+
+    def _run(self, given: Mapping[str, Array], execute: Execute) -> dict[str, Array]:
+        values: dict[str, Any] = {**self.weights, **given}
+        for number, stage in enumerate(self.stages):
+            later = [node for following in self.stages[number + 1 :] for node in (*following.part, *following.foreign)]
+            if stage.part:
+                values |= self._run_part(
+                    stage.part, values, values_read([*stage.foreign, *later]) | set(self.outputs), execute
+                )
+            for node in stage.foreign:
+                values |= self._run_foreign(node, values)
+        return {name: np.asarray(values[name]) for name in self.outputs}
+
+    def _run_part(
+        self, nodes: tuple[onnx.NodeProto, ...], values: Mapping[str, Any], wanted: Collection[str], execute: Execute
+    ) -> dict[str, Any]:
+        made = [name for node in nodes for name in node.output if name]
+        outputs = tuple(name for name in made if name in wanted)
+        arrays = {
+            name: values[name] for name in sorted(values_read(nodes) - set(made) - set(self.weights)) if name in values
+        }
+        if lists := [name for name, value in arrays.items() if isinstance(value, list)]:
+            readers = [first_result(node) for node in nodes if values_read([node]) & set(lists)]
+            raise VocabularyError(
+                [GraphError(f"value {quote(name)} is a sequence of tensors") for name in lists], readers
+            )
+        arrays = {name: as_array(name, value) for name, value in arrays.items()}
+        compiled = self.compiled.setdefault(PartKey(tuple(map(first_result, nodes)), outputs), [])
+        prepared = next((p for p in compiled if p.fits(arrays)), None)
+        if prepared is None:
+            fixable = [
+                name
+                for name, array in arrays.items()
+                if array.dtype.kind in "iub" and array.size <= _MAX_SPECIALISED_ELEMENTS
+            ]
+            model = self._submodel(nodes, arrays, outputs)
+            prepared = prepare_model(model, arrays, self.compile_graph, self.borders.declared, fixable, self.infer)
+            compiled.append(prepared)
+        return dict(execute(prepared, arrays))
+
+    def _submodel(
+        self, nodes: tuple[onnx.NodeProto, ...], arrays: Mapping[str, Array], outputs: Iterable[str]
+    ) -> onnx.ModelProto:
+        code = onnx.helper.np_dtype_to_tensor_dtype
+        given = [
+            onnx.helper.make_tensor_value_info(name, code(array.dtype), array.shape) for name, array in arrays.items()
+        ]
+        results = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in outputs]
+        used = values_read(nodes)
+        weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items() if name in used]
+        return self._model(
+            onnx.helper.make_graph(list(nodes), self.model.graph.name or "part", given, results, weights)
+        )
+
+    def _model(self, graph: onnx.GraphProto, opset: int | None = None) -> onnx.ModelProto:
+        versions = {**self.model.opsets, **({} if opset is None else {"": opset})}
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(*o) for o in versions.items()])
+
+    def _run_foreign(self, node: onnx.NodeProto, values: Mapping[str, Any]) -> dict[str, Any]:
+        function = self.functions.get(op_name(node))
+        if function is not None:
+            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+            operands = [values[name] if name else None for name in node.input]
+            found = function(*operands, **{k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()})
+            results = list(found) if isinstance(found, (list, tuple)) else [found]
+        else:
+            results = self._evaluate(
+                node, {name: values[name] for name in sorted(values_read([node])) if name in values}
+            )
+        names = [name for name in node.output if name]
+        return dict(zip(names, results, strict=False))
+
+    def _evaluate(self, node: onnx.NodeProto, operands: Mapping[str, Any]) -> list[Any]:
+        make = onnx.helper.make_value_info
+        given, results = (
+            [make(name, onnx.TypeProto()) for name in names] for names in (operands, filter(None, node.output))
+        )
+        graph = onnx.helper.make_graph([node], "foreign", given, results)
+        model = self._model(graph, opset_of(node, self.model.opset))
+        try:
+            return list(ReferenceEvaluator(model).run(None, dict(operands)))
+        except Exception as error:  # its kernels raise any exception of NumPy
+            where = f"node {quote(node.name or first_result(node))} ({op_name(node)})"
+            hint = unsupported_hint(
+                op_name(node), "declare the operation in a .cuts file, or give build_staged a function for it"
+            )
+            raise GraphError(f"{where}: ONNX's reference evaluator cannot run it: {error}", hint=hint) from error
+
+
+def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> OnnxModel:
+    """Return a model of a serialised graph.
+
+    Raises `GraphError` where the data is damaged.
+    """
+    graph = onnx.GraphProto()
+    try:
+        graph.ParseFromString(data)
+    except Exception:  # protobuf's DecodeError, whose package carries no types
+        raise GraphError(f"{name}: its ONNX graph is damaged") from None
+    return OnnxModel(name, graph, opsets.get("", onnx.defs.onnx_opset_version()), None, opsets)
+
+
+def _quoted_names(names: Sequence[str]) -> str:
+    return ", ".join(map(quote, names[:8])) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def staged_onnx(
+    source: str | Path | bytes | onnx.ModelProto | OnnxModel,
+    compile_graph: Callable[[Graph], Runner],
+    functions: Mapping[str, Function] | None = None,
+    declared: Iterable[str] = (),
+    weights: Mapping[str, Array] | None = None,
+    infer: Infer | None = None,
+) -> StagedModel:
+    """Return a model in stages.
+
+    A function is used even for a supported operation. `declared` names operations of the caller's own.
+    """
+    given = dict(functions or {})
+    model = source if isinstance(source, OnnxModel) else read_model(Path(source) if isinstance(source, str) else source)
+    borders = Borders(frozenset(given), frozenset(declared))
+    return StagedModel(model, initialisers(model) if weights is None else weights, borders, compile_graph, given, infer)

@@ -1,0 +1,204 @@
+"""Compiled graph as a function of tensors, read and written in place.
+
+A call launches the plan's kernels on PyTorch's current stream, and does not synchronise with a GPU. Outputs are new
+tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
+at a multiple of 16 bytes; others are copied first. The memory that a plan keeps between calls (constants, memory
+between kernels) is PyTorch's too. On a captured stream, as of `torch.cuda.graph`, a call gets its own memory between
+kernels, so that the CUDA graph may be replayed concurrently with other calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from threading import Lock
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from ...ir import BackendError, UsageError, quote
+from .captured_graph import GraphSignature
+from .devices import SharedMemory, is_number
+from .import_context import TORCH_TYPES
+from .program import Running, TensorProgram
+from .results import ALIGNMENT, OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
+from .settings import current_stream, is_capturing, same_pointers
+
+
+@frozen
+class _Expected:
+    """Input type that a graph is compiled for, and its argument number."""
+
+    name: str
+    at: int
+    dtype: torch.dtype
+    shape: torch.Size
+    device: torch.device
+    order: tuple[int, ...] | None = None
+
+    def of(self, arguments: Sequence[Any]) -> torch.Tensor:
+        """Return the input among the arguments, its axes in the graph's order.
+
+        Raises `UsageError` where it does not fit the compiled graph.
+        """
+        tensor: torch.Tensor = arguments[self.at]
+        if tensor.device != self.device and is_number(tensor):
+            tensor = tensor.to(self.device)
+        if self.order is not None and tensor.dim() == len(self.order):
+            tensor = tensor.permute(self.order)
+        if tensor.dtype is not self.dtype or tensor.shape != self.shape or tensor.device != self.device:
+            raise UsageError(
+                f"input {quote(self.name)}: expected {self.dtype}{list(self.shape)} on {self.device}, "
+                f"found {tensor.dtype}{list(tensor.shape)} on {tensor.device}",
+                hint="move the model and its inputs to one device, and compile again",
+            )
+        return tensor
+
+
+@frozen(eq=False)
+class _OpenProgram:
+    """Program with its memory, held inputs and others; None stands for a seed."""
+
+    running: Running
+    memory: tuple[torch.Tensor, ...]
+    held: tuple[_Expected, ...]
+    moving: tuple[_Expected | None, ...]
+    made: OutputAllocation
+    results: tuple[int | ResultFunction, ...]
+    streams: set[int]
+
+
+@frozen(eq=False)
+class _HeldAddresses:
+    """Addresses of the held inputs at the last call.
+
+    These are `pointers` at `indices` of the arguments.
+    """
+
+    opened: _OpenProgram
+    pointers: list[int]
+    indices: list[int]
+    fixed: tuple[int, ...]
+
+    def matches(self, arguments: Sequence[Any]) -> bool:
+        """Return whether the inputs have these addresses."""
+        return same_pointers(arguments, self.pointers, self.indices)
+
+
+class CompiledFunction:
+    """Compiled program as a function of a captured graph's inputs.
+
+    It runs on one device. `held` are the numbers of parameters and buffers of the model. It is thread-safe.
+    """
+
+    def __init__(
+        self, ends: GraphSignature, device: torch.device, program: TensorProgram, held: Collection[int] = ()
+    ) -> None:
+        self.ends, self.device, self.program = ends, device, program
+        self._held = frozenset(held)
+        self._addresses: _HeldAddresses | None = None
+        self._opening = Lock()
+
+    def __call__(self, *arguments: Any) -> list[Any]:
+        """Launch the graph on the current stream, and return its results.
+
+        Raises `UsageError` for a tensor of another type, shape or device; `BackendError` where the first call is
+        captured.
+        """
+        known = self._addresses
+        if known is None or not known.matches(arguments):
+            known = self._record_addresses(arguments)
+        opened = known.opened
+        seeds = iter(self._seeds())
+        given = [next(seeds) if item is None else _readable(item.of(arguments)) for item in opened.moving]
+        memories, blocks = opened.made.new(self.device)
+        self._launch(known, [tensor.data_ptr() for tensor in (*given, *blocks)])
+        if opened.made.copied:
+            held = (item.of(arguments).detach() for item in opened.held)
+            opened.made.copy_outputs(memories, (*opened.memory, *held, *given, *blocks))
+        return gather_results(opened.results, memories, arguments)
+
+    def _launch(self, held_addresses: _HeldAddresses, addresses: Sequence[int]) -> None:
+        opened, stream = held_addresses.opened, current_stream(self.device)
+        if is_capturing(self.device):
+            scratch = torch.empty_like(opened.memory[1])
+            fixed = opened.running.fixed_addresses(
+                [held_addresses.pointers[n] for n in held_addresses.indices], scratch.data_ptr()
+            )
+            opened.running.launch_captured(fixed, addresses, stream)
+            return
+        if stream not in opened.streams:
+            opened.streams.add(stream)
+            for tensor in opened.memory if self.device.type == "cuda" else ():
+                tensor.record_stream(torch.cuda.current_stream(self.device))
+        opened.running.launch(held_addresses.fixed, addresses, stream)
+
+    def _seeds(self) -> Sequence[torch.Tensor]:
+        """Return new random numbers of 32 bits, the lower half of an integer each, from PyTorch's generator."""
+        count = len(self.ends.seeds)
+        return torch.tensor_split(torch.randint(1 << 32, (count,), device=self.device), count) if count else ()
+
+    # ---- setup
+
+    def _record_addresses(self, arguments: Sequence[Any]) -> _HeldAddresses:
+        """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
+        with self._opening:
+            opened = self._addresses.opened if self._addresses else self._open(arguments)
+            if not all(_is_readable(item.of(arguments)) for item in opened.held):
+                opened = self._open(arguments)
+            places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
+            pointers = [places.get(n, 0) for n in range(len(arguments))]
+            self._addresses = _HeldAddresses(
+                opened, pointers, list(places), opened.running.fixed_addresses(tuple(places.values()))
+            )
+            return self._addresses
+
+    def _open(self, arguments: Sequence[Any]) -> _OpenProgram:
+        """Open the program; inputs are held that can be read in place."""
+        if is_capturing(self.device):
+            raise BackendError(
+                "a compiled graph is opened at its first call, which cannot be recorded",
+                hint="call the model once before torch.cuda.graph",
+            )
+        places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
+        expected = {name: self._expected_input(name, at) for name, at in places.items()}
+        there = [name for name, at in places.items() if arguments[at].device == self.device]
+        held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
+        memory: list[torch.Tensor] = []
+        with torch.inference_mode(False):
+            running = self.program.open(
+                held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
+            )
+        layout = running.layout
+        made = output_allocation(layout, self.ends.memory)
+        return _OpenProgram(
+            running,
+            tuple(memory),
+            tuple(expected[name] for name in layout.held),
+            tuple(expected.get(name) for name in layout.moving),
+            made,
+            result_views(self.ends, made.memories),
+            {current_stream(self.device)},
+        )
+
+    def _allocate(self, memory: list[torch.Tensor], nbytes: int) -> int:
+        tensor = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self.device)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()  # before anything is uploaded to it
+        memory.append(tensor)
+        return tensor.data_ptr()
+
+    def _expected_input(self, name: str, at: int) -> _Expected:
+        type_ = self.ends.types[name]
+        order = self.ends.orders.get(name)
+        return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Return whether kernels can read a tensor in place."""
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
+
+
+def _readable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or a copy of it that kernels can read."""
+    return tensor if _is_readable(tensor) else tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,190 @@
+"""Dispatch: converts every call of a PyTorch graph and collects errors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ...ir import CutsError, GraphError, Node, TensorType, quote, raise_all
+from ...ops import RolledLoop, SequenceAxis, declare_loop, loop_body
+from ...ops.language import Registry
+from . import operator_registry as registered
+from .calls import constant_result
+from .import_context import Convert, ImportContext, Value, array_of
+from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
+
+
+def convert_graph(graph: torch.fx.Graph, ctx: ImportContext) -> None:
+    """Convert every call that a result needs; raise all errors at once."""
+    errors: list[CutsError] = []
+    unsupported: dict[str, list[str]] = {}
+    for node in _live_nodes(graph):
+        if node.op == "call_function" and not any(n in ctx.unknown for n in node.all_input_nodes):
+            _convert(node, ctx, errors, unsupported)
+        elif node.op == "call_function":
+            ctx.unknown.add(node)
+        elif node.op == "get_attr":
+            define(node, _attribute(graph, str(node.target)), ctx)
+    raise_all(_faults(unsupported) + errors)
+
+
+def _live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the nodes that results depend on, in order, without assertions and their operands."""
+    needed: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in needed]
+
+
+def define(node: torch.fx.Node, held: Any, ctx: ImportContext) -> None:
+    """Define a parameter, or a branch, which is converted at its use."""
+    if isinstance(held, torch.fx.GraphModule):
+        ctx.values[node] = held
+    elif held.dtype in complex_pairs.COMPLEX:
+        ctx.values[node] = complex_pairs.constant(ctx, held, node.name)
+    else:
+        ctx.define_constant(node, array_of(held))
+
+
+def _attribute(graph: torch.fx.Graph, path: str) -> Any:
+    """Return a tensor or a branch of a graph's module."""
+    found: Any = graph.owning_module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def results(graph: torch.fx.Graph) -> list[Any]:
+    """Return the results of a graph."""
+    found = next(node for node in graph.nodes if node.op == "output").args[0]
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _convert(
+    node: torch.fx.Node, ctx: ImportContext, errors: list[CutsError], unsupported: dict[str, list[str]]
+) -> None:
+    if node.target is operator.getitem:
+        ctx.values[node] = ctx.values[node.args[0]][node.args[1]]  # type: ignore[index]
+        return
+    name = str(node.target)
+    try:
+        arguments = [ctx.argument(a) for a in node.args]
+        keywords = {k: ctx.argument(v) for k, v in node.kwargs.items()}
+    except CutsError as error:
+        ctx.unknown.add(node)
+        errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
+        return
+    if complex_pairs.any_complex([*arguments, *keywords.values()]) or keywords.get("dtype") in complex_pairs.COMPLEX:
+        convert = complex_pairs.conversion(name, OF_COMPLEX, TABLE)
+    else:
+        convert = conversion(name)
+        if (
+            convert is not None
+            and masks.any_masked([*arguments, *keywords.values()])
+            and convert is not TABLE["aten.index_put"]
+        ):
+            convert = masks.convert_masked(convert) if convert in ELEMENTWISE else masks.refuse_choice
+    if convert is None:
+        known = constant_result(node)
+        if known is not None:
+            define(node, known, ctx)
+            return
+        unsupported.setdefault(name, []).append(node.name)
+        ctx.unknown.add(node)
+        return
+    try:
+        ctx.origin, ctx.node = node.name, node
+        ctx.values[node] = convert(ctx, *arguments, **keywords)
+    except CutsError as error:
+        ctx.unknown.add(node)
+        errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
+    except TypeError as error:
+        ctx.unknown.add(node)
+        errors.append(GraphError(f"node {quote(node.name)} ({name}): an argument is not supported ({error})"))
+
+
+def conversion(name: str) -> Convert | None:
+    """Return the conversion of an operation's calls, else None."""
+    return TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
+
+
+def _faults(unsupported: Mapping[str, Sequence[str]]) -> list[CutsError]:
+    if not unsupported:
+        return []
+    parts = [
+        f"{op} (node{'s' * (len(names) > 1)} {', '.join(map(quote, names[:4]))})"
+        for op, names in sorted(unsupported.items())
+    ]
+    count = len(parts)
+    return [GraphError(f"{count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}")]
+
+
+def _branches(
+    ctx: ImportContext, condition: Any, yes: torch.fx.GraphModule, no: torch.fx.GraphModule, operands: Sequence[Any]
+) -> Any:
+    """Compute both branches of a condition, and select element by element."""
+    if not isinstance(condition, Value):
+        return _inline(ctx, yes if condition else no, operands)
+    pairs = list(zip(_inline(ctx, yes, operands), _inline(ctx, no, operands), strict=True))
+    if any(not isinstance(a, Value) or ctx.type(a) != ctx.type(b) for a, b in pairs):
+        ctx.fail("the branches of a condition must give real tensors of the same types")
+    return tuple(ctx.emit("where", condition, a, b) for a, b in pairs)
+
+
+def _inline(ctx: ImportContext, module: torch.fx.GraphModule, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of a branch.
+
+    Values of its attributes have the names of its own nodes, so that a branch may be inlined twice.
+    """
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    ctx.values.update(zip(places, operands, strict=True))
+    origin = ctx.origin
+    convert_graph(module.graph, ctx)
+    ctx.origin = origin
+    return [ctx.value(node) for node in results(module.graph)]
+
+
+def _scan(
+    ctx: ImportContext,
+    combine: torch.fx.GraphModule,
+    init: Sequence[Value],
+    xs: Sequence[Value],
+    others: Sequence[Any] = (),
+) -> tuple[Value, ...]:
+    """Convert a scan over the first axis of tensors to one operation.
+
+    Its results are the last states, then the stacked results of each step.
+    """
+    first, steps = len(ctx.nodes), ctx.shape(xs[0])[0]
+    states = [ctx.part("state", ctx.type(value)) for value in init]
+    elements = [ctx.part("element", TensorType(ctx.type(value).dtype, ctx.shape(value)[1:])) for value in xs]
+    results = _inline(ctx, combine, [*states, *elements, *others])
+    body = loop_body(ctx.nodes[first:], ctx.types, (*states, *elements), results)
+    del ctx.nodes[first:]
+    if steps < 2:
+        return _single_step(ctx, combine, init, xs, others)
+    along: dict[str, SequenceAxis] = dict.fromkeys(elements, SequenceAxis())
+    repetition = RolledLoop(body, steps, tuple(states), along, (SequenceAxis(),) * (len(results) - len(states)))
+    name, text = declare_loop(repetition, Registry.builtin().instances)
+    names = tuple(Value(ctx.fresh(f"{ctx.origin}.{n}")) for n in range(len(results)))
+    operands = (*init, *xs, *repetition.same)
+    ctx.add(Node(ctx.fresh(f"{ctx.origin}.{name}"), name, operands, names, {}, ctx.origin, declaration=text))
+    return names
+
+
+def _single_step(
+    ctx: ImportContext, combine: torch.fx.GraphModule, init: Sequence[Value], xs: Sequence[Value], others: Sequence[Any]
+) -> tuple[Value, ...]:
+    """Repeat a graph once."""
+    elements = [ctx.reshape(value, ctx.shape(value)[1:]) for value in xs]
+    results = _inline(ctx, combine, [*init, *elements, *others])
+    rows = [ctx.reshape(value, (1, *ctx.shape(value))) for value in results[len(init) :]]
+    return (*results[: len(init)], *rows)
+
+
+TABLE["cond"] = _branches
+TABLE["scan"] = _scan

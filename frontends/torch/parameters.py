@@ -1,0 +1,104 @@
+"""Parameters and buffers among the inputs of a captured graph.
+
+Dynamo passes them like any input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType
+
+#: Metadata, besides that of inputs and outputs, that shows that a graph needs autograd's wrapper.
+_WRAPPER_FIELDS = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
+         "num_graphsafe_rng_states", "mutated_inp_stream_indices")  # fmt: skip
+#: Tensor classes without wrappers.
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+#: Input names in autograd's graphs: numbered from 1 where there is a backward graph, else from 0.
+_FROM_ONE, _FROM_ZERO = re.compile(r"primals_(\d+)"), re.compile(r"arg(\d+)_1")
+
+
+def parameter_inputs(module: Any, examples: Sequence[Any]) -> frozenset[int]:
+    """Return the numbers of a module's parameters and buffers."""
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    if len(places) != len(examples):
+        return frozenset()
+    return frozenset(
+        n for n, (node, value) in enumerate(zip(places, examples, strict=True)) if _is_parameter(node, value)
+    )
+
+
+def _is_parameter(node: torch.fx.Node, value: Any) -> bool:
+    marked = (node.meta.get("tensor_dict") or {}).get("_dynamo_static_input_type")
+    return isinstance(value, torch.nn.Parameter) or (isinstance(value, torch.Tensor) and marked is not None)
+
+
+def module_numbers(graph: torch.fx.Graph) -> dict[int, int]:
+    """Return the captured module's input number of each graph input.
+
+    The graph is one of autograd's; a backward graph has those that it reads.
+    """
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    found = ((place, _number(node.name)) for place, node in enumerate(places))
+    return {place: number for place, number in found if number is not None}
+
+
+def _number(name: str) -> int | None:
+    if match := _FROM_ONE.fullmatch(name):
+        return int(match[1]) - 1
+    match = _FROM_ZERO.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def has_backward(graph: torch.fx.Graph) -> bool:
+    """Return whether a graph is the forward or backward one of two."""
+    return any(node.op == "placeholder" and _FROM_ONE.fullmatch(node.name) for node in graph.nodes)
+
+
+def frozen_inputs(graph: torch.fx.Graph, held: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Return the inputs of a graph that can become constants.
+
+    These are parameters and buffers, by number, that the graph does not write to. There are none where there is a
+    backward graph: it may get tensors that were saved for it.
+    """
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    if has_backward(graph):
+        return {}
+    written = _written_inputs()
+    numbers = module_numbers(graph).items()
+    found = {place: held[number] for place, number in numbers if number in held and number not in written}
+    return {place: tensor for place, tensor in found.items() if _is_like(places[place].meta.get("val"), tensor)}
+
+
+def _is_like(example: Any, tensor: torch.Tensor) -> bool:
+    known = isinstance(example, torch.Tensor)
+    return known and example.shape == tensor.shape and example.dtype is tensor.dtype
+
+
+def _written_inputs() -> frozenset[int]:
+    """Return the numbers of the inputs to which the graph that is being compiled writes."""
+    context = torch._guards.TracingContext.try_get()
+    facts = getattr(context, "fw_metadata", None)
+    inputs = enumerate(getattr(facts, "input_info", ()))
+    return frozenset(number for number, about in inputs if about.mutates_data or about.mutates_metadata)
+
+
+def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
+    """Return whether a graph can run without autograd's wrapper.
+
+    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs, and
+    takes as long as launching a plan.
+    """
+    facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    if facts is None or len(places) != len(arguments) or has_backward(graph):
+        return False
+    written = any(about.mutates_data or about.mutates_metadata for about in facts.input_info)
+    new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
+    plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN_TENSORS for a in arguments)
+    return new and plain and not written and not any(getattr(facts, name, None) for name in _WRAPPER_FIELDS)

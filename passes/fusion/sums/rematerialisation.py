@@ -1,0 +1,176 @@
+"""Rematerialises light values with readers on both sides of long reductions.
+
+The differences from a mean are summed as squares and are read again by each consumer of that sum. Where rows are longer
+than a block holds, or are divided among blocks, no kernel has both readers at once, so that the differences would be
+written once and read in each of them, though they are as large as the data that they are made of:
+
+    d[i, r] = x[i, r] - m[i];    s[i] = sum_r d[i, r] ** 2;    y[i, r] = d[i, r] * rsqrt(s[i])
+      ->   d[i, r] = x[i, r] - m[i];    s[i] = sum_r d[i, r] ** 2
+           e[i, r] = x[i, r] - m[i];    y[i, r] = e[i, r] * rsqrt(s[i])
+
+Each of the two values is then inlined into its reader. The same holds for each long sum that reads such a value: sums
+that have nothing else in common are kernels of their own. Elementwise readers of the same sums still share a value, for
+one kernel may contain them all. All readers share it where one of them, such as a product of matrices, reads an element
+several times: the value is written anyway.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import define, evolve, field
+
+from ....ir import Statement, rename_statement
+from ....ops.language import unused_name
+from ..cut_units import copy_source
+from ..legality import Policy, issue_slots
+from ..programs import Programs, Unit
+from .blocked_variance import MAX_BLOCK_ELEMENTS
+from .rewriter import Rewriter
+
+#: Fewest bytes of a value whose write matters.
+MIN_BYTES = 1 << 20
+#: Most bytes that a rematerialised value reads, relative to its own: one of two operands is usually read there
+#: for something else, too.
+MAX_READ_RATIO = 2
+
+
+def rematerialise(programs: Programs) -> Programs:
+    """Return programs in which long reductions separate no readers of light values."""
+    if not any(map(_is_long, programs.units)):
+        return programs
+    writer = _Rematerialiser(programs)
+    for unit in reversed(programs.units):  # copies of a reader need copies of the value
+        writer.consider(unit)
+    return writer.result
+
+
+def _is_long(unit: Unit) -> bool:
+    """Return whether a unit sums rows that no block holds: later readers load them again."""
+    return any(prod(v.extent for v in s.reduce) > MAX_BLOCK_ELEMENTS for s in unit.statements if s.combine is not None)
+
+
+@define
+class _Rematerialiser(Rewriter):
+    """Rematerialises values. `fixed` are tensors that stay. `uses` and `writers` are the current places of the units
+    that read and write each tensor, `light` caches the answer for current units.
+    """
+
+    fixed: frozenset[str] = field(init=False)
+    inputs: frozenset[str] = field(init=False)
+    readers: dict[str, list[int]] = field(init=False)
+    writers: dict[str, list[int]] = field(init=False)
+    light: dict[str, bool] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._index_uses()
+        loops = (t for u in self.programs.units if u.repeat is not None for t in (*u.reads, *u.writes))
+        self.inputs = frozenset(self.programs.graph.inputs)
+        self.fixed = frozenset((*self.programs.graph.outputs, *self.programs.slices, *loops))
+
+    def _index_uses(self) -> None:
+        """Index the readers and writers of tensors: a search through all units for each question is slow."""
+        self.readers, self.writers, self.light = {}, {}, {}
+        for place, unit in enumerate(self.units):
+            for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
+                for tensor in dict.fromkeys(tensors):
+                    found.setdefault(tensor, []).append(place)
+
+    def consider(self, unit: Unit) -> None:
+        """Rematerialise a light value where long reductions separate its readers."""
+        if not self._is_light(unit):
+            return
+        (value,) = unit.writes
+        readers = self.readers.get(value, [])
+        if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
+            return
+        stages = self._stages(unit)
+        if len({stages[n] for n in readers}) < 2:
+            return
+        wanted: dict[tuple[int, str], list[str]] = {}
+        for place in readers:
+            last = self._last(self.units[place])
+            place_of = stages[place], last.name if _is_long(last) else ""
+            wanted.setdefault(place_of, []).append(self.units[place].name)
+        for names in [wanted[place_of] for place_of in sorted(wanted)][1:]:
+            self._rematerialise(unit, names)
+
+    def _last(self, unit: Unit) -> Unit:
+        """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
+        readers = self.readers.get(unit.writes[0], []) if self._is_light(unit) else []
+        if len(readers) != 1 or not self._reads_once(reader := self.units[readers[0]], unit.writes[0]):
+            return unit
+        return self._last(reader)
+
+    def _is_light(self, unit: Unit) -> bool:
+        """Return whether a unit computes one value elementwise from little more data than the value."""
+        if unit.name not in self.light:
+            self.light[unit.name] = self._computes_light_value(unit)
+        return self.light[unit.name]
+
+    def _computes_light_value(self, unit: Unit) -> bool:
+        if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.fixed:
+            return False
+        (value,) = unit.writes
+        plain = all(s.is_pointwise and s.step is None for s in unit.statements)
+        if not plain or self.types[value].nbytes < MIN_BYTES or self.inputs.issuperset(unit.reads):
+            return False
+        once = len({s.target for s in unit.statements}) == len(unit.statements)
+        alone = once and len(self.writers[value]) == 1
+        read = sum(self.types[t].nbytes for t in unit.reads)
+        slots = issue_slots(*(s.body for s in unit.statements))
+        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * self.types[value].nbytes
+
+    def _reads_once(self, unit: Unit, value: str) -> bool:
+        """Return whether a unit reads each element of a value at most once, and is no view of it that others need."""
+        if unit.repeat is not None or (all(map(copy_source, unit.statements)) and not self._is_light(unit)):
+            return False
+        size = self.types[value].size
+        own = [s for s in unit.statements if value in s.tensors_read]
+        return all(s.into is None and prod(v.extent for v in (*s.axes, *s.reduce)) <= size for s in own)
+
+    def _stages(self, unit: Unit) -> Mapping[int, int]:
+        """Return, by place, how many long reductions lie between a unit and each unit that depends on it. Light units
+        are computed where they are read first.
+        """
+        (begin,) = self.writers[unit.writes[0]]
+        made, found = {unit.writes[0]: 0}, dict[int, int]()
+        pending = self._later_readers(begin, unit)
+        while pending:
+            place = heapq.heappop(pending)
+            if place in found:
+                continue
+            other = self.units[place]
+            found[place] = max(made[t] for t in other.reads if t in made)
+            made.update(dict.fromkeys(other.writes, found[place] + _is_long(other)))
+            for later in self._later_readers(place, other):
+                heapq.heappush(pending, later)
+        for place in reversed(found):
+            if self._is_light(other := self.units[place]):
+                read = [found[n] for n in self.readers.get(other.writes[0], ()) if n in found]
+                found[place] = min(read, default=found[place])
+        return found
+
+    def _later_readers(self, place: int, unit: Unit) -> list[int]:
+        """Return the later places at which a unit's results are read, in order."""
+        return sorted({n for t in unit.writes for n in self.readers.get(t, ()) if n > place})
+
+    def _rematerialise(self, unit: Unit, readers: Sequence[str]) -> None:
+        """Rematerialise a value for some of its readers, ahead of the first of them."""
+        names = {t: self.add_tensor(f"{t}.again", self.types[t]) for t in (s.target for s in unit.statements)}
+        taken = {u.name for u in self.units}
+        copy = _rename_tensors(evolve(unit, name=unused_name(f"{unit.name}.again", taken)), names)
+        place = next(n for n, u in enumerate(self.units) if u.name in readers)
+        units = [_rename_tensors(u, names) if u.name in readers else u for u in self.units]
+        self.units = [*units[:place], copy, *units[place:]]
+        self.has_changed = True
+        self._index_uses()
+
+
+def _rename_tensors(unit: Unit, names: Mapping[str, str]) -> Unit:
+    statements: tuple[Statement, ...] = tuple(rename_statement(s, names) for s in unit.statements)
+    reads, writes = (tuple(names.get(t, t) for t in each) for each in (unit.reads, unit.writes))
+    return evolve(unit, statements=statements, reads=reads, writes=writes)

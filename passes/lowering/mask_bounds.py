@@ -1,0 +1,107 @@
+"""Mask bounds: a chain's mask as a line through rows and keys.
+
+    z[i, j] = s[i, j] if j - i <= offset else -inf   ->   row i ends before i + offset + 1
+
+Only a condition that selects -inf gives a bound: the scores that it masks take no part, even if they are NaN. An added
+0 or -inf would propagate NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import inf
+
+from attrs import evolve, frozen
+
+from ...ir import Call, Const, Expr, FusedGroup, Guard, Index, InRange, Output, Read, Segment, Var, as_index, reads
+
+
+@frozen
+class MaskBound:
+    """Mask bound of a chained contraction's rows.
+
+    In the row that `row`, an axis of the last segment, numbers, all elements other than -inf lie before `(slope * row +
+    const) // step + 1`.
+    """
+
+    row: Var
+    slope: int
+    const: int
+    step: int
+
+    def end_of_rows(self, first: Index, rows: int) -> Index:
+        """Return the end of `rows` rows that begin at row `first`."""
+        last = first + (rows - 1) if self.slope > 0 else first
+        return (last * self.slope + self.const) // self.step + 1
+
+
+def mask_bound(group: FusedGroup) -> MaskBound | None:
+    """Return the mask bound of a chain's rows.
+
+    None where there is no bound, or where masked elements contribute more than weights of 0.
+    """
+    return _find_bound(group.segments) if len(group.segments) == 3 else None
+
+
+@lru_cache(maxsize=4096)
+def _find_bound(segments: tuple[Segment, ...]) -> MaskBound | None:
+    first, rows, last = segments
+    greatest, *others = rows.reductions
+    scores = greatest.body
+    wide = [o for o in rows.outputs if o.extra]
+    weights = (*(r.body for r in others), *(o.body for o in wide))
+    if not isinstance(scores, Read) or len(wide) != 1 or not all(_is_weight(body, scores) for body in weights):
+        return None
+    (masked,) = (o for o in first.outputs if o.tensor == scores.tensor)
+    at = _read_indices(masked, scores)
+    key = next((axis for axis, index in at.items() if index == as_index(greatest.reduce[0])), None)
+    (weight,) = {r for body in last.expressions for r in reads(body) if r.tensor == wide[0].tensor}
+    weight_at = _read_indices(wide[0], weight)
+    for edge in (_bound_of_guard(guard, key) for guard in _masks(masked.body) if key is not None):
+        rows_axis = _axis(at.get(edge.row)) if edge is not None else None
+        row = _axis(weight_at.get(rows_axis)) if rows_axis is not None else None
+        if edge is not None and row is not None:
+            return evolve(edge, row=row)
+    return None
+
+
+def _read_indices(output: Output, read: Read) -> dict[Var, Index]:
+    """Return, for each axis that numbers a dim of an output, the index at which a later segment reads it."""
+    pairs = zip(map(_axis, output.write), read.indices, strict=True)
+    return {axis: index for axis, index in pairs if axis is not None}
+
+
+def _axis(index: Index | None) -> Var | None:
+    """Return the variable that an index equals, None for other indices."""
+    primary = index.terms[0][0] if index is not None and len(index.terms) == 1 else None
+    return primary if isinstance(primary, Var) and index == as_index(primary) else None
+
+
+def _is_weight(body: Expr, scores: Read) -> bool:
+    """Return whether a body is exactly the exponential of a difference from a score."""
+    return isinstance(body, Call) and body.fn == "exp" and isinstance(b := body.args[0], Call) and b.args[0] == scores
+
+
+def _masks(body: Expr) -> Iterator[Guard]:
+    """Yield conditions on indices without which a score is -inf."""
+    while isinstance(body, Call) and body.fn == "select":
+        condition, body, other = body.args
+        if not isinstance(other, Const) or other.value != -inf:
+            return
+        if isinstance(condition, InRange):
+            yield from condition.guards
+
+
+def _bound_of_guard(guard: Guard, key: Var) -> MaskBound | None:
+    """Return the mask bound that a condition on a row and a key gives."""
+    terms = dict(guard.index.terms)
+    step = terms.pop(key, 0)
+    if not step or len(terms) != 1:
+        return None
+    ((row, factor),) = terms.items()
+    if not isinstance(row, Var):
+        return None
+    if step > 0:
+        return MaskBound(row, -factor, guard.high - 1 - guard.index.const, step)
+    return MaskBound(row, factor, guard.index.const - guard.low, -step)

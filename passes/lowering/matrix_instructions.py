@@ -1,0 +1,331 @@
+"""Matrix-instruction reductions: operands, and the fragment elements of each lane.
+
+An instruction multiplies matrices whose rows, columns and depth may be any of the block's, as long as its operands
+agree. The rows of C lie along one tile dim and its columns along another, as `TileDim` spreads elements over threads:
+lanes of a warp along it, then warps, then a thread's own runs of neighbours. So accumulators are registers like any
+other, and the epilogue does not depend on the instruction. Only A and B are divided otherwise: a lane loads the
+elements of its fragment registers, and `MmaAccumulate` names the variables that number those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from attrs import frozen
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    ELEMENT,
+    LANE,
+    LANES,
+    MATH_MODES,
+    MMA_INSTRUCTIONS,
+    DType,
+    Expr,
+    Index,
+    IndexLike,
+    MatrixFragment,
+    MmaAccumulate,
+    MmaInstruction,
+    Op,
+    Reduction,
+    ReductionSchedule,
+    Share,
+    TileDim,
+    Value,
+    Var,
+    as_index,
+    expr_variables,
+    factors,
+    stored_factor,
+    substitute,
+)
+
+
+def mma_operands(reduction: Reduction, rows: Sequence[Var], columns: Sequence[Var]) -> tuple[Expr, Expr] | None:
+    """Return the factors A and B of a sum of products.
+
+    A varies along the rows and not along the columns, B along the columns and not along the rows; None where there are
+    no two such factors.
+    """
+    parts = tuple(map(stored_factor, factors(reduction.body)))
+    if reduction.combine != "sum" or len(parts) != 2:
+        return None
+    for a, b in (parts, parts[::-1]):
+        of_a, of_b = expr_variables(a), expr_variables(b)
+        if of_a.intersection(rows) and of_b.intersection(columns):
+            return None if of_a.intersection(columns) or of_b.intersection(rows) else (a, b)
+    return None
+
+
+@frozen
+class WarpFrame:
+    """A warp in a block.
+
+    `lane` numbers its threads, `warps` gives its coordinate along each tile dim, `part` numbers the warps of a warp
+    split-K.
+    """
+
+    lane: Var
+    warps: tuple[Var, ...]
+    part: Var
+
+
+def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) -> tuple[Index, ...]:
+    """Return a thread's coordinate along each tile dim.
+
+    Lanes lie over rows and columns as over those of an instruction's C.
+    """
+    inside = {loop.rows: lane // ACCUMULATOR_THREADS[1], loop.columns: lane % ACCUMULATOR_THREADS[1]}
+    return tuple(
+        warp * lanes_along(loop.rows, loop.columns, d) + inside.get(d, Index()) for d, warp in enumerate(warps)
+    )
+
+
+def lanes_along(rows: int, columns: int, dim: int) -> int:
+    """Return the lanes of a warp along a tile dim.
+
+    `rows` and `columns` are the tile dims of the instruction's C.
+    """
+    return ACCUMULATOR_THREADS[0] if dim == rows else ACCUMULATOR_THREADS[1] if dim == columns else 1
+
+
+def runs(atom: MmaInstruction) -> tuple[int, int]:
+    """Return a lane's elements of C along rows and columns."""
+    return atom.m // ACCUMULATOR_THREADS[0], atom.n // ACCUMULATOR_THREADS[1]
+
+
+@frozen
+class _Side:
+    """One side of a matrix instruction: rows with A, or columns with B.
+
+    `dim` is the tile dim, `local` its block-local variable, `warp` the warp's coordinate along it. `outer` and `inner`
+    number the instructions of a thread along it: the inner ones share a vector of the dim, or else a warp may load
+    their fragments together. The choice of rows and columns is free, as long as the operands agree: a vector of a
+    lane's elements of one instruction makes these neighbours, a longer one interleaves several instructions.
+    """
+
+    kind: MmaInstruction
+    operand: str
+    axis: int
+    dim: TileDim
+    local: Var
+    warp: Index
+    outer: Var
+    inner: Var
+
+    @property
+    def run(self) -> int:
+        """Elements that a lane holds of an instruction along the side."""
+        return runs(self.kind)[self.axis]
+
+    @property
+    def mixed(self) -> int:
+        """Instructions whose elements interleave."""
+        return interleaved_instructions(self.dim.vector, self.run)
+
+    @property
+    def atom(self) -> Index:
+        """The number of the instruction within a thread."""
+        return as_index(self.outer) * self.inner.extent + self.inner
+
+    def place(self, position: Index) -> Index:
+        """Return the element of the block at a position of the instruction."""
+        neighbours, vector = ACCUMULATOR_VECTOR[self.axis], self.dim.vector
+        along = ACCUMULATOR_THREADS[self.axis] * neighbours
+        inside, place = (
+            self.warp * ACCUMULATOR_THREADS[self.axis] + position % along // neighbours,
+            position % neighbours,
+        )
+        part = position // along
+        if vector < self.run:
+            group, within = self.atom * (self.run // neighbours) + part, place
+        else:
+            group = as_index(self.outer if self.mixed > 1 else self.atom)
+            within = (part * neighbours + place) * self.mixed + (self.inner if self.mixed > 1 else 0)
+        return group * (self.dim.threads * vector) + inside * vector + within
+
+    @property
+    def first(self) -> Index:
+        """First register of a thread's part of C of an instruction."""
+        if self.mixed == 1:
+            return self.atom * self.run
+        return as_index(self.outer) * (self.run * self.mixed) + self.inner
+
+
+def interleaved_instructions(vector: int, run: int) -> int:
+    """Return how many instructions share a lane's `vector` neighbours.
+
+    A lane holds `run` elements of each.
+    """
+    return max(1, vector // run)
+
+
+@frozen
+class MmaLoop:
+    """Matrix-instruction work of one K block, or of one step of it.
+
+    It has the shares of the three operands, a thread's variables in loop order, and the variables that number the
+    registers of A and of B, and the elements in a register of A and of B. `shapes` are the registers of a thread for
+    all its fragments of A, and of B.
+    """
+
+    shares: tuple[Share, ...]
+    unrolled: tuple[Var, ...]
+    axes: tuple[Var, ...]
+    shapes: tuple[tuple[int, int], ...]
+    mixed: tuple[int, ...]
+
+
+def mma_loop(
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    tiles: Sequence[Var],
+    depth: Var,
+    frame: WarpFrame,
+    prefix: str,
+    at: int | None = None,
+) -> MmaLoop:
+    """Return the shares of a K block, or of its step `at`.
+
+    `tiles` are the block-local variables of the tile dims, `depth` that of the reduced dim.
+    """
+    atom, parts = MMA_INSTRUCTIONS[loop.atom], frame.part.extent
+    step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
+    place = (as_index(step) if at is None else Index(at)) * parts + frame.part
+    shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
+    unrolled, registers, elements = [step] if at is None else [], [], []
+    sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
+    for side, fragment in zip(sides, (atom.a, atom.b), strict=True):
+        register = Var(f"{prefix}{side.operand}r", fragment.registers)
+        element = Var(f"{prefix}{side.operand}e", fragment.packed)
+        along, deep = _places(fragment, side.axis, frame.lane, as_index(register) * fragment.packed + element)
+        shares += [
+            Share(side.local, side.place(along), side.atom, (), side.operand),
+            Share(depth, place * atom.k + deep, as_index(register), (), side.operand),
+            Share(side.local, Index(), side.first, (), "c"),
+        ]
+        registers.append(register)
+        elements.append(element)
+        unrolled += [side.outer, side.inner, register, element]
+    shapes = tuple((s.outer.extent * s.inner.extent, r.extent) for s, r in zip(sides, registers, strict=True))
+    return MmaLoop(tuple(shares), tuple(unrolled), (*registers, *elements), shapes, tuple(side.mixed for side in sides))
+
+
+#: Register sets that the fragments of an operand alternate between, with fragments of the next step loaded ahead.
+FRAGMENT_SETS = 2
+#: Most fragment registers that a warp loads together (`ldmatrix` brings four matrices).
+_MAX_LOADED_REGISTERS = 4
+
+
+def _side(
+    operand: str,
+    axis: int,
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    tiles: Sequence[Var],
+    frame: WarpFrame,
+    prefix: str,
+) -> _Side:
+    d, atom = (loop.rows, loop.columns)[axis], MMA_INSTRUCTIONS[loop.atom]
+    run = runs(atom)[axis]
+    atoms, mixed = dims[d].thread // run, interleaved_instructions(dims[d].vector, run)
+    together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // (atom.a, atom.b)[axis].registers))
+    outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
+    return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
+
+
+def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
+    """Return the place of a lane's element along its side, and along the depth."""
+    at: dict[Var, IndexLike] = {LANE: lane, ELEMENT: element}
+    row, column = substitute(fragment.row, at), substitute(fragment.column, at)
+    return (column, row) if axis else (row, column)
+
+
+def products(
+    reduction: Reduction,
+    loop: ReductionSchedule,
+    name: str,
+    at: tuple[Index, ...],
+    operands: tuple[Value, Value],
+    over: Var,
+    shared: MmaLoop,
+    lane: Var,
+) -> list[MmaAccumulate]:
+    """Return the multiplications of one K block, into registers `name`.
+
+    They follow the order of the reduction's math mode, which splits an operand into several parts, or into one.
+    """
+    mode, atom = MATH_MODES.get(reduction.math), MMA_INSTRUCTIONS[loop.atom]
+    pairs = [operands]
+    if mode is not None and len(mode.parts) > 1:
+        split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
+        pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
+    return [
+        MmaAccumulate(
+            name,
+            at,
+            atom.name,
+            a,
+            b,
+            (over,),
+            atom.accumulator,
+            loop.rows,
+            loop.columns,
+            shared.axes,
+            lane,
+            shared.mixed,
+        )
+        for a, b in pairs
+    ]
+
+
+def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> list[str]:
+    """Return why threads cannot hold the fragments; empty if they can.
+
+    `lanes` warps divide the depth.
+    """
+    atom, found = MMA_INSTRUCTIONS[loop.atom], []
+    if loop.rows == loop.columns or not {loop.rows, loop.columns} <= set(range(len(dims))):
+        return [f"atom {atom.name}: rows and columns must lie along two of the {len(dims)} tile dims"]
+    for d, dim in enumerate(dims):
+        axis = {loop.rows: 0, loop.columns: 1}.get(d)
+        if axis is None:
+            if dim.block != 1:
+                found.append(f"atom {atom.name}: a tile dim without rows or columns has blocks of 1, not {dim.block}")
+            continue
+        run = runs(atom)[axis]
+        whole = dim.vector < run or dim.vector % run == 0
+        if (
+            dim.threads % ACCUMULATOR_THREADS[axis]
+            or dim.vector % ACCUMULATOR_VECTOR[axis]
+            or not whole
+            or dim.thread % (run * interleaved_instructions(dim.vector, run))
+        ):
+            side = ("rows", "columns")[axis]
+            found.append(
+                f"atom {atom.name}: its {side} need a multiple of {ACCUMULATOR_THREADS[axis]} threads that hold a multiple of "
+                f"{run} elements each, in vectors of a multiple of {ACCUMULATOR_VECTOR[axis]} that take whole atoms"
+            )
+    if prod(d.threads for d in dims) % LANES:
+        found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
+    if len(loop.dims) != 1 or loop.dims[0].chunk % (atom.k * lanes):
+        found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k * lanes}")
+    elif loop.ahead and (
+        loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not has_alternating_sets(loop, lanes)
+    ):
+        found.append(
+            f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "
+            "operand, where a chunk has an even number of steps"
+        )
+    return found
+
+
+def has_alternating_sets(loop: ReductionSchedule, lanes: int) -> bool:
+    """Return whether steps use all fragment register sets equally often.
+
+    `lanes` warps divide the depth of a K block.
+    """
+    return loop.dims[0].chunk // (MMA_INSTRUCTIONS[loop.atom].k * lanes) % FRAGMENT_SETS == 0

@@ -1,0 +1,306 @@
+"""Cost model: estimated kernel time, which orders candidate schedules for measurement.
+
+The model discards nothing. With lockstep warps it is a soft maximum of the time of each resource, plus exposed latency.
+`passes.model.cost_coefficients` holds the calibration, fitted to measured kernels:
+
+* issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
+  shared memory; both
+  slower where warps and independent results are too few to hide latency.
+* moving: distinct bytes through DRAM, again for each wave of blocks or later statement that does not find them in L2;
+  bytes through L2.
+* direct loads: a thread has few of them in flight, fewer where guards and divisions come before them or lanes touch
+  many lines.
+* exposed: in each round of a loop, latency of memory beyond the work of prefetched buffers, or other warps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...ir import Target
+from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
+from .feature_schema import Features
+from .footprint import Count, ceil_div
+from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
+
+#: Weight of the estimate among candidates at their lower bound.
+ORDER_WEIGHT = 0.001
+#: Operations of an unrolled body that the instruction caches hold.
+CACHED_BODY_OPERATIONS = 2048.0
+#: Power in which times add up with matrix instructions: they, loads and copies are each waited for by other warps only.
+#: 57 schedules of 4096^3 in four formats, measured without prefetched fragments, are then estimated at 0.89 to 1.17 of
+#: their time, those whose fetches transpose tiles at 0.73 to 0.85.
+MMA_OVERLAP_POWER = 3.0
+#: Weights of unmoved bytes of touched sectors, and of bytes that copies past L1 fetch again, relative to others through
+#: L2: by the order of 865 schedules of 34 kernels of networks in f16, measured on an H200.
+UNMOVED_WEIGHT, REFETCHED_WEIGHT = 5.0, 2.0
+#: Sectors that the L2 cache combines values in per clock, for each SM: of 33 million values at random places of 8,192
+#: rows of 512, on an H200.
+SECTORS_PER_CLOCK = 0.35
+#: Tensor cores of an SM: each serves the warps of a quarter of it.
+TENSOR_CORES = 4.0
+#: Warps of an SM that hide the latency of register staging's dependent instructions: four clocks, on each of four
+#: schedulers.
+MIN_STAGING_WARPS = 16.0
+#: Share of a K block that is multiplied before copies begin on average, where they are spread among its steps: of
+#: 4096^3, with two buffers of twice the depth instead of four, bf16 and TF32 took 1.17 times as long.
+INTERLEAVED_SHARE = 0.5
+#: Stands for zero rounds in a divisor.
+MIN_ROUNDS = 1e-9
+#: Elements of a thread in flight with register staging: a loop is unrolled so often.
+MAX_STAGED_IN_FLIGHT = 32.0
+#: Clocks of a block per doubling of the warps of a warp split-K, and the least saving of copies past L1 where one wave
+#: of blocks is the whole grid: of 209 schedules of 14 small products in f16, measured on an H200, the first of the
+#: order takes 1.10 times the best so, 1.14 without. Of 27 pairs of them 23 were faster with copies left in L1.
+SPLIT_DOUBLING_CLOCKS, PAST_L1_PENALTY = 90.0, 0.002
+#: Least saving of each doubling of the stages beyond four: L1 has less room, and the next launch none.
+EXTRA_STAGE_PENALTY = 0.01
+#: Clocks that a multiply-add waits for its factors where one of them comes from a vector along the depth: all such
+#: elements of a step lie in one of the two banks of registers, and half of the sums and of the other factors, too. Of
+#: 256 multiply-adds a compiler leaves 64 with three operands in one bank there, 4 elsewhere; products in strict f32
+#: reach 40 to 43 TFLOP/s so, 45 to 47 where the fetch transposes the tile, 48 to 50 where nothing is transposed.
+REGISTER_BANK_CLOCKS = 0.17
+#: Instructions of a warp in each round of a staged loop, per prefetched buffer, and clocks per cycle in which fetches
+#: write to shared memory: where an SM holds one block of many, its warps fetch together, and no other block multiplies
+#: meanwhile. Of 268 schedules of 18 products in f32, measured on an H100, the first of the order takes 1.033 times the
+#: best so, 1.065 without: 512 threads were slower than two blocks of 256, four stages by 1 to 2 %, K blocks of 8 by 5
+#: %.
+STAGE_INSTRUCTIONS, ALONE_WRITE_CLOCKS = 5.0, 1.5
+#: Memory latencies of a round of a loop without staging, beyond its work, and the share of that work that counts: all
+#: warps of an SM begin such a round together, and none prefetches.
+UNSTAGED_ROUND_LATENCIES, UNSTAGED_WORK_SHARE = 1.0, 1.0
+#: Latencies of each segment that loads from memory after its reductions.
+EPILOGUE_LATENCIES = 1.5
+#: Clocks that a shuffled word occupies the path to shared memory.
+SHUFFLE_CLOCKS = 2.0
+#: Instructions of a copy that finds its place in a tile by divisions, and compares it with the ends: 26 of each copy,
+#: in machine code, where 5 are left without. With these five, the waits after reductions, and idle warps of a segment,
+#: 1,650 schedules of 31 kernels of MobileNetV2 at batch 1, measured on an H100, are ordered with errors of 0.14 instead
+#: of 0.17 about the level of their operation, and these levels differ by 0.10 instead of 0.14; in 16 recorded spaces
+#: errors are 0.193 instead of 0.202.
+DIVIDING_COPY_INSTRUCTIONS = 20.0
+#: Share of the needed registers that a compiler takes without staging: it loads late.
+UNSTAGED_REGISTER_SHARE = 0.9
+
+
+def estimate_time(
+    features: Features,
+    found: Bound,
+    target: Target,
+    conflicts: Count = 1.0,
+    costs: CostCoefficients = FITTED_COEFFICIENTS,
+) -> Count:
+    """Return the estimated time, never much below the bound.
+
+    `conflicts` is the bank conflict factor.
+    """
+    if not target.lockstep:
+        return _sequential_time(features, found, target)
+    fitting = _occupancy(features, target)
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
+    resident = np.minimum(fitting, fullest)
+    waves = np.maximum(1.0, blocks / resident)
+    busy = _soft_maximum(
+        (
+            *_compute_seconds(features, blocks, resident, target, conflicts, costs),
+            *_transfer_seconds(features, blocks, fitting, target, costs),
+            waves * _direct_latencies(features, costs) * target.dram_latency,
+            features.grid * features.combined / (SECTORS_PER_CLOCK * target.NUM_SM * target.clock),
+        ),
+        np.where(np.greater(features.tensor, 0), MMA_OVERLAP_POWER, 1.0 + costs.overlap),
+    )
+    exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
+    barriers = (
+        waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
+    )
+    joined = waves * features.joined * SPLIT_DOUBLING_CLOCKS / target.clock
+    total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
+    tables = (
+        features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
+    )
+    time = target.launch_time + (total + tables) * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
+    # Small kernels are estimated below their bound, and would not differ.
+    return np.maximum(time, found.time) + ORDER_WEIGHT * time
+
+
+def _occupancy(features: Features, target: Target) -> Count:
+    """Return the expected resident blocks of an SM."""
+    late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
+    registers = np.where(np.equal(features.copies, 0), late, features.registers)
+    return np.maximum(1, resident_blocks(features, registers, target))
+
+
+def _soft_maximum(times: tuple[Count, ...], sharpness: Count) -> Count:
+    """Return a soft maximum of times: resources slow each other down."""
+    top = times[0]
+    for time in times[1:]:
+        top = np.maximum(top, time)
+    total: Count = 0.0
+    for time in times:
+        total = total + (time / top) ** sharpness
+    return top * total ** (1.0 / sharpness)
+
+
+def _exposed_seconds(
+    features: Features, busy: Count, waves: Count, resident: Count, target: Target, costs: CostCoefficients
+) -> Count:
+    """Return the seconds of exposed memory latency: in rounds of loops, beyond their work, and as blocks begin."""
+    warps = ceil_div(features.threads, target.warp_size)
+    staged = np.greater(features.copies, 0)
+    others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
+    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.carried, 0)
+    spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
+    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, INTERLEAVED_SHARE, 0.0), 0.0) + 1.0 - 1.0 / others
+    latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
+    # Synchronous copies come in several batches, with a wait for each.
+    turns = np.ceil(features.carried / (features.threads * np.maximum(1.0, features.rounds) * MAX_STAGED_IN_FLIGHT))
+    latency = latency * np.maximum(1.0, turns)
+    looped = np.minimum(features.looped, np.maximum(1.0, features.rounds))
+    staged_rounds = waves * np.maximum(MIN_ROUNDS, features.rounds - looped)
+    part = staged_rounds / (waves * np.maximum(1.0, features.rounds))
+    waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
+    waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
+    waiting = np.maximum(waiting, _lone_block_clocks(features, waves, resident, target) / target.clock)
+    asked = EPILOGUE_LATENCIES * waves * features.asked * target.dram_latency
+    return waiting + asked + costs.first * waves * target.dram_latency / resident
+
+
+def _unstaged_seconds(work: Count, rounds: Count, target: Target) -> Count:
+    """Return the seconds that rounds of loops without staging wait for memory beyond their work."""
+    latency = UNSTAGED_ROUND_LATENCIES * target.dram_latency
+    return rounds * latency**2 / (latency + UNSTAGED_WORK_SHARE * np.maximum(0.0, work) / rounds)
+
+
+def _lone_block_clocks(features: Features, waves: Count, resident: Count, target: Target) -> Count:
+    """Return the clocks in which blocks that are alone on an SM, one after another, write fetched data to shared
+    memory; with matrix instructions, copies are spread among steps.
+    """
+    alone = np.equal(resident, 1) & np.greater(waves, 1) & np.greater(features.rounds, 1) & np.equal(features.tensor, 0)
+    written = features.fetched / target.shared_bandwidth + features.scatter
+    return np.where(alone & np.greater(features.copies, 0), ALONE_WRITE_CLOCKS * waves * written, 0.0)
+
+
+def _compute_seconds(
+    features: Features, blocks: Count, resident: Count, target: Target, conflicts: Count, costs: CostCoefficients
+) -> tuple[Count, Count, Count]:
+    """Return the seconds that the fullest SM issues, and that its path to shared memory and its tensor cores are
+    busy.
+    """
+    lanes = float(target.warp_size)
+    warps = ceil_div(features.threads, target.warp_size)
+    idle = lanes * warps / features.threads
+    accesses = (
+        costs.load * features.global_loads + costs.shared_load * features.shared_loads + costs.store * features.stores
+    )
+    divisions = (
+        features.divided * (costs.division + costs.table * features.table)
+        + DIVIDING_COPY_INSTRUCTIONS * features.uneven
+    )
+    fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
+    alone = np.maximum(1.0, MIN_STAGING_WARPS / (resident * warps))
+    fetches = fetches * np.where(np.greater(features.carried, 0), alone, 1.0)
+    # The pipelines of matrix instructions are not fitted: they multiply with far fewer instructions.
+    ringed = np.greater(features.copies, 0) & np.equal(features.tensor, 0)
+    ring = np.where(ringed, STAGE_INSTRUCTIONS * np.maximum(1.0, features.stages - 1.0), 0.0)
+    overhead = warps * (costs.beginning + (costs.loop + ring) * features.rounds + features.barriers)
+    slots = features.issue + _extra_issue_slots(target) * features.flops / 2 + REGISTER_BANK_CLOCKS * features.alike
+    issue = (slots + accesses) / lanes * idle + fetches + overhead
+    returned = costs.returned * features.thread_loads * features.threads / lanes
+    shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
+    shared = (
+        shared + costs.written * features.copies / lanes + costs.turned * features.scatter + costs.line * features.lines
+    )
+    shared = shared + SHUFFLE_CLOCKS * features.shuffles
+    working = np.minimum(warps, features.working)
+    parallel = resident * working * np.minimum(features.instances, 64) ** costs.independent / costs.warps
+    busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
+    # Warps of one block load their fragments together and multiply together; other blocks multiply meanwhile.
+    used = TENSOR_CORES / np.minimum(TENSOR_CORES, resident * warps)
+    tensor = features.tensor * used + features.waited / np.sqrt(resident)
+    issue = issue * np.maximum(1.0, target.issue_per_clock / (resident * working))
+    return busy * issue / target.issue_per_clock, busy * shared, busy * tensor
+
+
+def _extra_issue_slots(target: Target) -> float:
+    """Return the additional issue slots of a multiply-add of f32: an SM with fewer lanes than it issues for takes
+    several clocks of its schedulers for one.
+    """
+    lanes = target.PERF_peak / (2.0 * target.NUM_SM * target.clock)
+    return max(0.0, round(target.issue_per_clock * target.warp_size / lanes) - 1.0)
+
+
+def _direct_latencies(features: Features, costs: CostCoefficients) -> Count:
+    """Return the sequential latencies of a thread's direct loads."""
+    loads = np.maximum(features.direct * features.threads, 1e-9)
+    guarded = (1.0 + features.decoding / loads) ** costs.guarded
+    line_factor = np.clip(features.lines * 32.0 / (loads + features.stores), 1.0, 32.0) ** costs.line_spread
+    return costs.direct * (features.direct + costs.divided * features.divided_direct) * guarded * line_factor
+
+
+def _transfer_seconds(
+    features: Features, blocks: Count, fitting: Count, target: Target, costs: CostCoefficients
+) -> tuple[Count, Count]:
+    """Return the seconds of data transfer: from DRAM, and through the L2 cache for the fullest SM."""
+    together = np.minimum(features.grid, target.NUM_SM * fitting)
+    large = np.greater(features.unique_bytes, target.l2_bytes / 2)
+    dram = np.maximum(features.unique_bytes, np.where(large, _wave_bytes(features, together), 0.0))
+    lost = np.clip(2.0 * together * features.bytes / target.l2_bytes - 1.0, 0.0, 1.0)  # share that L2 no longer holds
+    dram = dram + costs.again * lost * features.grid * features.again
+    asked = np.maximum(features.bytes, features.fetched)
+    through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
+    through = through + UNMOVED_WEIGHT * features.partial + REFETCHED_WEIGHT * (1.0 - costs.asked) * features.missed
+    return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
+
+
+def _wave_bytes(features: Features, together: Count) -> Count:
+    """Return the DRAM bytes where concurrent blocks share their reads, and later ones find nothing in L2."""
+    side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
+    tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
+    wide = np.minimum(side, np.ceil(together / tall))
+    tall = np.maximum(tall, np.ceil(together / wide))
+    own = np.maximum(0.0, features.bytes - features.rows - features.columns)
+    wave = tall * features.rows + wide * features.columns + together * own
+    return features.grid / together * (wave + together * features.stored)
+
+
+def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
+    """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on impossible launch bounds, and
+    on more stages than most loops need.
+    """
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / CACHED_BODY_OPERATIONS)))
+    roomy = np.greater(features.registers, 128)
+    asked = np.where(
+        np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
+    )
+    deep = EXTRA_STAGE_PENALTY * np.log2(np.maximum(1.0, features.stages / 4.0))
+    return long + asked + deep + 0.0005 * np.log2(features.raster)
+
+
+def _past_l1_penalty(features: Features, target: Target) -> Count:
+    """Return a soft penalty on copies past L1 with matrix instructions and at most one block per SM."""
+    past = np.greater(features.streamed, 0) & np.less_equal(features.grid, target.NUM_SM)
+    return np.where(np.greater(features.tensor, 0) & past, PAST_L1_PENALTY, 0.0)
+
+
+def _sequential_time(features: Features, found: Bound, target: Target) -> Count:
+    """Return the estimated time where a core runs a block's threads one after another: small blocks, few registers and
+    barriers, no latency to hide.
+    """
+    warps = ceil_div(features.threads, target.warp_size)
+    idle = target.warp_size * warps / features.threads
+    busy = np.minimum(1.0, features.grid / target.NUM_SM)
+    terms = found.terms
+    busiest = np.maximum(terms["math"], np.maximum(terms["issue"], terms["shared"]))
+    compute = (0.9 * busiest + 0.05 * (terms["math"] + terms["issue"] + terms["shared"])) * idle
+    traffic = features.grid * (0.5 * features.bytes + 0.5 * features.fetched + features.stored) / target.l2_bandwidth
+    memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, 0.05)
+    waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
+    exposed = np.where(np.greater(features.stages, 1), 0.35, 1.0)
+    rounds = waves * features.rounds * target.dram_latency * CACHED_LATENCY * exposed
+    # A barrier ends a loop over the work-items and spills values that live across it.
+    barriers = waves * features.barriers * (target.barrier_clocks + features.threads * 16.0) / target.clock
+    long = 1.0 + 0.1 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
+    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.threads / 64.0)))
+    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.registers / 96.0)))
+    return target.launch_time + (compute + memory + terms["latency"] + rounds + barriers) * long

@@ -1,0 +1,157 @@
+"""Lower bound on the time of a candidate schedule.
+
+The bound is `launch + max(first + max(throughput terms), latency)`. Every term is the least time one resource needs, at
+the highest rate the target can reach; `first` is the latency of the first load from global memory, before which there
+is nothing to compute with, nor anything that a memory could deliver:
+
+* math: floating-point operations of the blocks on the fullest SM (`ceil(grid / SMs)` of them, by the pigeonhole
+  principle), at peak.
+* tensor: clocks in which the tensor cores of that SM execute the blocks' matrix instructions.
+* issue: warp instructions of those blocks, at the number an SM issues per clock.
+  Each scheduler of an SM issues one instruction of one of its warps a clock, to lanes of its own. So math and issue
+  take longer where fewer warps are resident than there are schedulers.
+* shared: cycles in which those blocks occupy the path to shared memory and L1, each moving at most `shared_bandwidth`
+  bytes.
+* l2: sectors that blocks must get past the L1 cache and the bytes they store, at the bandwidth of the L2 cache.
+* dram: distinct bytes read and written, at DRAM bandwidth, less those that may be in the L2 cache when the kernel
+  starts.
+* latency: waves of resident blocks, each as long as its chain of dependent memory rounds, barriers and multiply-adds.
+
+A GPU starts with cold caches, as kernels are timed: other data in them must be written back before new data enters, so
+that in the long run every distinct byte passes through DRAM.
+
+The bound is never an estimate: where registers limit occupancy, it takes those that a thread certainly holds.
+`passes.model.cost_model` is an estimate, and orders candidate schedules for measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import Target
+from .feature_schema import Features
+from .footprint import Count, ceil_div
+
+#: Clocks between dependent multiply-adds, on every machine described so far.
+CHAIN_CLOCKS = 4.0
+#: Least share of DRAM latency that a cache hit takes.
+CACHED_LATENCY = 0.3
+#: Names of the resources, in the order of the table that `bound_terms` returns.
+RESOURCES = ("math", "tensor", "issue", "shared", "l2", "dram", "latency")
+
+
+@frozen
+class Bound:
+    """Lower bound of candidate schedules.
+
+    `time` is in seconds with the launch, `terms` are the times per resource, `first` is the time before all throughput
+    terms, `occupancy` the expected resident blocks of an SM.
+    """
+
+    time: Count
+    terms: dict[str, Count]
+    first: Count
+    occupancy: Count
+
+
+def occupancy(features: Features, target: Target) -> Count:
+    """Return how many blocks are resident on an SM.
+
+    Blocks, warps, registers (in groups of 8) and shared memory limit it.
+    """
+    return resident_blocks(features, features.registers, target)
+
+
+def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
+    """Return the resident blocks of an SM for a register count.
+
+    It is 0 where not one fits.
+    """
+    warps = ceil_div(features.threads, target.warp_size)
+    registers = np.ceil(registers / 8) * 8 * target.warp_size * warps
+    resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
+    resident = np.minimum(resident, target.registers_per_sm // registers)
+    return np.minimum(resident, target.shared_per_sm // np.maximum(1, features.shared + target.shared_reserved))
+
+
+def lower_bound(features: Features, target: Target) -> Bound:
+    """Return the lower bound of every candidate schedule.
+
+    Where caches may be warm, they hold the data when a kernel starts.
+    """
+    most = np.maximum(1, resident_blocks(features, np.maximum(8.0, features.held), target))
+    fullest = np.ceil(features.grid / target.NUM_SM)
+    dram = np.maximum(0.0, features.unique_bytes - target.l2_bytes) if target.warm_caches else features.unique_bytes
+    lanes = float(target.warp_size)
+    barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
+    warps = ceil_div(features.threads, target.warp_size)
+    issued = _warp_instructions(features, lanes) + features.barriers * warps
+    load = target.dram_latency * (CACHED_LATENCY if target.warm_caches else 1.0)
+    waves = np.ceil(features.grid / (target.NUM_SM * most))
+    chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
+    fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
+    through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
+    idle = idle_schedulers(features, np.minimum(most, fullest), target)
+    terms: dict[str, Count] = {
+        "math": idle * fullest * features.flops * (target.NUM_SM / target.PERF_peak),
+        "tensor": fullest * features.tensor / target.clock,
+        "issue": idle * fullest * issued / (target.issue_per_clock * target.clock),
+        "shared": fullest * features.least_wavefronts / target.clock,
+        "l2": through / target.l2_bandwidth,
+        "dram": dram / target.BW_global,
+        "latency": waves * (load + chain / target.clock),
+    }
+    first = 0.0 if target.warm_caches else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
+    return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
+
+
+def idle_schedulers(features: Features, resident: Count, target: Target) -> Count:
+    """Return the slowdown of an SM whose schedulers lack warps.
+
+    Each scheduler issues one instruction of one warp a clock, to lanes of its own. Without lockstep warps there are no
+    schedulers.
+    """
+    if not target.lockstep:
+        return 1.0
+    warps = ceil_div(features.threads, target.warp_size)
+    return np.maximum(1.0, target.issue_per_clock / (resident * warps))
+
+
+def _warp_instructions(features: Features, lanes: float) -> Count:
+    return (features.issue + features.certain) / lanes
+
+
+def limiting(found: Bound) -> str:
+    """Return the resource that decides the bound."""
+    return max(
+        found.terms, key=lambda name: float(found.terms[name]) + (0.0 if name == "latency" else float(found.first))
+    )
+
+
+def longest(terms: Mapping[str, Count], first: Count) -> Count:
+    """Return the least time that the terms allow.
+
+    Latency contains the first load; throughput begins after it.
+    """
+    top = terms["latency"]
+    for name, value in terms.items():
+        if name != "latency":
+            top = np.maximum(top, first + value)
+    return top
+
+
+def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
+    """Return the bound, from its terms, with a warm L2 cache.
+
+    `nbytes` of the data were just written, and may be in the cache.
+    """
+    resources = {name: terms.get(name, 0.0) for name in RESOURCES}
+    if not nbytes:
+        return target.launch_time + float(longest(resources, terms["first"]))
+    # The first load, and with it the shortest chain of loads, may now hit the cache.
+    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+    resources["latency"] = terms["latency"] - (1.0 - CACHED_LATENCY) * target.dram_latency
+    return target.launch_time + float(longest(resources, CACHED_LATENCY * terms["first"]))

@@ -1,0 +1,104 @@
+"""Savings of mask-block skipping, for all candidate schedules of a template.
+
+Blocks process only the parts within the mask bound, and check one factor of their sums in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import frozen
+
+from ...ir import FusedGroup, Read, Target, expr_variables, factors
+from ..lowering import MaskBound, mask_bound
+from .footprint import Count, ceil_div, product
+from .geometry import Geometry
+
+#: Sums that do not grow with the parts of a row.
+CONSTANT_SUMS = frozenset({"stored", "stores", "body"})
+#: Sums that a block's threads wait for one after another.
+SEQUENTIAL_SUMS = frozenset({"chain", "barriers"})
+#: Traffic of memories that all blocks share.
+SHARED_MEMORY_SUMS = frozenset({"bytes", "streamed", "missed", "again", "columns", "rows", "transactions", "fetched"})
+
+
+@frozen
+class MaskSavings:
+    """Share of all parts that blocks process.
+
+    `average` is the mean, `fullest` that of the fullest SM, `waited` that of the longest sequence of its blocks;
+    `looked` are instructions of a thread for skipped parts; `seen` is the share of keys that any block processes.
+    """
+
+    average: Count
+    fullest: Count
+    waited: Count
+    looked: Count
+    seen: float
+
+    def share(self, name: str) -> Count:
+        """Return the remaining share of a sum."""
+        if name in CONSTANT_SUMS:
+            return 1.0
+        return self.waited if name in SEQUENTIAL_SUMS else self.average if name in SHARED_MEMORY_SUMS else self.fullest
+
+
+def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, target: Target) -> MaskSavings | None:
+    """Return the savings of a mask, None where there are none.
+
+    The bound takes blocks for equal: the fullest SM counts its even share of all parts, and at least those of the
+    longest block.
+    """
+    edge = mask_bound(group)
+    if edge is None or not geometry[1].structure.streams:
+        return None
+    _, rows, last = geometry
+    place = next((d for d, dim in enumerate(last.structure.dims) if dim == (edge.row,)), None)
+    if place is None:
+        return None
+    parts, length = rows.trips[0], rows.chunk[0]
+    (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
+    longest = float(_ends(edge, edge.row.extent - 1 if edge.slope > 0 else 0))
+    several, most = np.greater(parts, 1), np.minimum(parts, np.ceil(longest / length)) / parts
+    average = np.where(several, _mean_parts(edge, last.block[place], length, parts) / parts, 1.0)
+    share = grid / target.NUM_SM
+    resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // last.warps(target.warp_size))
+    waves = share / np.maximum(1, resident)
+    return MaskSavings(
+        average,
+        np.where(several, np.maximum(average * np.maximum(1.0, share), most) / np.ceil(share), 1.0),
+        np.where(several, average * np.maximum(0.5, waves / (waves + 1.0)), 1.0),
+        (1.0 - average) * np.maximum(1.0, share) / np.ceil(share) * parts * length * _columns(group, last),
+        min(1.0, longest / keys),
+    )
+
+
+def _ends(edge: MaskBound, rows: Count) -> Count:
+    """Return the mask bounds of some rows."""
+    return np.maximum(0, (edge.slope * rows + edge.const) // edge.step + 1)
+
+
+def _mean_parts(edge: MaskBound, block: Count, length: Count, parts: Count) -> Count:
+    """Return the parts that a block processes, on average over the blocks of a row's axis."""
+    sizes = np.broadcast_arrays(block, length, parts)
+    kinds, which = np.unique(np.stack([np.ravel(s) for s in sizes]), axis=1, return_inverse=True)
+    found = []
+    for rows, size, most in kinds.T:
+        begins = np.arange(0, edge.row.extent, rows)
+        ends = _ends(edge, begins + (rows - 1) if edge.slope > 0 else begins)
+        found.append(np.minimum(most, ceil_div(ends, size)).mean())
+    return np.reshape(np.array(found)[np.ravel(which)], sizes[0].shape)
+
+
+def _columns(group: FusedGroup, last: Geometry) -> Count:
+    """Return the elements of the other factors that a thread checks per key, on average: threads with the same columns
+    divide the keys.
+    """
+    total: Count = 0.0
+    for reduction in group.segments[-1].reductions:
+        others = [p for p in factors(reduction.body) if not (isinstance(p, Read) and p.tensor in group.shared)]
+        used = frozenset[object]().union(*map(expr_variables, others))
+        sizes = zip(last.structure.dims, last.thread, last.counts, strict=True)
+        total = total + product(size if used.intersection(dim) else 1.0 / count for dim, size, count in sizes)
+    return total

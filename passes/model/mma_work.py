@@ -1,0 +1,89 @@
+"""Matrix-instruction work of a warp in one K block, as arrays."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    FUNCTIONS,
+    LANES,
+    MATH_MODES,
+    MMA_INSTRUCTIONS,
+    Expr,
+    MatrixFragment,
+    MmaInstruction,
+    Segment,
+)
+from ..lowering import mma_operands
+from .footprint import Count
+from .geometry import Geometry
+
+
+@frozen
+class MmaSide:
+    """A warp's part of an operand.
+
+    It consists of the expression, the instructions along its side, and a lane's part of one fragment.
+    """
+
+    expr: Expr
+    atoms: Count
+    fragment: MatrixFragment
+
+    @property
+    def elements(self) -> int:
+        """Elements that a lane holds."""
+        return self.fragment.size
+
+
+@frozen
+class MmaWork:
+    """A warp's part of a K block.
+
+    It counts steps along the depth, fragments of A and of B, products of parts, parts of an operand, and the
+    instructions that split one element.
+    """
+
+    atom: MmaInstruction
+    steps: Count
+    sides: tuple[MmaSide, MmaSide]
+    products: int
+    parts: int
+    splitting: int
+
+    @property
+    def multiplications(self) -> Count:
+        """Matrix instructions of a warp in a K block."""
+        return self.sides[0].atoms * self.sides[1].atoms * self.steps * self.products
+
+
+def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
+    """Return the work of a segment's only reduction.
+
+    Its template names a matrix instruction.
+    """
+    structure, (reduction,) = geometry.structure, segment.reductions
+    atom, mode = MMA_INSTRUCTIONS[structure.atom], MATH_MODES.get(reduction.math)
+    found = mma_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
+    assert found is not None, "structures are made for reductions that atoms compute"
+    sides = tuple(
+        MmaSide(expr, geometry.thread[d] // (size // along), fragment)
+        for expr, d, size, along, fragment in (
+            (found[0], structure.rows, atom.m, ACCUMULATOR_THREADS[0], atom.a),
+            (found[1], structure.columns, atom.n, ACCUMULATOR_THREADS[1], atom.b),
+        )
+    )
+    return MmaWork(
+        atom,
+        geometry.chunk[0] // (atom.k * geometry.lanes),
+        (sides[0], sides[1]),
+        len(mode.products) if mode is not None else 1,
+        len(mode.parts) if mode is not None else 1,
+        sum(FUNCTIONS[fn].issue for fn in mode.parts) if mode is not None else 0,
+    )
+
+
+def warps_of(geometry: Geometry) -> Count:
+    """Return the warps of a block."""
+    return geometry.threads // LANES

@@ -1,0 +1,105 @@
+"""Roofline quantities: work and traffic of expressions under any schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import gcd
+
+from attrs import frozen
+
+from ...ir import FUNCTIONS, Call, Expr, FusedGroup, Read, expr_variables, reads
+from .footprint import Cover, elements, product
+
+
+@frozen
+class NodeCost:
+    """Cost of one expression node: operations and issue slots."""
+
+    flops: int
+    issue: int
+
+
+def node_cost(expr: Expr) -> NodeCost:
+    """Return the cost of one node without its operands."""
+    if isinstance(expr, Call):
+        function = FUNCTIONS[expr.fn]
+        return NodeCost(function.flops, function.issue)
+    return NodeCost(0, 0)
+
+
+def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:
+    """Yield the distinct nodes of an expression, none in `stop`."""
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in stop:
+            continue
+        seen.add(node)
+        yield node
+        stack.extend(node.children)
+
+
+def memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:
+    """Return the reads that are not values of earlier reductions."""
+    return [r for r in reads(body) if r.tensor not in own]
+
+
+def group_work(group: FusedGroup) -> tuple[float, float]:
+    """Return a group's useful operations and distinct bytes.
+
+    No schedule can avoid them: floating-point operations, and bytes of distinct elements read and written.
+    """
+    flops = 0.0
+    touched: dict[str, float] = {}
+    for segment in group.segments:
+        own = [r.name for r in segment.reductions]
+        for reduction in segment.reductions:
+            cover = Cover.of(
+                [(a,) for a in segment.axes + reduction.reduce], [a.extent for a in segment.axes + reduction.reduce]
+            )
+            flops += float(product(cover.sizes)) + _useful([reduction.body], cover)
+            _touch(group, [reduction.body], cover, own, touched)
+        for extra in dict.fromkeys(o.extra for o in segment.outputs):
+            cover = Cover.of([(a,) for a in segment.axes + extra], [a.extent for a in segment.axes + extra])
+            outputs = [o for o in segment.outputs if o.extra == extra]
+            flops += _useful([o.body for o in outputs], cover)
+            _touch(group, [o.body for o in outputs], cover, own, touched)
+            for output in outputs:
+                if output.tensor not in group.shared:
+                    written = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
+                    touched[output.tensor] = touched.get(output.tensor, 0.0) + written
+    return flops, sum(touched.values())
+
+
+def _useful(bodies: Sequence[Expr], cover: Cover) -> float:
+    distinct = dict.fromkeys(n for body in bodies for n in nodes(body))
+    return float(sum(node_cost(n).flops * float(cover.dependent(expr_variables(n))) for n in distinct))
+
+
+def _touch(
+    group: FusedGroup, bodies: Sequence[Expr], cover: Cover, own: Sequence[str], touched: dict[str, float]
+) -> None:
+    found = [r for body in bodies for r in memory_reads(body, own) if r.tensor not in group.shared]
+    for read, lattices in translations(found):
+        kind = group.tensors[read.tensor]
+        bytes_ = min(lattices * float(elements(read, kind.shape, cover)), kind.size) * kind.dtype.size
+        touched[read.tensor] = max(touched.get(read.tensor, 0.0), bytes_)
+
+
+def translations(found: Iterable[Read], rows: bool = False) -> list[tuple[Read, int]]:
+    """Return one read per set of translates, and its lattices.
+
+    The reads of a set differ by constants only; they lie in so many disjoint lattices. `x[2*p]`, `x[2*p + 1]`, `x[2*p +
+    2]` lie in two: the first and the last touch the same elements, except at a border. With `rows`, reads of one row
+    count once, as they share sectors.
+    """
+    lattices: dict[object, dict[tuple[int, ...], Read]] = {}
+    for read in found:
+        shape = (read.tensor, tuple(i.terms for i in read.indices))
+        steps = [gcd(*(f for _, f in i.terms)) for i in read.indices]
+        place = [i.const % step if step else i.const for i, step in zip(read.indices, steps, strict=True)]
+        if rows and place and steps[-1]:
+            place[-1] = 0
+        lattices.setdefault(shape, {}).setdefault(tuple(place), read)
+    return [(next(iter(same.values())), len(same)) for same in lattices.values()]

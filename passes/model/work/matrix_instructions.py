@@ -1,0 +1,93 @@
+"""Work of matrix-instruction reductions: multiplications, fragments, and sums shared by warps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....ir import MATH_MODES, Expr, Segment, dtype_of
+from ..evaluation_sites import EvaluationSite
+from ..footprint import Count, product
+from ..geometry import Geometry
+from ..mma_work import MmaSide, mma_work, warps_of
+from ..tiles import StagedTile, own_order, own_pad
+from ..warp_split_k import may_split_k
+from .fetches import fill, wait
+from .fragment_loads import filling_ways, fragment_loads
+from .totals import Totals
+
+#: Tensor cores of an SM: each serves the warps of a quarter of it.
+TENSOR_CORES = 4.0
+#: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
+ATOM_CHAIN = 4.0
+
+
+def add_mma(
+    totals: Totals, segment: Segment, place: EvaluationSite, staged: dict[Expr, StagedTile], geometry: Geometry
+) -> None:
+    """Add up a reduction by matrix instructions.
+
+    Warps load their fragments, split them into parts, multiply, and add partial sums where these are promoted.
+    """
+    work, warps, trips = mma_work(segment, geometry), warps_of(geometry), place.all_trips
+    mode = MATH_MODES.get(segment.reductions[0].math)
+    atoms = work.multiplications * trips * warps * 1.0
+    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.atom.name, 0.0) / TENSOR_CORES)
+    totals.add("issue", atoms * totals.target.warp_size)
+    totals.add("body", work.multiplications * 1.0)
+    totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
+    if mode is not None and mode.every:
+        totals.add("issue", product(geometry.thread) * trips * geometry.threads * 1.0)
+    for axis, side in enumerate(work.sides):
+        size = dtype_of(side.expr, totals.group.tensors).size
+        elements = side.atoms * side.elements * work.steps * 1.0
+        totals.add("issue", elements * work.splitting * trips * geometry.threads)
+        totals.add("body", elements * (1 + work.splitting))
+        if side.expr in staged:
+            fill(totals, segment, side.expr, staged[side.expr], place, geometry)
+            _load_fragments(totals, segment, side, axis, size, side.atoms * work.steps * trips * 1.0, geometry)
+        totals.add("thread_loads", elements * trips)
+        totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
+        cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
+        totals.add("least_wavefronts", cycles)
+    wait(totals, staged, place, geometry)
+    if may_split_k(geometry):
+        _join_warps(totals, segment, geometry)
+
+
+def _load_fragments(
+    totals: Totals, segment: Segment, side: MmaSide, axis: int, size: int, fragments: Count, geometry: Geometry
+) -> None:
+    """Count each warp's loads of a staged operand's fragments, and the waits of products: all loads, unless they are
+    prefetched.
+    """
+    loads = fragment_loads(side.expr, axis, side.fragment, size, segment, geometry, totals.target)
+    totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
+    cycles = fragments * loads.cycles * warps_of(geometry)
+    totals.add("wavefronts", cycles)
+    totals.add("waited", np.where(geometry.ahead, 0.0, cycles))
+    (reduction,) = segment.reductions
+    pad = own_pad(side.expr, reduction, geometry, size)
+    turned = own_order(side.expr, reduction, geometry)
+    d = (geometry.structure.rows, geometry.structure.columns)[axis]
+    along, across = geometry.chunk[geometry.structure.reduces[0][0]], geometry.block[d]
+    ways = filling_ways(np.where(turned, along, across), pad, size)
+    moved = along * across * size / totals.target.shared_bandwidth
+    totals.add("wavefronts", (ways - 1.0) * moved * product(geometry.trips))
+
+
+def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
+    """Count the exchange of sums in a warp split-K: every thread stores its own, and adds up those of a share of the
+    results.
+    """
+    several = np.greater(geometry.lanes, 1)
+    sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0
+    size = totals.group.tensors[segment.reductions[0].name].dtype.size
+    cycles = 2.0 * sums * size / totals.target.shared_bandwidth
+    totals.add("wavefronts", cycles)
+    totals.add("least_wavefronts", cycles)
+    totals.add("shared_loads", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("certain", 2.0 * sums * size / totals.target.vector_bytes)
+    totals.add("issue", sums)
+    totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
+    totals.add("barriers", np.where(several, 1.0, 0.0))
+    totals.add("joined", np.log2(geometry.lanes))

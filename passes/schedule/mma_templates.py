@@ -1,0 +1,118 @@
+"""Schedule templates with matrix instructions, derived from the classes of axes.
+
+A segment has them where it computes one sum of products of two factors in types that an instruction of the target
+multiplies, where two of its runs of axes index one factor each (the rows and the columns), and where everything else is
+a batch, with one element per block. Either run may be the rows: an instruction has more rows than columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+from math import prod
+
+from ...ir import (
+    MATH_MODES,
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    MmaInstruction,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    dtype_of,
+    factors,
+    stored_factor,
+)
+from ..lowering import mma_operands
+from ..model import SegmentTemplate, axis_classes, class_runs
+
+
+def mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
+    """Yield a segment's templates, for every suitable matrix instruction."""
+    if len(segment.reductions) != 1 or segment.holds_rows or any(o.extra for o in segment.outputs):
+        return
+    kinds = dict(zip(segment.axes, axis_classes(segment), strict=True))
+    for dims in dict.fromkeys((class_runs(segment), _whole_classes(segment, kinds))):
+        for rows, columns in permutations(range(len(dims)), 2):
+            yield from _structures(group, segment, target, dims, rows, columns, kinds)
+
+
+def is_mma_computable(group: FusedGroup, target: Target) -> bool:
+    """Return whether matrix instructions may compute a one-segment group."""
+    (segment, *others) = group.segments
+    return not others and next(mma_templates(group, segment, target), None) is not None
+
+
+def _whole_classes(segment: Segment, kinds: dict[Var, frozenset[int]]) -> tuple[tuple[Var, ...], ...]:
+    """Return all axes of a class that indexes one factor as one dim, in any position, and each other axis as a dim of
+    its own.
+
+    The pixels of all images are then one run, though channels stand between them.
+    """
+    found: dict[frozenset[int] | Var, tuple[Var, ...]] = {}
+    for axis, kind in kinds.items():
+        key = kind if len(kind) == 1 else axis
+        found[key] = (*found.get(key, ()), axis)
+    return tuple(found.values())
+
+
+def _structures(
+    group: FusedGroup,
+    segment: Segment,
+    target: Target,
+    dims: tuple[tuple[Var, ...], ...],
+    rows: int,
+    columns: int,
+    kinds: dict[Var, frozenset[int]],
+) -> Iterator[SegmentTemplate]:
+    (reduction,) = segment.reductions
+    if not _are_matrix_sides(dims, rows, columns, kinds) or mma_operands(reduction, dims[rows], dims[columns]) is None:
+        return
+    for name in _worthwhile(reduction, group, target):
+        yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
+
+
+def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:
+    """Yield the instructions of a target that multiply a reduction, except where a deeper one of the same rows and
+    columns takes no more clocks for the whole depth.
+    """
+    depth = prod(v.extent for v in reduction.reduce)
+    able = [
+        (atom, clocks) for name, clocks in target.atoms if multiplies(atom := MMA_INSTRUCTIONS[name], reduction, group)
+    ]
+    clocks_of = {atom: clocks * -(-depth // atom.k) for atom, clocks in able}
+    for atom, clocks in clocks_of.items():
+        deeper = [other for other in clocks_of if (other.m, other.n) == (atom.m, atom.n) and other.k > atom.k]
+        if all(clocks_of[other] > clocks for other in deeper):
+            yield atom.name
+
+
+def _are_matrix_sides(
+    runs: tuple[tuple[Var, ...], ...], rows: int, columns: int, kinds: dict[Var, frozenset[int]]
+) -> bool:
+    """Return whether two runs have a class of one operand each, and are the longest of their class."""
+    chosen = [kinds[runs[d][-1]] for d in (rows, columns)]
+    if any(len(kind) != 1 for kind in chosen) or chosen[0] == chosen[1]:
+        return False
+    longest = all(
+        prod(a.extent for a in runs[d]) == max(prod(a.extent for a in run) for run in runs if kinds[run[-1]] == kind)
+        for d, kind in zip((rows, columns), chosen, strict=True)
+    )
+    return longest and all(prod(a.extent for a in runs[d]) > 1 for d in (rows, columns))
+
+
+def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) -> bool:
+    """Return whether an instruction computes a reduction.
+
+    It has the reduction's math mode, or its stored types.
+    """
+    if group.tensors[reduction.name].dtype is not atom.accumulator:
+        return False
+    parts = factors(reduction.body)
+    # Integers are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
+    stored = tuple(map(stored_factor, parts)) if atom.accumulator.is_int else parts
+    held = {dtype_of(part, group.tensors) for part in stored}
+    if reduction.math:
+        return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
+    return atom.format == atom.held.value and held == {atom.held}

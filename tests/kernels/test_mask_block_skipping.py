@@ -1,0 +1,221 @@
+"""Mask-block skipping: loops over blocks of rows end at the mask bounds.
+
+Kernels compute the reference for any sizes, also where masked values are NaN, and the cost model counts the processed
+blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.cuda.compile import compile_kernels
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.evaluate import index_value
+from cuts.ir.index import Var
+from cuts.ir.kernel import Kernel, loops
+from cuts.ir.schedule import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType, TensorType
+from cuts.passes.fusion.interpret import interpret
+from cuts.passes.lowering import check_barriers, mask_bound
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.model.mask_savings import mask_savings
+from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ..fuzz.planting import Bug, mutate_function
+from ..needs import needs_opencl, needs_toolchain
+from .cases import arrays
+from .judging import judge
+from .test_attention_chains import SMALL_TARGET, attention, group_of, points_in_parts
+from .test_points import _device, _run
+
+GPU = find_target("cuda:h200")
+#: Queries, keys and offset: squares, longer and wider ones, rows that see nothing, and tails everywhere.
+SIZES = {
+    "square": (160, 160, 0),
+    "odd": (77, 131, 0),
+    "behind others": (40, 200, 160),
+    "more queries": (210, 130, 0),
+    "invisible keys": (20, 300, 0),
+    "rows of nothing": (150, 150, -70),
+    "all of it": (16, 150, 149),
+}
+
+
+def causal(name: str) -> FusedGroup:
+    queries, keys, offset = SIZES[name]
+    return group_of(attention((1, 2, 1, queries, keys, 6, 9), causal=True, offset=offset))
+
+
+def parts_taken(kernel: Kernel) -> list[int]:
+    """Return how many parts each block takes."""
+    (end,) = (loop.until for loop in loops(kernel.items) if loop.until is not None)
+    found: list[int] = []
+    values: dict[Any, int] = {}
+    for block in range(kernel.blocks):
+        values |= {Var("blk", kernel.blocks): block, Var("tid", kernel.threads): 0}
+        for define in kernel.defines:
+            values[define.var] = int(index_value(define.value, values.__getitem__))
+        found.append(values[end])
+    return found
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", SIZES)
+def test_blocks_process_visible_parts_and_compute_the_reference(name: str) -> None:
+    group, (queries, keys, offset) = causal(name), SIZES[name]
+    points = points_in_parts(group, 2)
+    assert points
+    for schedule in points:
+        kernel = lower(group, schedule, {}, SMALL_TARGET)
+        assert check_barriers(kernel) == ()
+        compare(group, schedule, arrays(group, 1))
+        length = schedule.segments[1].reductions[0].dims[0].chunk
+        block = schedule.segments[2].dims[1].block
+        ends = [min(first + block, queries + block) + offset for first in range(0, queries, block)]
+        wanted = [min(-(-keys // length), -(-max(0, end) // length)) for end in ends]
+        if wanted != [-(-keys // length)] * len(wanted):
+            each = kernel.blocks // len(wanted)
+            assert parts_taken(kernel) == [n for n in reversed(wanted) for _ in range(each)]
+
+
+@needs_opencl
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_what_is_masked_may_be_no_number(data: st.DataObject) -> None:
+    """A masked key takes no part.
+
+    Its value has the weight 0, and 0 times NaN is NaN.
+    """
+    group = causal(data.draw(st.sampled_from(list(SIZES))))
+    inputs = arrays(group, 2)
+    for tensor in group.inputs:
+        for _ in range(data.draw(st.integers(0, 2))):
+            values = inputs[tensor]
+            at = data.draw(st.integers(0, values.size - 1))
+            values.flat[at] = data.draw(st.sampled_from((np.nan, np.inf, -np.inf)))
+    points = points_in_parts(group, 2)
+    compare(group, data.draw(st.sampled_from(points)), inputs)
+
+
+def test_invisible_key_may_be_anything() -> None:
+    """The value of such a key reaches every row of the reference."""
+    group = causal("invisible keys")
+    inputs = arrays(group, 2)
+    (result,) = interpret(group, inputs).values()
+    inputs["t1"][:, :, 20:] = np.nan
+    (same,) = interpret(group, inputs).values()
+    np.testing.assert_array_equal(same, result)
+    inputs["t2"][:, :, 299, 3] = np.inf
+    (other,) = interpret(group, inputs).values()
+    assert np.isnan(other[..., 3]).all()
+    np.testing.assert_array_equal(np.delete(other, 3, -1), np.delete(result, 3, -1))
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [DType.BOOL, DType.F32])
+def test_rows_that_data_masks_whole_are_zeros(dtype: DType) -> None:
+    group = group_of(attention((1, 2, 1, 40, 150, 8, 8), mask=TensorType(dtype, (40, 150))))
+    inputs, seen = arrays(group, 3), np.random.default_rng(3).random((40, 150)) < 0.5
+    seen[[0, 7, 39]], seen[5, :140], seen[6, 10:] = False, False, False
+    (mask,) = (t for t in group.inputs if group.tensors[t].shape == (40, 150))
+    inputs[mask] = seen if dtype is DType.BOOL else np.where(seen, 0, -np.inf).astype(np.float32)
+    points = points_in_parts(group, 2)
+    assert points
+    assert not next(iter(interpret(group, inputs).values()))[0, :, [0, 7, 39]].any()
+    for schedule in points:
+        compare(group, schedule, inputs)
+
+
+def test_a_guarded_shift_costs_parts_nothing() -> None:
+    """A block's shift is finite anyway.
+
+    Only the divisor of the result checks for empty rows.
+    """
+    masked = group_of(attention((1, 1, 1, 40, 150, 8, 8), mask=TensorType(DType.F32, (40, 150))))
+    plain = group_of(attention((1, 1, 1, 40, 150, 8, 8)))
+    counts = []
+    for group in (plain, masked):
+        source = emit(extract(lower(group, points_in_parts(group, 1)[0], {}, SMALL_TARGET)), "opencl").source
+        counts.append(source.lower().count("inf"))
+    assert counts[0] == counts[1] > 0
+
+
+def compare(group: FusedGroup, schedule: Schedule, inputs: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Assert that a point computes the group for some inputs."""
+    device = _device("opencl")
+    function = emit(extract(lower(group, schedule, {}, SMALL_TARGET)), device.target.dialect)
+    with np.errstate(all="ignore"):
+        found, expected = _run(device, function, group, inputs), interpret(group, inputs)
+        for name in group.outputs:
+            result = judge(name, group, inputs, found[name], expected[name])
+            assert result.error <= result.tolerance, f"{result}\n{schedule}\n{function.source}"
+
+
+def test_only_a_condition_that_chooses_ends_rows() -> None:
+    """Values added to scores and masks of data skip no block.
+
+    -inf is one of these values.
+    """
+    assert mask_bound(causal("square")) is not None
+    assert mask_bound(group_of(attention((1, 1, 1, 40, 150, 8, 8)))) is None
+    for dtype in (DType.BOOL, DType.F32):
+        assert mask_bound(group_of(attention((1, 1, 1, 40, 150, 8, 8), mask=TensorType(dtype, (40, 150))))) is None
+    both = attention((1, 1, 1, 40, 150, 8, 8), mask=TensorType(DType.BOOL, (150,)), causal=True)
+    assert mask_bound(group_of(both)) is not None
+
+
+#: Bugs of loops that end early.
+BUGS = (
+    Bug("lowering", "a part is copied without a reader", "passes.lowering.streams:lower_online_softmax",
+        "as_index(part) + 1, until)", "as_index(part) + 1, None)"),
+    Bug("lowering", "the first part is copied where none is taken", "passes.lowering.streams:lower_online_softmax",
+        "Index(), until)", "Index(), None)"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+def test_planted_early_end_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = causal("rows of nothing")
+    points = [p for p in points_in_parts(group, 4) if p.segments[0].reductions[0].stages > 1]
+    assert points
+    original, wrong = mutate_function(bug)
+    monkeypatch.setattr(original, "__code__", wrong.__code__)
+    assert any("without a wait" in word or "may still be" in word
+               for point in points for word in check_barriers(lower(group, point, {}, SMALL_TARGET)))  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["square", "odd", "invisible keys", "rows of nothing"])
+def test_the_model_counts_the_parts_that_blocks_take(name: str) -> None:
+    group = causal(name)
+    for schedule in points_in_parts(group, 2):
+        taken = parts_taken(lower(group, schedule, {}, GPU))
+        found = mask_savings(group, geometry_of(group, schedule), len(taken), GPU)
+        assert found is not None
+        trips = schedule.segments[1].reductions[0].dims[0].trips
+        assert float(found.average) == pytest.approx(sum(taken) / len(taken) / trips)
+        fullest = -(-len(taken) // GPU.NUM_SM) * float(found.fullest) * trips
+        assert fullest <= max(sum(taken) / GPU.NUM_SM, max(taken)) * (1 + 1e-9), (
+            "the bound counts no more than there is"
+        )
+        features = features_of(group, schedule, GPU)
+        queries, keys, _ = SIZES[name]
+        plain = features_of(group_of(attention((1, 2, 1, queries, keys, 6, 9))), schedule, GPU)
+        assert float(features.bytes) == pytest.approx(float(found.average) * float(plain.bytes))
+
+
+@needs_toolchain
+def test_the_form_for_cuda_compiles_and_spills_nothing() -> None:
+    group = group_of(attention((4, 12, 12, 1024, 1024, 64, 64), causal=True))
+    best = choose(group, GPU)[0].schedule
+    kernel = lower(group, best, {}, GPU)
+    assert max(parts_taken(kernel)) > min(parts_taken(kernel))
+    (found,) = compile_kernels([emit(extract(kernel), "cuda")], GPU.arch)
+    assert found.spill_bytes == 0

@@ -1,0 +1,92 @@
+"""Reductions across lanes.
+
+All lanes of a warp take part in every shuffle.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cuts.backends.devices import find_target
+from cuts.backends.source.emit import emit
+from cuts.ir.dfg import LaneReduce
+from cuts.ir.kernel import phases
+from cuts.ir.segment import FusedGroup
+from cuts.passes.lowering.extract import extract
+from cuts.passes.lowering.lower import lower
+from cuts.passes.schedule.space import make_space
+
+from ..needs import DEVICES
+from .cases import builder, halves, legal_points, whole
+from .test_points import SPACES, _device, check
+
+GPU = find_target("cuda:sm_90")
+#: A shuffle that is evaluated on its own: neither an operand of `?:` nor of anything else.
+ALONE = re.compile(r"const [\w ]+ \w+ = __shfl_xor_sync\([^?:]*\);")
+
+
+@pytest.mark.parametrize("op", ["argmin", "reduce_sum"])
+def test_a_shuffle_is_never_evaluated_under_a_condition(op: str) -> None:
+    make = builder()
+    source = make.input(33)
+    attributes = {"axis": 0} if op == "argmin" else {"axes": (0,)}
+    result = make.node(op, source, **attributes)
+    group = whole(make.programs(), result)
+    shuffles = 0
+    space = make_space(group, GPU)
+    for structure in space.templates:
+        for point in legal_points(space, structure, 1, 16):
+            lines = emit(extract(lower(group, point, {}, GPU)), "cuda").source.splitlines()
+            found = [line for line in lines if "__shfl" in line]
+            shuffles += len(found)
+            assert all(ALONE.fullmatch(line.strip()) for line in found)
+    assert shuffles
+
+
+def test_idle_threads_meet_others_in_lane_reductions() -> None:
+    make = builder()
+    first = make.node("reduce_min", make.input(16, 33), axes=(0, 1), keepdims=False)
+    row = make.node("reduce_max", make.node("add", first, make.input(5, 33)), axes=(1,), keepdims=True)
+    group = halves(make, first, 1, make.node("mul", row, make.input(5, 33)))
+    assert isinstance(group, FusedGroup)
+    space = make_space(group, GPU)
+    kernels = 0
+    for structure in space.templates:
+        for point in legal_points(space, structure, 1, 64):
+            combining = [
+                p for p in phases(lower(group, point, {}, GPU).items) if any(isinstance(r, LaneReduce) for r in p.roots)
+            ]
+            kernels += bool(combining) and min(s.threads for s in point.segments) < point.threads
+            assert not any(p.when for p in combining)
+    assert kernels
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
+    """Warps store their values together for up to warp-size instances."""
+    make = builder()
+    value = make.node("max", make.node("reduce_sum", make.input(130, 500), axes=(1,)), make.input(130, 1))
+    group, space_of = whole(make.programs(), value), SPACES[target.split(":")[0]]
+    space = make_space(group, space_of)
+    seen = set()
+    for structure in (s for s in space.templates if s.segments[-1].lanes):
+        for point in legal_points(space, structure, 5, 12):
+            (segment,) = point.segments
+            check(_device(target), space_of, group, point)
+            seen.add((segment.lanes > GPU.warp_size, segment.dims[0].thread > 1))
+    assert (space_of.MAX_thread > GPU.warp_size, True) in seen
+
+
+def test_warps_meet_twice_for_warp_size_instances() -> None:
+    make = builder()
+    value = make.node("reduce_sum", make.input(256, 4096), axes=(1,))
+    group = whole(make.programs(), value)
+    space = make_space(group, GPU)
+    for structure in (s for s in space.templates if s.segments[-1].lanes):
+        for point in legal_points(space, structure, 2, 64):
+            (segment,) = point.segments
+            source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
+            if point.threads % GPU.warp_size == 0:
+                barriers = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
+                assert source.count("__syncthreads()") == barriers

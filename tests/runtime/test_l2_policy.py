@@ -1,0 +1,118 @@
+"""Tensors that pass through the cache, and the device's L2 policy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from attrs import evolve
+from cuts.backends import BlockAddress
+from cuts.backends.cuda import l2_policy as passing
+from cuts.backends.cuda.graph import RECORDING
+from cuts.compile import build
+from cuts.ir import Graph, Node, TensorType
+from cuts.ir.types import DType
+from cuts.runtime.external_buffers import layout_of
+from cuts.runtime.l2_policy import MAX_L2_PART, evict_first_tensors
+from cuts.runtime.plan import Plan
+
+
+def plan_of(batch: int, hidden: int) -> Plan:
+    """Return a network of three products; the last two share their weights."""
+    rng = np.random.default_rng(0)
+    weights = {n: rng.random(shape, np.float32) for n, shape in {"w": (64, hidden), "u": (hidden, hidden)}.items()}
+    shapes = {"x": (batch, 64), **dict.fromkeys("hky", (batch, hidden))} | {n: w.shape for n, w in weights.items()}
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    nodes = (
+        Node("a", "matmul", ("x", "w"), ("h",), {}),
+        Node("b", "matmul", ("h", "u"), ("k",), {}),
+        Node("c", "matmul", ("k", "u"), ("y",), {}),
+    )
+    graph = Graph("three", ("x",), ("y",), types, nodes, weights)
+    return build(graph, target="opencl", mode="no-fusion").plan
+
+
+def test_cache_tensors_are_never_written_and_read_once() -> None:
+    plan = plan_of(2, 96)
+    found = evict_first_tensors(plan)
+    assert found, "the first product has weights of its own"
+    written = {
+        t for s in plan.steps for a, t in zip(plan.kernels[s.kernel].arguments, s.tensors, strict=True) if a.written
+    }
+    for number, (tensor, nbytes) in found.items():
+        assert tensor not in written
+        assert sum(plan.turns(n) for n, step in enumerate(plan.steps) if tensor in step.tensors) == 1
+        assert tensor in plan.steps[number].tensors
+        assert 0 < nbytes <= plan.buffers[plan.storages[tensor].buffer].nbytes
+    sizes = sorted(plan.types[tensor].nbytes for tensor, _ in found.values())
+    assert 96 * 96 * 4 not in sizes, "the other one's are read by two"
+
+
+def test_tensor_that_does_not_fit_is_not_cached() -> None:
+    plan = plan_of(2, 96)
+    number, (tensor, nbytes) = max(evict_first_tensors(plan).items(), key=lambda item: item[1][1])
+    room = sum(plan.types[t].nbytes for t in plan.steps[number].tensors if t in plan.types)
+    small = evolve(plan, target=evolve(plan.target, l2_bytes=int(room / MAX_L2_PART) - 2))
+    assert tensor not in {t for t, _ in evict_first_tensors(small).values()}
+    assert nbytes <= room
+
+
+def test_calls_in_place_say_which_argument_passes() -> None:
+    plan = plan_of(2, 96)
+    calls = layout_of(plan).chain.calls
+    for number, (tensor, nbytes) in evict_first_tensors(plan).items():
+        assert calls[number].evict_first == (plan.steps[number].tensors.index(tensor), nbytes)
+        assert isinstance(calls[number].iterations[0][plan.steps[number].tensors.index(tensor)], BlockAddress)
+
+
+class Bindings:
+    """Driver that keeps the attributes that are set."""
+
+    CUaccessPolicyWindow = CUstreamAttrValue = CUkernelNodeAttrValue = SimpleNamespace
+    CUaccessProperty = SimpleNamespace(CU_ACCESS_PROPERTY_STREAMING="streaming", CU_ACCESS_PROPERTY_NORMAL="normal")
+    CUstreamAttrID = CUkernelNodeAttrID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW="window")
+    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE="most")
+    CUstream = int
+
+    def __init__(self, most: int) -> None:
+        self.most, self.set = most, list[tuple[Any, int, int]]()
+
+    def cuCtxGetDevice(self) -> tuple[int, int]:
+        return 0, 0
+
+    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[int, int]:
+        return 0, self.most
+
+    def cuStreamSetAttribute(self, stream: int, attribute: str, value: Any) -> tuple[int]:
+        window = value.accessPolicyWindow
+        self.set.append((stream, getattr(window, "base_ptr", 0), window.num_bytes))
+        return (0,)
+
+    cuGraphKernelNodeSetAttribute = cuStreamSetAttribute
+
+
+@pytest.mark.parametrize(
+    ("most", "set_"), [(0, []), (100, [(7, 512, 100), (7, 0, 0)]), (900, [(7, 512, 300), (7, 0, 0)])]
+)
+def test_stream_has_a_window_while_it_is_recorded(most: int, set_: list[tuple[int, int, int]]) -> None:
+    bindings = Bindings(most)
+    with passing.evict_first_on(7, 512, 300):
+        pass
+    assert bindings.set == [], "nothing is recorded"
+    token = RECORDING.set(bindings)
+    try:
+        with pytest.raises(ZeroDivisionError), passing.evict_first_on(7, 512, 300):
+            _ = 1 / 0
+    finally:
+        RECORDING.reset(token)
+    assert bindings.set == set_, "and none afterwards, on every path"
+
+
+def test_a_node_has_a_window_of_its_own() -> None:
+    bindings = Bindings(900)
+    passing.set_evict_first(bindings, 3, 512, 300)
+    passing.set_evict_first(Bindings(0), 3, 512, 300)
+    passing.set_evict_first(SimpleNamespace(), 3, 512, 300)
+    assert bindings.set == [(3, 512, 300)]

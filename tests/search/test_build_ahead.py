@@ -1,0 +1,226 @@
+"""Kernels that are built ahead while groups are decided.
+
+Finished ones are used, and change no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from attrs import evolve
+from cuts.backends.source.emit import emit
+from cuts.ir.budget import Budget
+from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.launch import KernelFunction
+from cuts.ops import Registry
+from cuts.passes.fusion import form_key
+from cuts.passes.pipeline import compile_graph
+from cuts.passes.schedule import RANKED_POINTS, best_points
+from cuts.search.build import BuildResult, Factory, Job, Workers
+from cuts.search.final_ranking import space_key
+from cuts.search.selector import MeasuredSelector
+from cuts.search.settings import Settings
+from cuts.search.speculative_build import TASKS_PER_RANKING, SpeculativeBuild, build_kernels, kernel_job
+from cuts.search.tuner import Tuner
+from cuts.search.tuning_task import TuningTask, schedule_text
+
+from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
+from .simulation import FakeClock, session
+from .test_budgets import OPENCL, SHORT_SEARCH, layers, slow_host
+from .test_speculative_build import GPU
+
+__all__ = ["slow_host"]
+SETTINGS = Settings(first=3, batch=2, most=6, prove=False)
+PROBLEMS = [problem_of(8 * n) for n in range(1, 8)]
+
+
+def ready(tuner: Tuner, problems: Sequence[TuningTask]) -> SpeculativeBuild:
+    """Build tasks ahead, up to the answers that workers have at once."""
+    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead.begin(problems)
+    while tuner.resources.builder.load:
+        assert tuner.resources.collect(0.0) == [], "there are no other requests"
+    return ahead
+
+
+def test_prepared_candidates_are_ranked_and_built_once() -> None:
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    ahead = ready(tuner, PROBLEMS)
+    assert ahead.missing == 0
+    resources = tuner.resources
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == resources.ranked.keys()
+    assert {key for key, _ in resources.ready} == {p.key for p in PROBLEMS}
+    ahead.begin(PROBLEMS)
+    assert builder.load == 0, "all of them are ready"
+
+
+def test_where_others_search_only_spaces_are_ranked() -> None:
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead.begin(PROBLEMS, whole=False)
+    assert ahead.missing == len(PROBLEMS)
+    while tuner.resources.builder.load:
+        tuner.resources.collect(0.0)
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == tuner.resources.ranked.keys()
+    assert not tuner.resources.ready
+    assert ahead.missing == 0
+
+
+def test_search_begins_with_prepared_points_and_chooses_equally() -> None:
+    plain = tuner_of(FakeBench(by_threads), Inline()).run(PROBLEMS, SETTINGS)
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    ready(tuner, PROBLEMS)
+    built = builder.built
+    found = tuner.run(PROBLEMS, SETTINGS)
+    assert [c.candidate.schedule for c in found] == [c.candidate.schedule for c in plain]
+    assert [c.seconds for c in found] == [c.seconds for c in plain]
+    assert not tuner.resources.ready, "each was taken"
+    other = Inline()
+    tuner_of(FakeBench(by_threads), other).run(PROBLEMS, SETTINGS)
+    assert builder.built - built == other.built - len(PROBLEMS)
+
+
+def test_what_the_compiler_refuses_is_not_ready() -> None:
+    """The next in order is, and no list has a refused point."""
+    (first, *_), problem = Factory().rank(PROBLEMS[3], "bound", 4), PROBLEMS[3]
+    refused = Factory().build(problem, first.candidate.schedule).source
+
+    def refuse(kernel: KernelFunction) -> BuildResult | None:
+        made = BuildResult(kernel)
+        return evolve(made, outcome="spilled", spill_bytes=64) if made.source == refused else None
+
+    tuner = tuner_of(FakeBench(by_threads), Inline(refuse))
+    ahead = ready(tuner, [problem])
+    ranked = tuner.resources.ranked[space_key(problem, SETTINGS)]
+    assert first not in ranked
+    assert list(tuner.resources.ready) == [(problem.key, schedule_text(ranked[0].candidate.schedule))]
+    assert not ahead.in_progress
+
+
+def test_what_workers_are_at_is_made_once() -> None:
+    """A kernel that they build ahead is awaited where it is needed.
+
+    Others are forgotten, and requested then.
+    """
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    problems = [evolve(problem, target=GPU) for problem in PROBLEMS[:3]]
+    ahead.begin(problems)
+    tuner.resources.collect(0.0)  # all are ranked
+    assert len(ahead.in_progress) == 3
+    at = builder.queue.pop(0)
+    ahead.end()
+    assert len(ahead.in_progress) == 1
+    wanted = {
+        p.key: kernel_job(p, tuner.resources.ranked[space_key(p, SETTINGS)][0].candidate.schedule) for p in problems
+    }
+    builder.submit(at)
+    made = build_kernels(tuner.resources, wanted, ahead.in_progress)
+    assert made.keys() == wanted.keys()
+    assert builder.built == 3
+
+
+def test_wait_for_spaces_has_a_limit() -> None:
+    clock = FakeClock()
+    resources = session(Budget.of(10.0, clock), clock, rank_each=4.0)
+    ahead = SpeculativeBuild(resources, SETTINGS)
+    ahead.rank(PROBLEMS[:3], 5.0)
+    assert len(resources.ranked) == 0
+    assert clock() == pytest.approx(5.0, abs=0.1)
+    ahead.rank(PROBLEMS[:3], 20.0)
+    assert len(resources.ranked) == 3
+    assert clock() == pytest.approx(6.0, abs=0.1), "workers start for two seconds"
+
+
+def test_preparation_shortens_no_list_of_points() -> None:
+    """Another requester may have ranked more points of a space meanwhile."""
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead.begin(PROBLEMS[:1])
+    longer = Factory().rank(PROBLEMS[0], "bound", 20)
+    tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] = longer
+    while tuner.resources.builder.load:
+        tuner.resources.collect(0.0)
+    assert tuner.resources.ready
+    assert tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] == longer
+
+
+def test_what_others_forget_is_made_all_the_same() -> None:
+    workers = Workers(1)
+    try:
+        for number in range(3):
+            workers.submit(Job(number, "soon", (PROBLEMS[number],), (2.0,), lasting=number > 0))
+        workers.drop()
+        found: set[object] = set()
+        while workers.load:
+            found |= {done.job.owner for done in workers.collect(5.0)}
+        assert found >= {1, 2}
+        for number in range(3):
+            workers.submit(Job(number, "soon", (PROBLEMS[number],), (2.0,), lasting=True))
+        workers.drop(lasting=True)
+        assert workers.load <= 1, "only what it is at"
+    finally:
+        workers.close()
+
+
+def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., None]) -> None:
+    """Workers built them while groups were decided.
+
+    Its plan is no later, and some of it is measured.
+    """
+    taken = {}
+    for name in ("made ahead", "not"):
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "not":
+                patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
+            clock = FakeClock()
+            slow_host(clock, 0.8)
+            budget = Budget.of(32.0, clock)
+            selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT_SEARCH)
+            options = CompileOptions(mode="mixed", budget=32.0)
+            compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
+            taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
+    assert taken["made ahead"][0] <= taken["not"][0]
+    assert taken["made ahead"][1] > 0 == taken["not"][1], "only what was prepared could be measured in time"
+
+
+def test_a_worker_is_given_few_problems_at_once() -> None:
+    builder = Inline()
+    tuner = tuner_of(FakeBench(by_threads), builder)
+    SpeculativeBuild(tuner.resources, SETTINGS).begin(PROBLEMS)
+    assert [len(job.arguments[0]) for job in builder.queue] == [3, 3, 1]  # type: ignore[arg-type]
+    assert TASKS_PER_RANKING == 3
+
+
+def test_points_found_for_a_cost_are_reused() -> None:
+    """They are ranked equally.
+
+    Where fewer are needed, or another order counts, they say nothing.
+    """
+    tuner = tuner_of(FakeBench(by_threads), Inline())
+    resources, problem = tuner.resources, PROBLEMS[0]
+    points = best_points(problem.form, problem.target, "bound", RANKED_POINTS)
+    resources.hill_climbed[form_key(problem.form)] = points
+    assert resources.ranking(problem, "bound", RANKED_POINTS, None) == (problem, "bound", RANKED_POINTS, None, points)
+    for model, count in (("bound", RANKED_POINTS + 1), ("paper", RANKED_POINTS)):
+        assert resources.ranking(problem, model, count, None)[-1] == ()
+    assert resources.ranking(PROBLEMS[1], "bound", RANKED_POINTS, None)[-1] == ()
+    builder = Inline()
+    asked = SpeculativeBuild(tuner_of(FakeBench(by_threads), builder).resources, Settings())
+    asked.resources.hill_climbed.update(resources.hill_climbed)
+    asked.begin(PROBLEMS[:1])
+    ((wish,),) = builder.queue[0].arguments
+    assert wish[-1] == points  # type: ignore[index]
+
+
+def test_search_begins_with_points_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = tuner_of(FakeBench(by_threads)).run(PROBLEMS[:1], Settings(prove=False))
+    tuner = tuner_of(FakeBench(by_threads))
+    points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", RANKED_POINTS)
+    tuner.resources.hill_climbed[form_key(PROBLEMS[0].form)] = points
+    monkeypatch.setattr("cuts.search.build.best_points", lambda *asked: pytest.fail("found again"))
+    assert tuner.run(PROBLEMS[:1], Settings(prove=False)) == ranked

@@ -1,0 +1,117 @@
+"""Order and size of the workers' batches for many tasks."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from attrs import define, field
+from cuts.ir.budget import Budget
+from cuts.search.build import Job, JobResult, ScoredCandidate
+from cuts.search.build_queue import BuildQueue
+from cuts.search.earlier_results import predicted_choice
+from cuts.search.settings import Settings
+from cuts.search.strategies import Strategy
+from cuts.search.task_record import Entry, TaskRecord
+from cuts.search.tuning_loop import TuningLoop
+
+from .fakes import problem_of
+from .simulation import FakeClock, session
+
+
+@define
+class Noting:
+    """Workers that record their requests, and never do them."""
+
+    size: int = 16
+    load: int = 0
+    jobs: list[Job] = field(factory=list)
+
+    def submit(self, job: Job) -> None:
+        """Take it down."""
+        self.jobs.append(job)
+
+    def collect(self, timeout: float) -> list[JobResult]:
+        """Answer nothing."""
+        return []
+
+    def drop(self, lasting: bool = False) -> list[Job]:
+        """Forget nothing."""
+        return []
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def _rounds(workers: Noting) -> TuningLoop:
+    resources = session(Budget.of(60.0, FakeClock()), FakeClock())
+    resources._builder = workers
+    return TuningLoop(resources, Settings(batch=3))
+
+
+def test_searches_that_await_a_proof_keep_no_workers() -> None:
+    rounds, tasks = _rounds(Noting()), [TaskRecord(problem_of(8)) for _ in range(40)]
+    for task in tasks[2:]:
+        task.ending = True
+    assert rounds._batch(tasks[0], tasks) == 8
+
+
+def test_long_running_search_proposes_more_at_once() -> None:
+    rounds, tasks = _rounds(Noting()), [TaskRecord(problem_of(8)) for _ in range(20)]
+    found = []
+    for tasks[0].round in (0, 3, 7, 15):
+        found.append(rounds._batch(tasks[0], tasks))
+    assert found == [3, 3, 6, 9]
+
+
+def test_last_points_of_a_search_join_a_round() -> None:
+    """The last two of forty points had a round each.
+
+    Each took half a second.
+    """
+    rounds, task = _rounds(Noting()), TaskRecord(problem_of(8))
+    entry = Entry(ScoredCandidate(None, predicted_choice(task.problem).candidate), "a point")
+    found = []
+    for tried in (12, 29, 30, 38, 40):
+        task.entries = {str(number): entry for number in range(tried)}
+        found.append(rounds._round_size(task, 8))
+    assert found == [8, 8, 10, 2, 0]
+
+
+def test_tasks_that_are_furthest_are_built_first() -> None:
+    """A search with ten shared rounds ends long after others."""
+    workers, task = Noting(), TaskRecord(problem_of(8))
+    trials = BuildQueue(_rounds(workers)._resources, Settings())
+    entry = Entry(ScoredCandidate(None, predicted_choice(task.problem).candidate), "a point")
+    for turn in range(5):
+        trials.build(task, entry, turn)
+    priorities = [job.priority for job in workers.jobs]
+    assert sorted(range(5), key=priorities.__getitem__) == [0, 1, 4, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("left", "load", "stale", "better", "hurries"),
+    [
+        (2, 3, 0, False, True),
+        (1, 3, 1, False, True),
+        (1, 3, 2, True, True),  # unsuccessful points after it count from now on
+        (3, 3, 0, True, False),  # too much of its data is not known
+        (2, 16, 0, True, False),  # workers have enough to do
+        (1, 3, 2, False, False),  # it may end by the result of the last one
+        (0, 3, 0, True, False),
+    ],
+)
+def test_idle_workers_get_the_next_batch_early(left: int, load: int, stale: int, better: bool, hurries: bool) -> None:
+    """The last build would be awaited alone, round after round."""
+    rounds = _rounds(Noting(load=load))
+    task = TaskRecord(problem_of(8), strategy=cast(Strategy, object()), tried=6, waiting=left, stale=stale)
+    for number in range(12):
+        entry = task.entries[str(number)] = Entry(cast(ScoredCandidate, None), str(number))
+        if number < 12 - left:
+            entry.samples, entry.outcome = [2.0], "ok"
+    task.reached = 3.0 if better else 2.0
+    assert rounds._may_propose_early(task) is hurries
+    for name in ("ending", "asking", "unknown", "untrusted"):
+        setattr(task, name, True)
+        assert not rounds._may_propose_early(task)
+        setattr(task, name, False)
