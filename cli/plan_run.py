@@ -122,8 +122,7 @@ def _show(values: dict[str, object], report: Report) -> None:
     if at_work := values["storage_at_work"]:
         part, later = at_work["part"], console.seconds(at_work["seconds"])  # type: ignore[index]
         print(f"while the plan ran it gave {part:.2f} of that, with which {later} are predicted")
-    # type: ignore[arg-type]
-    memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))
+    memory, cap, size = (float(values[name]) / 1e6 for name in ("memory", "cap", "model_bytes"))  # type: ignore[arg-type]
     print(f"device memory {memory:.1f} MB of at most {cap:.1f} MB; the model's weights are {size:.1f} MB")
 
 

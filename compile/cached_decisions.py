@@ -227,7 +227,7 @@ def _refined_plans(
         if rival.record.decisions in decided:
             return
         decided.add(rival.record.decisions)
-        yield evolve(rival, decided=evolve(rival.record, finished=not rival.is_modelled))
+        yield evolve(rival, record=evolve(rival.record, finished=not rival.is_modelled))
 
 
 def _candidate(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> CandidatePlan:
@@ -237,8 +237,8 @@ def _candidate(compiled: CompiledGraph, question: Question, selector: MeasuredSe
 def _as_record(known: DecisionRecord, rival: CandidatePlan, selector: MeasuredSelector) -> CandidatePlan:
     """Return a cached plan as its decision record, updated where some of it does not hold."""
     if _all_holds(known, selector):
-        return evolve(rival, decided=_timed_now(known, selector))
-    return evolve(rival, decided=evolve(rival.record, finished=rival.record.finished and not rival.is_modelled))
+        return evolve(rival, record=_timed_now(known, selector))
+    return evolve(rival, record=evolve(rival.record, finished=rival.record.finished and not rival.is_modelled))
 
 
 def _answer_now(

@@ -27,9 +27,9 @@ RUNS_PER_ROUND, TIMED_ROUNDS, MIN_TIMED_RUNS = 10, 3, 3
 #: Shortest timing of two plans, in seconds.
 MIN_TIMED_SECONDS = 0.5
 #: Return the end-to-end seconds of two compilations; None where they cannot be timed.
-PlanTimer: TypeAlias = "Callable[[Rival, Rival], tuple[float, float] | None]"
+PlanTimer: TypeAlias = "Callable[[CandidatePlan, CandidatePlan], tuple[float, float] | None]"
 #: Return whether a compilation may ship, by its results.
-PlanCheck: TypeAlias = "Callable[[Rival], bool]"
+PlanCheck: TypeAlias = "Callable[[CandidatePlan], bool]"
 
 
 @frozen(eq=False)

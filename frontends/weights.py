@@ -76,8 +76,7 @@ def _entry(file: str, name: str, entry: object, base: int, end: int) -> tuple[Te
     """Return the type and the absolute offset of one tensor, checked against the file's size."""
     where = f"{file}: tensor {quote(name)}"
     try:
-        # type: ignore[index]
-        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        dtype, shape, (first, last) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]  # type: ignore[index]
         whole = all(type(n) is int and n >= 0 for n in (*shape, first, last))
     except (TypeError, KeyError, ValueError):
         whole = False

@@ -63,8 +63,7 @@ class Element:
     @property
     def largest(self) -> float | int | bool:
         """The greatest finite value."""
-        # type: ignore[no-untyped-call]
-        return float(ml_dtypes.finfo(self.numpy).max) if self.kind == "float" else self.highest
+        return float(ml_dtypes.finfo(self.numpy).max) if self.kind == "float" else self.highest  # type: ignore[no-untyped-call]
 
     @property
     def nan(self) -> bool:

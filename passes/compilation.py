@@ -160,7 +160,7 @@ class Compilation:
         costs, ahead = evaluator or self.evaluator, self.async_cost
         over = lambda: looks() and self.modelled.is_late()  # noqa: E731
         made = Partitioner(builder, costs, over=over, least=self.min_seconds, fixed_groups=kept, unwanted=self.on_chip)
-        return made if ahead is None else evolve(made, foresee=ahead.prefetch, known=ahead.is_measured)
+        return made if ahead is None else evolve(made, announce=ahead.prefetch, known=ahead.is_measured)
 
     @property
     def model_costs(self) -> Splitting:

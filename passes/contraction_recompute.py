@@ -34,7 +34,7 @@ _LOG = logging.getLogger("cuts.passes")
 MAX_MODELLED_SHARE = 0.8
 
 
-def recompute_contractions(work: Compilation) -> Programs:
+def choose_recomputed_contractions(work: Compilation) -> Programs:
     """Return the statements of a compilation with some contractions recomputed."""
     programs, options = work.programs, work.options
     if not work.target.lockstep or options.mode == "no-fusion":

@@ -74,7 +74,8 @@ STAGES: tuple[Stage[Any], ...] = (
           "graph -> statements over graph values, cut into kernel units; scatters become atomic operations that "
           "commute, recurrences loops over slices, strided sums an axis or a statement for each residue, running sums "
           "prefix scans, ranks sorts of rows, lookups at evenly stepping indices slices",
-          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "fusion/deterministic_scatter.py", "fusion/stride_residues.py",
+          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "fusion/deterministic_scatter.py",
+           "fusion/stride_residues.py",
            "fusion/prefix_scan.py", "fusion/sorts.py", "fusion/gather_to_slice.py")),
     *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,
@@ -89,7 +90,8 @@ STAGES: tuple[Stage[Any], ...] = (
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
-          ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py", "fusion/groups.py",
+          ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
+           "fusion/groups.py",
            "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "pricing.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
@@ -98,7 +100,8 @@ STAGES: tuple[Stage[Any], ...] = (
           ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
-          ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/enumerate.py", "model/lower_bound.py", "schedule/hill_climbing.py",
+          ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/enumerate.py", "model/lower_bound.py",
+           "schedule/hill_climbing.py",
            "schedule/choose.py")),
     Stage("reconsider", refine_partition, show_each(show_candidate), verify_schedules,
           "groups with their times -> groups split again that take longer than their parts; only where times are "

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from attrs import frozen
 
 from .compilation import Compilation
-from .contraction_recompute import recompute_contractions
+from .contraction_recompute import choose_recomputed_contractions
 from .fusion import (
     Programs,
     block_variances,
@@ -63,15 +63,17 @@ class Rewrite:
 REWRITES = (
     Rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed", "fusion/fold_units.py"),
     Rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
-    Rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once", "fusion/sums/share_sums.py"),
+    Rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",
+        "fusion/sums/share_sums.py"),
     Rewrite("compute-again", rematerialise, "light values between long sums are computed again after these",
             "fusion/sums/compute_again.py"),
     Rewrite("sum-rows-first", sum_rows_first, "totals over values of rows are summed row by row first",
             "fusion/sums/totals.py"),
     Rewrite("products-again", None, "products whose results others read element by element are computed again before "
             "each of these: where the model says so by more than it may err, or memory is limited",
-            "fusion/sums/products_again.py", recompute_contractions),
-    Rewrite("divide-behind", defer_normalisation, "weights that add up to one are divided after the product that they weigh",
+            "fusion/sums/products_again.py", choose_recomputed_contractions),
+    Rewrite("divide-behind", defer_normalisation,
+        "weights that add up to one are divided after the product that they weigh",
             "fusion/sums/divisors.py"),
     Rewrite("divide-moments", block_variances, "variances of long rows are summed blockwise (Chan)",
             "fusion/sums/moments.py"),

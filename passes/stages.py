@@ -30,7 +30,7 @@ from ..ir import (
     print_graph,
     quote,
 )
-from .assemble import distinct, kernel_key, launch_facts, loop_iterations
+from .assemble import distinct_groups, kernel_key, launch_facts, loop_iterations
 from .compilation import BaselinePlan, Compilation
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import (
@@ -184,7 +184,7 @@ def build_ahead(work: Compilation, groups: Sequence[Group]) -> None:
     """Build the kernels of groups in other processes, ahead of use."""
     if work.selector is not None and work.budget.is_limited and groups and not work.selector.overdue():
         kernels, views = split_groups(groups, work.views, work.model_costs.division)
-        work.selector.build_ahead(list(workloads_of(kernels, distinct(kernels, views), views).values()))
+        work.selector.build_ahead(list(workloads_of(kernels, distinct_groups(kernels, views), views).values()))
 
 
 def order_dims(work: Compilation) -> Programs:
@@ -259,7 +259,7 @@ def form_groups(work: Compilation) -> Sequence[Group]:
 def _replay(work: Compilation, record: Decisions, builder: GroupBuilder) -> Replay:
     """Return the groups of a decision record that can be replayed, in a graph that can run."""
     kept = record.replay(builder)
-    partitioner = evolve(work.partitioner(builder), kept=tuple(kept.groups.values()))
+    partitioner = evolve(work.partitioner(builder), fixed_groups=tuple(kept.groups.values()))
     if partitioner.topological_order(partitioner.singletons()) is None:
         raise ForeignDecisionsError("groups wait for each other in a circle")
     return kept
@@ -304,7 +304,7 @@ def split_long_reductions(work: Compilation) -> Sequence[Group]:
     work.groups, work.views = split_groups(
         work.groups, work.views, lambda form: known[form_key(form)] if form_key(form) in known else division(form)
     )
-    work.unique = distinct(work.groups, work.views)
+    work.unique = distinct_groups(work.groups, work.views)
     return work.groups
 
 

@@ -110,8 +110,8 @@ def question_of(
         "format": str(FORMAT),
         "graph": structure_of(graph),
         "declarations": digest(repr(sorted(declarations.values()))),
-        "options": f"{options.mode} {options.precision} {bool(options.debug)} {options.horizontal_fusion} {NO_LIBRARIES}"
-        + ("" if options.memory is None else f" {options.memory}"),
+        "options": f"{options.mode} {options.precision} {bool(options.debug)} "
+        f"{options.horizontal_fusion} {NO_LIBRARIES}" + ("" if options.memory is None else f" {options.memory}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
     return Question(json.dumps(parts, indent=1, sort_keys=True), graph.name, nodes)

@@ -182,8 +182,7 @@ def _values(
         if reduction.along:
             held[reduction.name] = along_row(reduction, values)
             continue
-        # type: ignore[attr-defined]
-        held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)
+        held[reduction.name] = COMBINERS[reduction.combine].function.numpy.reduce(values, axis=1)  # type: ignore[attr-defined]
     found = []
     for output in outputs:
         space = _ChosenElements(form, columns, size, output.extra, arrays, held)

@@ -71,7 +71,7 @@ def tuning_session(
         if scheduler and not frozen:
             engine = DaskWorkers(scheduler, target, notice)
             opened.callback(engine.close)
-            tuner = evolve(tuner, rounds=partial(RemoteTuningLoop, engine, notice=notice))
+            tuner = evolve(tuner, make_search=partial(RemoteTuningLoop, engine, notice=notice))
         with first_interrupt_stops(budget):
             yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, audit=audit, further=further)
 

@@ -84,7 +84,8 @@ class Settings:
 
 
 #: Short search, precise enough to compare groups of short searches with each other.
-QUICK_SEARCH = Settings(first=QUICK_CANDIDATES, batch=0, most=QUICK_CANDIDATES, patience=0, finalists=1, rounds=1, final=False, prove=False,
+QUICK_SEARCH = Settings(first=QUICK_CANDIDATES, batch=0, most=QUICK_CANDIDATES, patience=0, finalists=1, rounds=1,
+final=False, prove=False,
                  remembers=False, recalls=False)  # fmt: skip
 #: Single measurement of a kernel that would ship unmeasured.
 SINGLE_MEASUREMENT = evolve(QUICK_SEARCH, first=1, most=1, remembers=True)

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import torch.distributed
 from attrs import asdict, evolve, frozen
-
 from cuts.cluster.batches import random_batches
 from cuts.cluster.descriptions import Machine, Transformer
 from cuts.cluster.feasibility import fit

@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Any
 
 from attrs import asdict, evolve, frozen
-
 from cuts.bench.networks.models import BY_NAME
 from cuts.bench.networks.policies import NETWORKS, network
 from cuts.bench.tools.records import circumstances, write_rows
@@ -116,8 +115,7 @@ def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
             returned.append(perf_counter() - start)
             torch.cuda.synchronize()
             waited.append(perf_counter() - start)
-    # type: ignore[return-value]
-    return tuple(statistics.median(samples) * 1e3 for samples in (following, waited, returned))
+    return tuple(statistics.median(samples) * 1e3 for samples in (following, waited, returned))  # type: ignore[return-value]
 
 
 def on_device(torch: Any, run: Callable[[], None]) -> float:

@@ -13,7 +13,6 @@ from importlib import import_module
 from time import monotonic
 
 from attrs import define, field
-
 from cuts.ir import CutsError
 from cuts.search.child import Child, ChildLost
 

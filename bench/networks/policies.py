@@ -21,9 +21,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from attrs import asdict, frozen
-
 import cuts
+from attrs import asdict, frozen
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile import CompiledPlan, build_graph, load_model, load_spec

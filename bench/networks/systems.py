@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-
 from cuts.backends import find_target
 from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
 from cuts.compile.torch_backend import cuts_backend

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from attrs import frozen
-
 from cuts.bench.operators.contenders import load_torch
 from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.vocabulary import SizedOperation

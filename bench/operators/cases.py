@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 from attrs import frozen
-
 from cuts.bench.operators.shapes import Case, convolution_cases, dense_cases, gemm_cases, memory_cases
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node

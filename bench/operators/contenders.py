@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from attrs import define, evolve
-
 from cuts.backends.device import Device, Pointer
 from cuts.backends.library.cudnn import Numerics, Wanted
 from cuts.backends.library.recognise import Block, Convolution, find_convolution

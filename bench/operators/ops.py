@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from attrs import define, evolve, field
-
 from cuts.backends.device import Device, Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit

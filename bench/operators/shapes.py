@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 import numpy as np
 from attrs import evolve, field, frozen
-
 from cuts.backends.device import Array
 from cuts.ir.attributes import Attribute
 from cuts.ir.graph import Graph, Node

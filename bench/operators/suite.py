@@ -13,9 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from attrs import evolve, frozen
-
 import cuts
+from attrs import evolve, frozen
 from cuts.bench.operators import vocabulary_rows, vocabulary_tensors
 from cuts.bench.operators.vocabulary import Given, SizedOperation, Sizes, UserOperation, integers, unit, x
 from cuts.ir.graph import Graph

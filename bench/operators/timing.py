@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-
 from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
 from cuts.ir.launch import KernelFunction
 

@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
-
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.backends.library.recognise import find_convolution
 from cuts.bench.operators.shapes import Case

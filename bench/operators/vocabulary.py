@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import field, frozen
-
 from cuts.backends.device import Array
 from cuts.bench.operators.shapes import normal_numbers, unit_numbers
 from cuts.ir.graph import Graph

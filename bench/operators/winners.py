@@ -20,7 +20,6 @@ from multiprocessing import get_context
 from typing import Any
 
 from attrs import evolve
-
 from cuts.backends.cuda import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device

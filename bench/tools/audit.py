@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 from attrs import evolve
-
 from cuts.backends.devices import find_target, open_device
 from cuts.bench.operators.shapes import Case, ConvolutionShape, Step, convolution_case, single
 from cuts.bench.operators.tuned import group_of

@@ -20,7 +20,6 @@ from typing import Any
 
 import attrs
 import numpy as np
-
 from cuts.backends.devices import find_target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.target import Target

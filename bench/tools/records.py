@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 from attrs import frozen
-
 from cuts.backends import compiler_digest
 from cuts.ir.errors import CutsError
 from cuts.ir.precision import PRECISIONS

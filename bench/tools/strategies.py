@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
-
 from cuts.bench.tools.record_spaces import problem_of
 from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
 from cuts.bench.tools.strategy_cases import strategy_cases

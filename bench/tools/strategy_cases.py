@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attrs import evolve
-
 from cuts.bench.operators.cases import gradient_case
 from cuts.bench.operators.shapes import Case, convolution_case, read_convolution, single
 from cuts.ir.attributes import Attribute

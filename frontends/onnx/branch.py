@@ -49,8 +49,7 @@ def _both_branches(
     found = []
     for key in ("then_branch", "else_branch"):
         body, label = attributes[key], f"{origin}.{key}"
-        # type: ignore[misc]
-        found.append(importer.attempt(lambda body=body, label=label: import_step(importer, body, [], label, where)))
+        found.append(importer.attempt(lambda body=body, label=label: import_step(importer, body, [], label, where)))  # type: ignore[misc]
     yes, no = found
     types = [
         None if values is None else [importer.types.get(v) for v in values] for values in (yes, no)

@@ -105,8 +105,8 @@ def graph_of_nodes(
     outputs = {node: node.name if memory else ctx.output(ctx.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
     captured = captured_graph(ctx, "torch", names, given, memory)
-    again = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
-    return evolve(captured, again=again)
+    reimport = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
+    return evolve(captured, reimport=reimport)
 
 
 def _result(ctx: ImportContext, node: object) -> torch.fx.Node | int | float | None:

@@ -70,8 +70,7 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             written = np.broadcast_to(space.inside(output.guards), space.shape)
             position, value = tuple(p[written] for p in position), value[written]
         if output.into:
-            # type: ignore[attr-defined]
-            COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)
+            COMBINERS[output.into].function.numpy.at(memory[output.tensor], position, value)  # type: ignore[attr-defined]
         else:
             memory[output.tensor][position] = value if position else value.reshape(())
 

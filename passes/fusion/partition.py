@@ -378,7 +378,7 @@ def in_execution_order(partitioner: Partitioner, groups: Sequence[Group]) -> lis
         if isinstance(vertex, Group):
             result.append(vertex)
             continue
-        turn = evolve(partitioner, workshop=partitioner.builder.iteration_builder(vertex))
+        turn = evolve(partitioner, builder=partitioner.builder.iteration_builder(vertex))
         turned = turn.topological_order([group for group in groups if group.repeat == vertex])
         if turned is None:
             return None

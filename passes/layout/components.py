@@ -66,7 +66,7 @@ class Component:
             if not set(line.statement.reduce).isdisjoint(variables(index))
         }
         through = (dims for dims in self.matching_dims if {tensor for tensor, _ in dims} == self.tensors)
-        return evolve(self, alike=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
+        return evolve(self, matching_dims=tuple(dims for dims in through if dims.isdisjoint(reduced | separate)))
 
     def choices(self, types: Mapping[str, TensorType]) -> Iterator[dict[str, Order]]:
         """Yield orders with the dims of one set innermost, or outermost."""

@@ -74,7 +74,8 @@ FITTED_COEFFICIENTS = CostCoefficients(
     load=0.7641, shared_load=0.2191, store=0.9351, guard=0.1639, fetch=9.05, division=20.76, table=13.9,
     beginning=16.38, loop=3.884, returned=0.3379, written=0.4567, turned=0.7709, line=0.129, conflict=0.3247,
     warps=47.92, independent=0.0559, hiding=0.115, dram=1.087, l2=1.187, again=1.122, asked=0.444, overlap=0.3953,
-    direct=0.02905, divided=3.137, guarded=0.0724, line_spread=0.1945, staged_round=1.658, direct_round=0.1625, first=1.392,
+    direct=0.02905, divided=3.137, guarded=0.0724, line_spread=0.1945, staged_round=1.658, direct_round=0.1625,
+    first=1.392,
     entry=1.356, fixed=1.355, ahead=3.625, barrier=1.005,
     block=10.81, tail=0.821, long=0.06633,
 )  # fmt: skip

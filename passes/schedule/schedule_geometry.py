@@ -167,7 +167,7 @@ def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int
     rows = streamed_variables(group)
     along = tuple(k for k, loop in enumerate(structure.loops) if rows & {*loop})
     alone = all(len(structure.loops[k]) == 1 for k in along)
-    return evolve(structure, parts=axis, parted=along) if alone else structure
+    return evolve(structure, parts=axis, streamed_loops=along) if alone else structure
 
 
 def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:

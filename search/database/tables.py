@@ -130,7 +130,8 @@ class Database(VersionedFile):
         if today:
             self.note_sources({measurement_key(problem.key, t.schedule): t.source for t in trials})
         rows = [
-            (problem.key, t.schedule, measurement_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
+            (problem.key, t.schedule, measurement_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread,
+            t.registers,
              t.source, t.message,
              t.bound, t.score, time.time())
             for t in trials

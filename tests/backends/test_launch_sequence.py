@@ -162,7 +162,7 @@ def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -
 
 
 def test_too_long_sequence_launches_in_order(chain: Any, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_chains, "LONGEST_RECORDING", 1)
+    monkeypatch.setattr(cuda_chains, "MAX_RECORDED_NODES", 1)
     memory = Memory()
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     for stream in (7, 7, 8):

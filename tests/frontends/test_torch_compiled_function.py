@@ -446,7 +446,7 @@ def test_a_recorded_call_has_memory_of_its_own(place: str, monkeypatch: pytest.M
         assert fixed[0] == self.constants and fixed[1] != self.scratch
         original(self, fixed, moving, stream)
 
-    monkeypatch.setattr(ExternalSession, "launch_apart", record)
+    monkeypatch.setattr(ExternalSession, "launch_captured", record)
     model, x = small(place), image(place)
     call = compile_model(model)
     with torch.no_grad():

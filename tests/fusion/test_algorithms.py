@@ -324,8 +324,7 @@ def searched(seconds: Sequence[float]) -> Planner:
     results: list[TensorType] = []
 
     def says(fragment: CandidateSubgraph) -> float:
-        # type: ignore[call-overload]
-        tiles = [int(n.attributes["tile"]) for n in fragment.graph.nodes if "tile" in n.attributes]
+        tiles = [int(n.attributes["tile"]) for n in fragment.graph.nodes if "tile" in n.attributes]  # type: ignore[call-overload]
         result = fragment.graph.types[fragment.graph.outputs[0]]
         if not tiles:
             results.append(result)

@@ -109,7 +109,7 @@ def test_turns_without_reductions_are_taken_together() -> None:
 @given(recurrences())
 def test_programs_of_recurrences_are_sound(case: Recurrence) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", 0)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 0)
         verify_programs(views(graph_of(case), case.registry).programs)
 
 
@@ -119,7 +119,7 @@ def test_programs_of_recurrences_are_sound(case: Recurrence) -> None:
 def test_groups_of_recurrences_compute_the_reference(mode: Mode, case: Recurrence) -> None:
     graph, policy = graph_of(case), Policy(shared_bytes=1 << 14)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", 0)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 0)
         found = find_views(fold_units(build_programs(graph, case.registry)))
     groups = partition(Partitioner(GroupBuilder(found, policy), Roofline(find_target("cuda:sm_90"))), mode)
     verify_groups(groups, found)
@@ -149,7 +149,7 @@ def backward(case: Recurrence) -> tuple[Graph, Registry]:
 @given(recurrences())
 def test_groups_of_recurrence_gradients_equal_the_reference(case: Recurrence) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", 0)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 0)
         graph, registry = backward(case)
         found = find_views(fold_units(build_programs(graph, registry)))
         verify_programs(found.programs)
@@ -168,10 +168,10 @@ def test_groups_of_recurrence_gradients_equal_the_reference(case: Recurrence) ->
 def test_a_plan_of_a_recurrence_computes_the_reference(case: Recurrence) -> None:
     graph = graph_of(case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", 0)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 0)
         spec = Spec(case.registry, {"recurrence.cuts": case.text})
         loop = build_graph(graph, spec, find_target("opencl"), CompileOptions())
-        patch.setattr(assignment, "SHORT", 10**9)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 10**9)
         values = inputs(graph)
         expected = evaluate_graph(graph, case.registry, values)
     for _ in range(2):  # the state after a run does not matter to the next

@@ -31,8 +31,7 @@ MADE = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "r
 
 
 def compiled(made: Graph, **options: object) -> CompiledGraph:
-    # type: ignore[arg-type]
-    return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)
+    return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)  # type: ignore[arg-type]
 
 
 def test_equal_groups_share_a_kernel() -> None:

@@ -45,7 +45,8 @@ KINDS = (
     Kind(1, _ALL, movement.gate), Kind(2, _MATRICES, matrices.computed_factors), Kind(2, _AXES, matrices.border),
     Kind(1, _ALL, movement.clip), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
-    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES, recurrent.declare_recurrence),
+    Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES,
+    recurrent.declare_recurrence),
     Kind(3, _AXES, scattering.scattering), Kind(1, _AXES, scattering.summing),
 )  # fmt: skip
 

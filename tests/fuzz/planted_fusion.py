@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .planting import Bug
 
-_LAUNCHES, _SHARED = "tests/fusion/test_launch_order.py", "tests/fusion/test_side_by_side.py"
+_LAUNCHES, _SHARED = "tests/fusion/test_launch_order.py", "tests/fusion/test_horizontal_fusion.py"
 _DECISIONS = "tests/search/test_decisions.py"
 
 BUGS = (
@@ -32,7 +32,8 @@ BUGS = (
     Bug("legality", "what a later kernel reads is not written", "passes.fusion.groups:GroupBuilder._live",
         "if t in after or self._needed(t, inside))",
         "if t in after or t in self._graph_outputs or not later and t == next(reversed(written)))"),
-    Bug("legality", "an output that the group reads itself is not written", "passes.fusion.groups:GroupBuilder._is_needed",
+    Bug("legality", "an output that the group reads itself is not written",
+        "passes.fusion.groups:GroupBuilder._is_needed",
         "if tensor in self._graph_outputs:", "if tensor in self._graph_outputs and tensor not in self._consumers:"),
     Bug("legality", "what is read through a view is not needed", "passes.fusion.groups:GroupBuilder._is_needed",
         "if self._needed(unit.writes[0], inside):\n                return True", "continue"),
@@ -50,14 +51,14 @@ BUGS = (
         "return form_key(group.form), len(group.storages(views))"),
     Bug("partition", "groups that differ in constants are equal", "passes.fusion.groups:form_key",
         "        form.segments,\n", "        len(form.segments),\n"),
-    Bug("launches", "what adds to memory waits for nothing that fills it", "passes.side_by_side:dependencies",
+    Bug("launches", "what adds to memory waits for nothing that fills it", "passes.horizontal_fusion:dependencies",
         "pending += group.outputs if group.form.adds_to_memory else ()", "pass", _LAUNCHES),
-    Bug("launches", "who reads through a view does not wait", "passes.side_by_side:dependencies",
+    Bug("launches", "who reads through a view does not wait", "passes.horizontal_fusion:dependencies",
         "pending += passed", "pass", _LAUNCHES),
-    Bug("launches", "launches come when the first that they wait for is done", "passes.side_by_side:_in_order",
+    Bug("launches", "launches come when the first that they wait for is done", "passes.horizontal_fusion:_in_order",
         "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
         _SHARED),
-    Bug("launches", "groups on one path have one level", "passes.side_by_side:levels",
+    Bug("launches", "groups on one path have one level", "passes.horizontal_fusion:levels",
         "1 + max((found[n] for n in waits), default=-1)", "max((found[n] for n in waits), default=0)", _LAUNCHES),
     Bug("launches", "no check finds a loop whose groups share launches", "passes.launch_order:check_loops_whole",
         "if loops and len(launch) > 1:", "if False:", _LAUNCHES),
@@ -70,7 +71,7 @@ BUGS = (
         "if not self.missing[unit]", "", _LAUNCHES),
     Bug("launches", "who reads what is changed may come behind it", "passes.launch_order:_Order.waiting_readers",
         "self.place[unit.name] < place and", "self.place[unit.name] < 0 and", _LAUNCHES),
-    Bug("launches", "launches are told by whoever knew them, in any order", "passes.side_by_side:_replay_launches",
+    Bug("launches", "launches are told by whoever knew them, in any order", "passes.horizontal_fusion:_replay_launches",
         "for broken in launch_violations([launch.groups for launch in found], record.launches, work.views):",
         "for broken in ():", _DECISIONS),
     Bug("split", "parts of a reduction that does not divide lose its end",

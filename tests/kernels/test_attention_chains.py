@@ -280,7 +280,7 @@ def test_what_is_chosen_spills_nothing(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["odd", "groups of heads", "bf16, odd", "a mask"])
 def test_samples_of_a_chain_are_its_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "WHOLE", 0)
+    monkeypatch.setattr(oracle, "MAX_WHOLE_EVALUATIONS", 0)
     group = group_of(CASES[name])
     values = arrays(group, 3)
     whole = interpret(group, values)

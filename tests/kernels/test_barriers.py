@@ -315,11 +315,14 @@ def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.Monke
 
 #: Bugs of loops that load fragments ahead.
 STEPS = (
-    Bug("ring", "the first step of the next chunk is loaded before that has arrived", "passes.lowering.ring:stepped_k_loop",
+    Bug("ring", "the first step of the next chunk is loaded before that has arrived",
+        "passes.lowering.software_pipeline:stepped_k_loop",
         "*ring.commit, *ring.arrived]", "*ring.commit]"),
-    Bug("ring", "a chunk is fetched into the buffer that is being loaded from", "passes.lowering.ring:stepped_k_loop",
+    Bug("ring", "a chunk is fetched into the buffer that is being loaded from",
+        "passes.lowering.software_pipeline:stepped_k_loop",
         "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
-    Bug("ring", "unneeded copies are under way when the kernel ends", "passes.lowering.ring:stepped_k_loop",
+    Bug("ring", "unneeded copies are under way when the kernel ends",
+        "passes.lowering.software_pipeline:stepped_k_loop",
         "((Wait(0),) if ring.behind else ())", "()"),
 )  # fmt: skip
 

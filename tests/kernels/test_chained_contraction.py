@@ -183,7 +183,7 @@ def test_any_point_computes_the_reference(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", ["rows, odd", "columns, odd", "one group, odd"])
 def test_samples_of_tiles_are_their_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracle, "WHOLE", 0)
+    monkeypatch.setattr(oracle, "MAX_WHOLE_EVALUATIONS", 0)
     group = CASES[name]
     values = arrays(group, 3)
     whole = interpret(group, values)

@@ -89,8 +89,7 @@ def reduce_rows(combine: str, rows: Array) -> Array:
         return np.asarray(getattr(np, combine)(rows, axis=1))
     with np.errstate(all="ignore"):
         wide = np.float64 if is_real(rows) else dtype
-        # type: ignore[attr-defined]
-        return np.asarray(COMBINERS[combine].function.numpy.reduce(rows.astype(wide), axis=1, dtype=wide))
+        return np.asarray(COMBINERS[combine].function.numpy.reduce(rows.astype(wide), axis=1, dtype=wide))  # type: ignore[attr-defined]
 
 
 def row_values(combine: str, dtype: DType) -> Array:

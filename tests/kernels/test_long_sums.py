@@ -50,7 +50,8 @@ def accumulators(graph: Graph) -> int:
 def test_short_sums_and_products_are_added_at_once() -> None:
     assert accumulators(norm(96, 32)) == 4, "two sums, each with one of a chunk"
     assert accumulators(norm(96, 8)) == 2
-    types = {"x": TensorType(DType.F32, (32, 4 * MIN_BLOCKED_TERMS)), "w": TensorType(DType.F32, (4 * MIN_BLOCKED_TERMS, 32)),
+    types = {"x": TensorType(DType.F32, (32, 4 * MIN_BLOCKED_TERMS)), "w": TensorType(DType.F32,
+    (4 * MIN_BLOCKED_TERMS, 32)),
              "y": TensorType(DType.F32, (32, 32))}  # fmt: skip
     product = Graph("product", ("x", "w"), ("y",), types, (Node("n", "matmul", ("x", "w"), ("y",)),))
     assert accumulators(product) == len(compile_graph(product, SPEC.registry, OPENCL, CompileOptions(), emit).kernels)

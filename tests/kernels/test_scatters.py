@@ -51,7 +51,7 @@ SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf
 @pytest.fixture
 def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small scatters take the way of large ones."""
-    monkeypatch.setattr(scatters, "COMPARED", 0)
+    monkeypatch.setattr(scatters, "MAX_COMPARED_PAIRS", 0)
     monkeypatch.setattr(scatters, "MAX_COMPARED_TERMS", 0)
 
 

@@ -51,8 +51,7 @@ def _packed(make, weight: str, target: Target = WITHOUT):  # type: ignore[no-unt
         ((1, 6, 9, 9), (8, 3, 3, 3), {"groups": 2}, (3, 3, 3, 8)),
     ],
 )
-# type: ignore[no-untyped-def]
-def test_filters_are_stored_with_output_channels_innermost(shape, weights, attributes, stored) -> None:
+def test_filters_are_stored_with_output_channels_innermost(shape, weights, attributes, stored) -> None:  # type: ignore[no-untyped-def]
     make = builder()
     x, w = make.input(*shape), make.input(*weights)
     make.node("conv", x, w, **attributes)
@@ -111,7 +110,7 @@ def test_weights_of_loops_are_packed_for_iterations() -> None:
     known = {t: 0.1 * rng.standard_normal(make.types[t].shape).astype(np.float32) for t in (w, r)}
     graph = Graph("case", (x,), (y,), dict(make.types), tuple(make.nodes), known)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", 0)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", 0)
         programs = pack_constants(build_programs(graph, Registry.builtin()), WITHOUT)
     (loop,) = [unit for unit in programs.units if unit.repeat is not None]
     assert f"{r} in order 0, 2, 1" in loop.reads

@@ -29,8 +29,7 @@ def refused(lines: str, **attributes: object) -> str:
     """
     start = time.monotonic()
     with pytest.raises(CutsError) as caught:
-        # type: ignore[arg-type]
-        REGISTRY.extend(Source("op.cuts", f"{HEAD}  {lines}\n}}\n"))["t"].instantiate(X, attributes)
+        REGISTRY.extend(Source("op.cuts", f"{HEAD}  {lines}\n}}\n"))["t"].instantiate(X, attributes)  # type: ignore[arg-type]
     assert time.monotonic() - start < 5
     error = caught.value
     place = "{}:{} ".format(*error.span.source.line_column(error.span.start)) if error.span else ""

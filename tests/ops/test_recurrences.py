@@ -20,7 +20,7 @@ from .recurrences import Recurrence, recurrences
 def program(case: Recurrence, short: int) -> Program:
     """Return a recurrence's program; up to `short` assignments are unrolled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", short)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", short)
         return case.registry["t"].instantiate(case.types, {}).program
 
 
@@ -75,7 +75,7 @@ def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.n
     """
     registry = case.registry
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assignment, "SHORT", short)
+        patch.setattr(assignment, "MAX_UNROLLED_ASSIGNMENTS", short)
         instance = registry["t"].instantiate(case.types, {})
         gradients = Gradients(registry)
         kept = gradients.with_saved_results(instance, ["x", "r"], ["y", "z"], ["y", "z"]) if keep else None

@@ -80,8 +80,7 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
     reads = [set(made.steps[n].tensors) for n in range(len(made.steps))]
     for reader, writers in enumerate(sources(made)):
         assert all(writer < reader for writer in writers)
-        # type: ignore[call-overload]
-        assert all(reads[reader] & set(made.groups[writer]["outputs"]) for writer in writers)
+        assert all(reads[reader] & set(made.groups[writer]["outputs"]) for writer in writers)  # type: ignore[call-overload]
     assert [(arc.writer, arc.reader) for arc in arcs(made)] == [
         (writer, reader) for reader, writers in enumerate(sources(made)) for writer in writers
     ]
@@ -89,8 +88,7 @@ def test_arcs_lead_from_who_writes_to_who_reads() -> None:
 
 
 def test_unfused_neighbours_show_both_times_or_a_reason() -> None:
-    # type: ignore[attr-defined]
-    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]
+    merges: list[dict[str, Any]] = [m for group in compile_example().groups for m in group["merges"]]  # type: ignore[attr-defined]
     assert merges
     for merge in merges:
         if merge["together"] is None:

@@ -116,7 +116,7 @@ def test_workers_continue_with_kernels_of_the_plan(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     continued: list[FusedGroup] = []
-    monkeypatch.setattr(MeasuredSelector, "go_on", lambda selector, groups: continued.extend(groups))
+    monkeypatch.setattr(MeasuredSelector, "search_ahead", lambda selector, groups: continued.extend(groups))
     clock = FakeClock()
     slow_host(clock, 0.05)
     _, selector = found_in(seconds, clock)

@@ -176,7 +176,7 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
     for name in ("made ahead", "not"):
         with pytest.MonkeyPatch.context() as patch:
             if name == "not":
-                patch.setattr(MeasuredSelector, "ahead", lambda self, workloads: None)
+                patch.setattr(MeasuredSelector, "build_ahead", lambda self, workloads: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
             budget = Budget.of(32.0, clock)

@@ -130,7 +130,7 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
-    monkeypatch.setattr(first_plans, "SMALL", 0.0)
+    monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
     return way
 
 

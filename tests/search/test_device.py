@@ -602,7 +602,7 @@ def test_tuner_with_processes_beats_or_keeps_model_choice(tmp_path: Path) -> Non
 
 
 @needs_opencl
-def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """The unfused plan's speed does not matter.
 
     An audit leaves nothing to be searched for by the next command.

@@ -121,7 +121,8 @@ def test_places_that_are_not_there_are_one_error(tmp_path: Path) -> None:
 
 
 def answer(name: str, seconds: float, finished: bool = True, problems: tuple[str, ...] = ()) -> DecisionRecord:
-    return DecisionRecord(digest(name), name, "net", '{"digest":"d","algorithms":[],"groups":[],"launches":[]}', problems,
+    return DecisionRecord(digest(name), name, "net", '{"digest":"d","algorithms":[],"groups":[],"launches":[]}',
+    problems,
                   seconds, finished)  # fmt: skip
 
 

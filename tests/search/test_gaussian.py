@@ -187,7 +187,7 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "EARLY", 0.0)  # who proposes before all is known proposes something else
+    monkeypatch.setattr(rounds, "MAX_PENDING_SHARE", 0.0)  # who proposes before all is known proposes something else
 
     class Several(Inline):
         def collect(self, timeout: float) -> list[JobResult]:

@@ -88,7 +88,7 @@ def pairs() -> list[tuple[Tuned, Tuned]]:
     found = []
     for seed in range(2, 5):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(known, "LONGER", ())
+            patch.setattr(known, "REFINED_GROUP_SCHEDULES", ())
             once = tune_chain(seed, 400.0)
         found.append((once, tune_chain(seed, 400.0)))
     return found

@@ -180,7 +180,7 @@ def test_records_of_another_version_are_not_continued() -> None:
 
 def test_too_long_candidate_is_reported_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     (usual,) = recorded_with(InlinePools())
-    monkeypatch.setattr(recording, "MOST", 16)
+    monkeypatch.setattr(recording, "MAX_STATEMENTS", 16)
     (found,) = recorded_with(InlinePools())
     outcomes = {p.schedule: p.outcome for p in found.points}
     assert outcomes.keys() >= {p.schedule for p in usual.points}

@@ -160,7 +160,7 @@ def test_modelled_launch_is_used_unless_measured_slower(
 ) -> None:
     bench = FakeBench(lambda kernel: 1e-3)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
-    monkeypatch.setattr(Tuner, "together", lambda _, asked: [launch for _ in asked])
+    monkeypatch.setattr(Tuner, "time_launches", lambda _, asked: [launch for _ in asked])
     monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
     for timed in ({}, {"measured": seconds}):
         known = ({}, timed)
@@ -177,7 +177,7 @@ def test_time_to_build_launches_is_reserved(monkeypatch: pytest.MonkeyPatch) -> 
         needed.append(selector.budget.needed)
         return [None, 1e-9, None, None]
 
-    monkeypatch.setattr(Tuner, "together", together)
+    monkeypatch.setattr(Tuner, "time_launches", together)
     monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
     members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
     assert selector.compare_launches([members] * 4) == [True] * 4

@@ -71,13 +71,13 @@ def test_workers_build_kernels_of_shared_launches(lost: bool, monkeypatch: pytes
     own = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(), emit)
     assert any("members" in group for group in own.groups)
     clock = FakeClock()
-    monkeypatch.setattr(making, "FEW", 1)
+    monkeypatch.setattr(making, "MIN_WORKER_BUILDS", 1)
     monkeypatch.setattr(side_by_side, "schedule_row", None)
     if not lost:
         monkeypatch.setattr(stages, "lower", None)
     resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
     selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
-    monkeypatch.setattr(Tuner, "together", lambda self, launches: [None] * len(launches))
+    monkeypatch.setattr(Tuner, "time_launches", lambda self, launches: [None] * len(launches))
     found = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit, selector)
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
 

@@ -121,8 +121,7 @@ def _results(
 ) -> Sequence[str]:
     """Return all results of a layer; directions with different activations are separate layers, concatenated."""
     if len(set(gates)) == 1:
-        # type: ignore[no-any-return]
-        return call.emit(op, *given, outputs=count, **attributes, **_gate_attributes(gates[0]))
+        return call.emit(op, *given, outputs=count, **attributes, **_gate_attributes(gates[0]))  # type: ignore[no-any-return]
     parts: list[Sequence[str]] = []
     for d, (direction, own) in enumerate(zip(("forward", "reverse"), gates, strict=True)):
         # Operands with a part for each direction have these along their first axis; both share time steps and lengths.

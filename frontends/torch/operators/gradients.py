@@ -59,7 +59,8 @@ def _absent(ctx: ImportContext, like: Value, shape: Sequence[int]) -> Value:
 
 
 def _convolution(
-    ctx: ImportContext, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any, dilation: Any,
+    ctx: ImportContext, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any,
+    dilation: Any,
     transposed: bool,
     extra: Any, groups: int, wanted: Sequence[bool],
 ) -> Any:  # fmt: skip

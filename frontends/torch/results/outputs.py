@@ -128,8 +128,7 @@ def gather_results(
     results: Sequence[int | ResultFunction], memories: Sequence[torch.Tensor], arguments: Sequence[Any]
 ) -> list[Any]:
     """Return the results of a call."""
-    # type: ignore[operator]
-    return [memories[each] if type(each) is int else each(memories, arguments) for each in results]
+    return [memories[each] if type(each) is int else each(memories, arguments) for each in results]  # type: ignore[operator]
 
 
 def _giver(
