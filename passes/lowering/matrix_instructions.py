@@ -307,7 +307,8 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
             side = ("rows", "columns")[axis]
             found.append(
                 f"atom {atom.name}: its {side} need a multiple of {ACCUMULATOR_THREADS[axis]} threads that hold a "
-                f"multiple of {run} elements each, in vectors of a multiple of {ACCUMULATOR_VECTOR[axis]} that take whole atoms"
+                f"multiple of {run} elements each, in vectors of a multiple of {ACCUMULATOR_VECTOR[axis]} that take "
+                "whole atoms"
             )
     if prod(d.threads for d in dims) % LANES:
         found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
