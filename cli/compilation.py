@@ -57,7 +57,7 @@ def run_tuned(arguments: Namespace) -> int:
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
-        further=getattr(arguments, "searches_ahead", False),
+        further=getattr(arguments, "further", False),
         devices=_devices(getattr(arguments, "devices", None)),
         scheduler=getattr(arguments, "scheduler", None) or "",
         quiet=arguments.quiet,

@@ -36,7 +36,7 @@ def function_of_signature(
     ends: GraphSignature, device: torch.device, compiled: ArrayFunction | Choice, held: Collection[int] = ()
 ) -> TensorFunction:
     """Return the function of a captured graph's inputs for a compiled graph."""
-    choose = getattr(compiled, "select_masked", None)
+    choose = getattr(compiled, "choose", None)
     if choose is None:
         return _through_arrays(ends, compiled)  # type: ignore[arg-type]
     functions: dict[int, tuple[object, TensorFunction]] = {}

@@ -214,7 +214,7 @@ def test_complex_kernels_sum_products_beyond_a_window() -> None:
 
 
 def test_a_hanging_or_failing_system_costs_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "MAX_PLAN_SECONDS", -7.0)
+    monkeypatch.setattr(isolated, "PATIENCE", -7.0)
     bout = isolated.Bout(ModelWorkload(BY_NAME["dlrm"], "inference", 1), ["PyTorch", "torch.compile"], 5.0)
     assert isolated.text_of(bout.workload) == "dlrm:1"
     bout.child = Child("cuts.tests.search.services:Hanging")

@@ -68,7 +68,7 @@ def nvmath(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     monkeypatch.setitem(
         sys.modules, "nvmath.linalg.advanced", SimpleNamespace(Matmul=HostMatmul, MatmulComputeType=kinds)
     )
-    monkeypatch.setattr(HostMatmul, "ask_child", [])
+    monkeypatch.setattr(HostMatmul, "asked", [])
     return HostMatmul.asked
 
 

@@ -173,7 +173,7 @@ def test_progress_is_said_after_a_while_only(
     with progress.show():
         pass
     assert not said
-    monkeypatch.setattr(compile_progress, "MAX_PLAN_SECONDS", 0.01)
+    monkeypatch.setattr(compile_progress, "PATIENCE", 0.01)
     progress.after("partition")
     with progress.show():
         time.sleep(0.2)

@@ -115,7 +115,7 @@ def watched(
 
     Of transfers, those of files in a folder are events.
     """
-    monkeypatch.setattr("cuts.cluster.running.traffic.PIECE", 1 << 16)  # a layer is four pieces
+    monkeypatch.setattr("cuts.cluster.running.traffic.PIECE_BYTES", 1 << 16)  # a layer is four pieces
     made, events = runner(folder, way, training=kind == "mean-0/"), []
     fetch, launch, wait = Mover.fetch, made.launch, Move.wait
     known: dict[int, str] = {}

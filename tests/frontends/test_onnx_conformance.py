@@ -22,7 +22,7 @@ onnx = pytest.importorskip("onnx")
 
 from cuts.frontends.onnx.backend_representation import ReferenceBackend  # onnx is optional
 from cuts.tests.frontends.conformance import (
-    by_turns,
+    interleave,
     cases,
     complaint,
     in_scope,
@@ -57,7 +57,7 @@ def test_reference_passes_every_case_in_scope(announce: Callable[[str], None]) -
 def test_kernels_compute_what_the_cases_expect(announce: Callable[[str], None], pytestconfig: pytest.Config) -> None:
     nightly = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
     seconds = float("inf") if nightly else float(os.environ.get("CUTS_CONFORMANCE_SECONDS", 0))
-    names = by_turns([case.name for case in in_scope()])
+    names = interleave([case.name for case in in_scope()])
     operations = len({case.model.graph.node[0].op_type for case in in_scope()})
     found: list[str | None] = [*run_together(names[:operations])]
     if seconds:

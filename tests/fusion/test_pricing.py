@@ -131,7 +131,7 @@ def alone(counted: Counter[str]) -> Iterator[Compilation]:
             return cost(self, group)
 
         patch.setattr(evaluators, "evaluate", looked)
-        patch.setattr(evaluators, "sampled", lambda *given: map(noted, sample_batches(*given)))
+        patch.setattr(evaluators, "sample_batches", lambda *given: map(noted, sample_batches(*given)))
         patch.setattr(evaluators.AnalyticCost, "cost", costed)
 
         def noted(batch: Batch) -> Batch:

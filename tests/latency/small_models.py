@@ -27,7 +27,7 @@ def small_models() -> Iterator[None]:
         else:
             with (
                 patch("cuts.latency.predictor.Options", lambda: SMALL_OPTIONS),
-                patch("cuts.latency.predictor.trained_on", lambda samples: every_nth(training_samples(samples))),
+                patch("cuts.latency.predictor.training_samples", lambda samples: every_nth(training_samples(samples))),
             ):
                 yield
     predictor.cache_clear()

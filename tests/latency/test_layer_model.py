@@ -13,7 +13,7 @@ pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn"
 from cuts.latency.baselines import all_baselines
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Samples
-from cuts.latency.layer_model import Correction, LayerModel, Options, _agreed, ablations, unseen
+from cuts.latency.layer_model import Correction, LayerModel, Options, _agree, ablations, unseen
 from cuts.latency.metrics import score
 from cuts.latency.model_cache import cached_fit
 from cuts.latency.trees import Trees
@@ -94,7 +94,7 @@ def test_an_unsure_choice_averages_both_kernels() -> None:
 def test_likely_choices_of_equal_times_are_joined() -> None:
     every = np.array([[200.0, 100.0, 101.0]])
     options = np.array([["a", "b", "c"]])
-    us, chosen, confidence = _agreed(every, options, np.array([[0.4, 0.35, 0.25]]))
+    us, chosen, confidence = _agree(every, options, np.array([[0.4, 0.35, 0.25]]))
     assert us[0] == pytest.approx(100.4, abs=0.2)
     assert chosen[0] == "b"
     assert confidence[0] == pytest.approx(0.6)

@@ -222,7 +222,7 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
     monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
-    monkeypatch.setattr(first_plans, "_compared", compare_late)
+    monkeypatch.setattr(first_plans, "_compare_algorithms", compare_late)
     found, selector = found_in(60.0, clock)
     assert selector.new_decisions is not None
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]

@@ -219,7 +219,7 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
         refused.update((problem.key, schedule_text(schedule)) for problem, schedule, *_ in spilled)
         return found
 
-    monkeypatch.setattr(SimulatedWorkers, "_serve_request", spilling)
+    monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
     monkeypatch.setattr(SimulatedWorkers, "collect", heard)
     run = tune_graph(layers(4), seconds)
     chosen = zip(run.selector.problems, run.selector.choices, strict=True)
@@ -366,7 +366,7 @@ def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
         clock.pass_by(2.0)
         return choose(*asked)
 
-    monkeypatch.setattr(launch_schedules, "select_masked", slow)
+    monkeypatch.setattr(launch_schedules, "choose", slow)
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT_SEARCH)
     found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit, selector)

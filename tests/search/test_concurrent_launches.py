@@ -82,7 +82,7 @@ def choose_form(
     monkeypatch.setattr("cuts.compile.concurrent_launches.CompiledPlan", Clocked)
     monkeypatch.setattr(Clocked, "branches", branches)
     monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
-    monkeypatch.setattr(Clocked, "open_context", [])
+    monkeypatch.setattr(Clocked, "opened", [])
     return select_launch_form(Clocked(plan or example_plan("cuda")), selector, agreement, memory)
 
 

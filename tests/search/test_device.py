@@ -608,7 +608,7 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
     An audit leaves nothing to be searched for by the next command.
     """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("cuts.compile.cached_decisions.NEAR", 100.0)
+    monkeypatch.setattr("cuts.compile.cached_decisions.MAX_SUM_RATIO", 100.0)
     arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
     assert cuts("tune", *arguments, "--frozen").code == 2
     first, again, frozen = (

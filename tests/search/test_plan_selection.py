@@ -233,7 +233,7 @@ def test_known_plan_is_built_first_in_short_time(budget: float, order: list[bool
         return choose(self, *asked)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MeasuredSelector, "select_masked", noting)
+        patch.setattr(MeasuredSelector, "choose", noting)
         found, selector = tune_graph(chain(1), here, even, budget=budget)
     assert list(dict.fromkeys(has_decisions)) == order
     assert len(found.steps) == 2

@@ -214,7 +214,7 @@ def test_nan_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.M
     plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     outputs = iter([found, {"y": found["y"].copy()}])
     monkeypatch.setattr("cuts.compile.plan_validation._run_plan", lambda session, inputs: next(outputs))
-    monkeypatch.setattr(PlanValidator, "_judged", lambda self, plan: False)
+    monkeypatch.setattr(PlanValidator, "_judge", lambda self, plan: False)
     assert agreement(graph).check_plans(plans) == [True, True]
     outputs = iter([found, {"y": np.array([1.0, 3.0, 2.0], np.float32)}])
     assert agreement(graph).check_plans(plans) == [False, False]

@@ -479,8 +479,8 @@ def test_answers_during_a_local_cut_are_received(answering: bool, monkeypatch: p
 
     tuner = tuner_of(FakeBench(by_threads), Starting(1))
     tuner.resources.has_answered = answering
-    monkeypatch.setattr("cuts.search.tuner.cut_fragment", cut_at_length)
-    monkeypatch.setattr(Resources, "wrap_host_memory", lambda _: bool(here))
+    monkeypatch.setattr("cuts.search.tuner.partition_subgraph", cut_at_length)
+    monkeypatch.setattr(Resources, "over", lambda _: bool(here))
     assert tuner.plan(fragments)() == [partition_subgraph(fragment) for fragment in fragments]
     assert len(here) == (0 if answering else 1)
 
