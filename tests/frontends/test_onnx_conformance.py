@@ -22,10 +22,10 @@ onnx = pytest.importorskip("onnx")
 
 from cuts.frontends.onnx.backend_representation import ReferenceBackend  # onnx is optional
 from cuts.tests.frontends.conformance import (
-    interleave,
     cases,
     complaint,
     in_scope,
+    interleave,
     run_case,
     run_together,
     scope,

@@ -69,13 +69,13 @@ def test_what_takes_for_ever_is_refused(lines: str, message: str) -> None:
 
 
 def test_repetitions_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "_MAX_DIM", 1000)
+    monkeypatch.setattr(evaluator, "_MAX_ITEMS", 1000)
     lines = "each j < 90 { each k < 90: y[n] = x[n] }"
     assert refused(lines) == f"5:26 {OF}repetitions have at most 1000 turns in all"
 
 
 def test_lists_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "_MAX_ITEMS", 1000)
+    monkeypatch.setattr(evaluator, "_MAX_TOTAL_ITEMS", 1000)
     lines = "let k = [sum([p + q for p < 90]) for q < 90]  y = x * k[0]"
     assert refused(lines) == f"5:16 {OF}lists have at most 1000 items in all"
 

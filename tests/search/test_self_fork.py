@@ -135,7 +135,7 @@ def test_unready_fork_ends_and_others_replace_it() -> None:
     lines = output_of("""
 from cuts.search import build
 from cuts.search.build import Job, Workers
-services.before_copies = lambda: time.sleep(300)
+services.before_forks = lambda: time.sleep(300)
 twin.READY = 1
 workers = Workers(3, services.__name__ + ":Slow")
 lost = workers._nursery._process
@@ -190,7 +190,7 @@ gc.disable()
 ours = Ours()
 ours.itself = ours
 del ours
-services.before_copies = gc.collect
+services.before_forks = gc.collect
 mine = child()
 mine.call(60.0, "nap", 0.0)
 mine.close()
