@@ -20,7 +20,7 @@ BUGS = (
     Bug("guard", "an inner guard takes the outer fill", "passes.fusion.inline:_guard_reads",
         "node.fill if node.guards else fill", "fill"),
     Bug("guard", "a piece of a concatenation is chosen without its condition", "passes.fusion.inline:Inliner._by_cases",
-        "return _halved(cases) if _is_row(cases) else _chained(cases)", "return cases[-1][1]"),
+        "return _binary_cases(cases) if _is_row(cases) else _case_chain(cases)", "return cases[-1][1]"),
     Bug("guard", "a piece that is always there hides the others", "passes.fusion.inline:Inliner._by_cases",
         "if not s.guards), len(possible) - 1)", "if len(s.guards) < 2), len(possible) - 1)"),
     Bug("guard", "the end of a ragged dim is one too far", "passes.lowering.staging:bind_dims",

@@ -63,7 +63,7 @@ BUGS = (
     Bug("alias", "tables share memory with tensors", "runtime.plan:lifetimes_of",
         "Lifetime(*ends) for table", "Lifetime(-9, -9) for table"),
     Bug("alias", "a buffer's place is not rounded up", "runtime.memory:Placement.end",
-        "self.offset + aligned(self.nbytes)", "self.offset + aligned(self.nbytes) // 2", _MEMORY),
+        "self.offset + align_bytes(self.nbytes)", "self.offset + align_bytes(self.nbytes) // 2", _MEMORY),
     Bug("alias", "rivals are those that end before", "runtime.memory:_best_gap",
         "not other.overlaps(life)", "other.last >= life.first", _MEMORY),
     Bug("alias", "a plan may reach outside its buffers", "runtime.plan:_check_buffers",

@@ -317,13 +317,13 @@ def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.Monke
 STEPS = (
     Bug("ring", "the first step of the next chunk is loaded before that has arrived",
         "passes.lowering.software_pipeline:stepped_k_loop",
-        "*ring.commit, *ring.arrived]", "*ring.commit]"),
+        "*pipeline.commit, *pipeline.wait]", "*pipeline.commit]"),
     Bug("ring", "a chunk is fetched into the buffer that is being loaded from",
         "passes.lowering.software_pipeline:stepped_k_loop",
-        "for phase in later]", "for phase in ring.fetch(at + ring.ahead + 1).copied]"),
+        "for phase in later]", "for phase in pipeline.fetch(at + pipeline.prefetch_distance + 1).copied]"),
     Bug("ring", "unneeded copies are under way when the kernel ends",
         "passes.lowering.software_pipeline:stepped_k_loop",
-        "((Wait(0),) if ring.behind else ())", "()"),
+        "((Wait(0),) if pipeline.is_asynchronous else ())", "()"),
 )  # fmt: skip
 
 
