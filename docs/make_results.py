@@ -346,7 +346,7 @@ def tests(known: Circumstances, *_: str) -> Iterator[str]:
     counts = ((area, [bug["caught"] for bug in bugs if bug["area"] == area]) for area in areas)
     lines = [[area, len(caught), sum(caught)] for area, caught in counts]
     lines.append(["all", len(bugs), sum(bug["caught"] for bug in bugs)])
-    yield f"Planted bugs (`tests/fuzz/planted.py`):\n\n{table(['area', 'planted', 'caught'], lines)}"
+    yield f"Planted bugs (`tests/fuzz/planted_bugs.py`):\n\n{table(['area', 'planted', 'caught'], lines)}"
 
 
 def sum_of(findings: Mapping[str, int] | None) -> int | None:

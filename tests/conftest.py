@@ -25,15 +25,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
-from cuts.tests.declared import HEADER_GUARD_OPTION, declare_functions
+from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
 from hypothesis import HealthCheck, seed, settings
 
-_SLOW = (
+_SLOW_CHECKS = (
     HealthCheck.too_slow,
     HealthCheck.data_too_large,
 )  # drawing a fusion group and building its kernel takes its time
 
-_ANNOUNCED = "announced"
+_ANNOUNCEMENT = "announced"
 
 #: CPU seconds of a test, with its processes and with the fixtures that it is the first to need, beyond which the run
 #: reports it: the daily profile draws less (`amounts.py`).
@@ -43,9 +43,11 @@ _BEGAN = pytest.StashKey[float]()
 os.environ.setdefault("CUTS_VERIFY", "1")  # every seam of the pipeline is checked, in worker processes too
 
 settings.register_profile(
-    "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW
+    "ci", derandomize=True, deadline=None, database=None, print_blob=True, suppress_health_check=_SLOW_CHECKS
 )
-settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_SLOW)
+settings.register_profile(
+    "nightly", deadline=None, max_examples=2000, print_blob=True, suppress_health_check=_SLOW_CHECKS
+)
 settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 
@@ -108,7 +110,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     found = yield
     spent = _cpu_seconds() - item.stash[_BEGAN]
     if spent > DEAR and not NIGHTLY:
-        item.user_properties.append((_ANNOUNCED, f"{item.nodeid} took {spent:.0f} CPU seconds, {DEAR:.0f} are plenty"))
+        item.user_properties.append(
+            (_ANNOUNCEMENT, f"{item.nodeid} took {spent:.0f} CPU seconds, {DEAR:.0f} are plenty")
+        )
     return found
 
 
@@ -125,11 +129,11 @@ def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not (NIGHTLY or request.node.get_closest_marker("as_users_build")):
             patch.setattr(device, "_OPTIONS", [*device._OPTIONS, "-cl-opt-disable"])
-            patch.setattr(device.OpenCLDevice, "_program", partialmethod(_declared, device.OpenCLDevice._program))
+            patch.setattr(device.OpenCLDevice, "_program", partialmethod(_build_declared, device.OpenCLDevice._program))
         yield
 
 
-def _declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, str], Any], source: str) -> Any:
+def _build_declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, str], Any], source: str) -> Any:
     """Build a program without PoCL's header, where the PoCL that comes as a package is its compiler."""
     platform = self.choice.platform
     packaged = platform.name == device._POCL and device._version(platform) == (3, 0)
@@ -145,12 +149,12 @@ def announce(record_property: Callable[[str, object], None]) -> Callable[[str], 
 
     It appears for any outcome and process.
     """
-    return lambda line: record_property(_ANNOUNCED, line)
+    return lambda line: record_property(_ANNOUNCEMENT, line)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
-    for line in dict.fromkeys(value for r in reports for name, value in r.user_properties if name == _ANNOUNCED):
+    for line in dict.fromkeys(value for r in reports for name, value in r.user_properties if name == _ANNOUNCEMENT):
         terminalreporter.write_line(str(line))
 
 

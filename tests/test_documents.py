@@ -19,11 +19,11 @@ from cuts.docs.make_site import pending
 
 ROOT = Path(__file__).parents[1]
 #: Written by scripts, and not kept.
-BUILT = {"docs/ops.md", "docs/modules.md"}
+BUILT_DOCUMENTS = {"docs/ops.md", "docs/modules.md"}
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("spec/*.md"))
-    if path.relative_to(ROOT).as_posix() not in BUILT
+    if path.relative_to(ROOT).as_posix() not in BUILT_DOCUMENTS
 )
 DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*/*.cuts"), *ROOT.glob("*/*.lark")))
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
@@ -93,20 +93,23 @@ def exists(document_name: str, path: str) -> bool:
     if "/" not in path and fnmatch.filter(NAMES, path):
         return True
     return (
-        any(name in BUILT or fnmatch.filter(FILES, name) for name in (path.rstrip("/"), beside, f"passes/{path}"))
+        any(
+            name in BUILT_DOCUMENTS or fnmatch.filter(FILES, name)
+            for name in (path.rstrip("/"), beside, f"passes/{path}")
+        )
         or beside in NAMES
     )
 
 
 #: Files that a reader makes: names of examples.
-MADE = {"specs/00.cuts", "t.cuts", "fuzz.json"}
+MADE_FILES = {"specs/00.cuts", "t.cuts", "fuzz.json"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_paths_that_a_document_names_exist(name: str) -> None:
     text = re.sub(r"```.*?```", "", read(name), flags=re.DOTALL)
     named = {path for path in named_paths(text) if path.rpartition("/")[2] not in pending()}
-    assert sorted(path for path in named - MADE if not exists(name, path)) == []
+    assert sorted(path for path in named - MADE_FILES if not exists(name, path)) == []
 
 
 def anchors(name: str) -> set[str]:
@@ -131,14 +134,14 @@ LATER = {f"docs/{path}" for path in pending()}
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_links_of_a_document_resolve(name: str) -> None:
-    found = [(path, anchor) for path, anchor in links(name) if path not in LATER | BUILT]
+    found = [(path, anchor) for path, anchor in links(name) if path not in LATER | BUILT_DOCUMENTS]
     assert [path for path, _ in found if not (ROOT / path).exists()] == []
     assert [(path, anchor) for path, anchor in found if anchor and anchor not in anchors(path)] == []
 
 
 def test_each_page_of_the_site_exists() -> None:
     pages = re.findall(r": ([\w/]+\.md)$", read("mkdocs.yml"), flags=re.MULTILINE)
-    known = {*DOCUMENTS, *BUILT, *LATER, "docs/reference/language.md"}
+    known = {*DOCUMENTS, *BUILT_DOCUMENTS, *LATER, "docs/reference/language.md"}
     assert [page for page in pages if f"docs/{page}" not in known] == []
     inside = {path for path in DOCUMENTS if path.startswith(("docs/tutorials/", "docs/reference/"))}
     assert sorted(inside - {f"docs/{page}" for page in pages}) == []

@@ -25,12 +25,12 @@ from cuts.search import export_pack, open_database
 from cuts.search.child import START_LIMIT
 
 from . import tables
-from .isolated import Bout
+from .isolation import Bout
 from .ledger import LEDGER, Pair, keep, missing, requested_pairs
 from .systems import OURS, SYSTEMS, USUAL, Row
 
 #: Seconds that a row may end after the limit of the call.
-LATE = 10.0
+MAX_OVERTIME_SECONDS = 10.0
 
 
 def arguments() -> argparse.Namespace:
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="MODEL:BATCH",
-        help="or MODEL:training; with =SECONDS behind it, that is its budget",
+        help="or MODEL:training; with =SECONDS after it, that is its budget",
     )
     parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(USUAL))
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of each search of ours")
@@ -76,11 +76,15 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
         for system in bout.systems:
             if monotonic() + bout.expected_seconds(system) > end:
                 continue
-            row = bout.measure(system, end - monotonic() + LATE)
+            row = bout.measure(system, end - monotonic() + MAX_OVERTIME_SECONDS)
             if following is not None:
                 following.child.start()  # it prepares itself beside the peers of this one
-            told: Row = {"model": bout.workload.model.name, "task": bout.workload.task, "batch": bout.workload.batch}
-            yield told | {"system": system} | row | circumstances(gpu, options.commit)
+            identity: Row = {
+                "model": bout.workload.model.name,
+                "task": bout.workload.task,
+                "batch": bout.workload.batch,
+            }
+            yield identity | {"system": system} | row | circumstances(gpu, options.commit)
         bout.child.close()
     for bout in bouts:
         bout.child.close()

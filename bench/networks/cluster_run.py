@@ -39,7 +39,7 @@ from cuts.cluster.ways import Way, columns
 
 #: Device memory that the capped runs may use, as a part of the model's weights (inference) or weights and state
 #: (training).
-LARGE = 1e12
+UNLIMITED_BYTES = 1e12
 
 
 @frozen
@@ -118,7 +118,7 @@ def cap_of(case: ClusterCase, machine: Machine) -> float:
     return float(fit(columns([case.way]), case.model, machine, training=case.training).memory[0])
 
 
-def compiled(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
+def kernels_of(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
     """Return a plan's kernels; runs of one shape share them."""
     recompute = plan.way.activations.startswith("recompute") and plan.training
     key = (
@@ -148,13 +148,13 @@ def run_once(
 ) -> tuple[dict[str, Any], Any]:
     """Run a case, or its in-memory version; return costs and results."""
     way = case.way if capped else case.whole
-    cap = cap_of(case, machine) if capped else LARGE
+    cap = cap_of(case, machine) if capped else UNLIMITED_BYTES
     folder = folder_of(case, root, capped)
     runner = make(folder, ClusterPlan(case.model, machine, way, case.training), cap)
     found = predict(runner) if capped else None
-    row = predicted(found) if found else {}
-    outcome = computed(runner, case)
-    row |= taken(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
+    row = prediction(found) if found else {}
+    outcome = results_of(runner, case)
+    row |= costs_of(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
     runner.engine.least(0)
     runner.close()
     if case.training and runner.engine.rank == 0:
@@ -163,7 +163,7 @@ def run_once(
     return row, outcome
 
 
-def predicted(found: RunPrediction) -> dict[str, Any]:
+def prediction(found: RunPrediction) -> dict[str, Any]:
     """Return the planner's prediction from rates measured here."""
     measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
     rates = {"alone": found.reads.alone, "read": measured.storage_read, "write": measured.storage_write}
@@ -171,7 +171,7 @@ def predicted(found: RunPrediction) -> dict[str, Any]:
     return {"predicted": terms["total"], "terms": terms, "storage": found.storage, **rates, **kernels}
 
 
-def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
+def results_of(runner: Runner, case: ClusterCase) -> dict[int, Any]:
     """Run all steps; return trained weights, or inference's first results."""
     if case.training:
         runner.train(case.steps)
@@ -180,7 +180,7 @@ def computed(runner: Runner, case: ClusterCase) -> dict[int, Any]:
     return results[0]
 
 
-def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
+def costs_of(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
     """Return a run's report, and the prediction with its storage rates."""
     report, at_work = runner.report, storage_utilisation(runner, found)
     return {
@@ -199,10 +199,10 @@ def taken(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -
 
 def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known: dict[Any, Kernels]) -> dict[str, Any]:
     """Predict, run, and compare with the run that keeps all in memory."""
-    begin, batches = time.perf_counter(), cached(case)
+    begin, batches = time.perf_counter(), batch_source(case)
 
     def make(folder: Path, plan: ClusterPlan, cap: float) -> Runner:
-        kernels, engine = compiled(plan, target, known), engine_of(plan.way)
+        kernels, engine = kernels_of(plan, target, known), engine_of(plan.way)
         return Runner(plan, folder, target, memory=cap, engine=engine, kernels=kernels, batches=batches)
 
     row: dict[str, Any] = {"case": case.name, "training": case.training, "way": asdict(case.way)}
@@ -219,7 +219,7 @@ def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known
     return row
 
 
-def cached(case: ClusterCase) -> Any:
+def batch_source(case: ClusterCase) -> Any:
     """Return random batches, made once.
 
     Making them is no part of a run.
@@ -283,7 +283,7 @@ def main() -> None:
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if arguments.target == "cuda" and processes > 1:
         os.environ["CUDA_DEVICE"] = os.environ.get("LOCAL_RANK", "0")  # the device of PyCUDA's context
-    machine = Machine("here", 1, processes, 1e13, 1.0, LARGE, 1e9, 1e9, 1e11, 1e11)
+    machine = Machine("here", 1, processes, 1e13, 1.0, UNLIMITED_BYTES, 1e9, 1e9, 1e11, 1e11)
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
     rows, begin = [], time.perf_counter()
     known: dict[Any, Kernels] = {}

@@ -67,21 +67,21 @@ class Watch:
     def __enter__(self) -> Watch:
         self._open = open_ = InPlaceProgram.open
 
-        def opened(program: Any, *arguments: Any) -> Any:
+        def open_and_keep(program: Any, *arguments: Any) -> Any:
             session: Any = open_(program, *arguments)
             launch = session.launch
 
-            def noted(*arguments: Any) -> None:
+            def record_call(*arguments: Any) -> None:
                 self.last[id(session)] = arguments
                 launch(*arguments)
 
-            session.launch = noted
+            session.launch = record_call
             session.repeat = lambda: launch(*self.last[id(session)])
             self.sessions.append(session)
             return session
 
         program: Any = InPlaceProgram
-        program.open = opened
+        program.open = open_and_keep
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,13 +21,13 @@ from cuts.bench.tools.records import exit_code
 from cuts.compile import CompiledPlan
 from cuts.search import export_pack, open_database
 
-from .isolated import text_of
+from .isolation import text_of
 from .ledger import parse_workload
 from .systems import ModelCase, Row, plan_by_model, tune_plan
 
 #: Runs of one launch in a recorded graph; replays of each graph, those of runs that take long, and microseconds of one
 #: that does, which is not recorded without each launch, either.
-TOGETHER, REPLAYS, FEW, LONG = 20, 30, 5, 3000.0
+TOGETHER, REPLAYS, FEW_LAUNCHES, LONG_MICROSECONDS = 20, 30, 5, 3000.0
 #: Fields of groups' records in seconds.
 SECONDS = ("measured", "estimate", "bound")
 FIGURES = ("ops", "nodes", "algorithms", "limit", "parameters", "why", "form", "turns")
@@ -37,8 +37,8 @@ def launches(plan: CompiledPlan) -> tuple[float, list[Row]]:
     """Return an executed plan's microseconds, and a record of each launch."""
     session = plan.session
     launched = session.first_launches()
-    whole = _replayed(session.device, launched, FEW)
-    repeats = REPLAYS if whole < LONG else FEW
+    whole = _replay_seconds(session.device, launched, FEW_LAUNCHES)
+    repeats = REPLAYS if whole < LONG_MICROSECONDS else FEW_LAUNCHES
     among = session.time_steps(repeats=repeats)
     alone: dict[int, float] = {}
     rows = []
@@ -47,11 +47,11 @@ def launches(plan: CompiledPlan) -> tuple[float, list[Row]]:
         moved = {tensor: plan.plan.types[tensor].nbytes for tensor in step.tensors if tensor in plan.plan.types}
         row: Row = {"launch": number, "kernel": step.kernel, "time": time.median * 1e6}
         if step.kernel not in alone:
-            alone[step.kernel] = _replayed(session.device, TOGETHER * [launched[number]], repeats) / TOGETHER
+            alone[step.kernel] = _replay_seconds(session.device, TOGETHER * [launched[number]], repeats) / TOGETHER
         row |= {"alone": alone[step.kernel]}
-        if whole < LONG and len(launched) > 1:
+        if whole < LONG_MICROSECONDS and len(launched) > 1:
             rest = [*launched[:number], *launched[number + 1 :]]
-            row |= {"marginal": whole - _replayed(session.device, rest, repeats)}
+            row |= {"marginal": whole - _replay_seconds(session.device, rest, repeats)}
         row |= {key: value * 1e6 for key in SECONDS if isinstance(value := group.get(key), float)}
         terms = group.get("terms")
         row |= {"terms": {name: value * 1e6 for name, value in terms.items()} if isinstance(terms, dict) else {}}
@@ -63,7 +63,7 @@ def launches(plan: CompiledPlan) -> tuple[float, list[Row]]:
     return whole, rows
 
 
-def _replayed(device: Any, runs: Sequence[Callable[[], None]], repeats: int) -> float:
+def _replay_seconds(device: Any, runs: Sequence[Callable[[], None]], repeats: int) -> float:
     """Return the microseconds of launches that follow one another in a recorded graph."""
 
     def all_of_them() -> None:
@@ -84,7 +84,7 @@ def line(row: Row) -> str:
 def main() -> int:
     """Profile the workloads asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="+", metavar="MODEL:BATCH", help="with =SECONDS behind it for its budget")
+    parser.add_argument("workloads", nargs="+", metavar="MODEL:BATCH", help="with =SECONDS after it for its budget")
     parser.add_argument("--budget", type=float, default=20.0, metavar="SECONDS", help="of each search")
     parser.add_argument("--fresh", action="store_true", help="know nothing of packs and earlier searches")
     parser.add_argument("--untuned", action="store_true", help="the plan that is made without a measurement")
@@ -107,9 +107,9 @@ def main() -> int:
             export_pack(open_database(), arguments.pack)
         plan.run({n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)})
         whole, rows = launches(plan)
-        told = {"workload": workload.label, "microseconds": whole, "search": search, "launches": rows}
+        report = {"workload": workload.label, "microseconds": whole, "search": search, "launches": rows}
         file = arguments.out / f"launches-{text_of(workload).replace(':', '-')}.json"
-        file.write_text(json.dumps(told, indent=1, default=str) + "\n", "utf-8")
+        file.write_text(json.dumps(report, indent=1, default=str) + "\n", "utf-8")
         alone = sum(row["alone"] for row in rows)
         print(f"{workload.label}: {whole:.1f} us in {len(rows)} launches, {alone:.1f} alone, {search}")
         print(f"{'':29}{'among':>9}{'alone':>9}{'less':>9}{'bound':>9}")

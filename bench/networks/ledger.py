@@ -31,7 +31,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in KEY)
 
 
-def merged(rows: Sequence[Row], row: Row) -> list[Row]:
+def merge_row(rows: Sequence[Row], row: Row) -> list[Row]:
     """Return rows with one more, which replaces its predecessor.
 
     The predecessor has the same workload and system. A failure replaces no result.
@@ -44,7 +44,7 @@ def merged(rows: Sequence[Row], row: Row) -> list[Row]:
 
 def keep(path: Path, row: Row) -> None:
     """Add a row to a file."""
-    write_rows(path, merged(read_rows(path), row))
+    write_rows(path, merge_row(read_rows(path), row))
 
 
 def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]:

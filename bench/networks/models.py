@@ -95,17 +95,17 @@ def torchvision_models() -> Any:
             library = import_module("torch").library.Library("torchvision", "DEF")
             for operator in ("nms", "qnms"):
                 library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            _KEPT.append(library)
+            _LIVING_LIBRARIES.append(library)
             return import_module("torchvision.models")
 
 
 #: Libraries of operators live as long as their objects.
-_KEPT: list[Any] = []
+_LIVING_LIBRARIES: list[Any] = []
 
 
 def speech(batch: int, small: bool) -> Made:
     """Return DeepSpeech2, and spectrograms."""
-    torch, modules = _prepared()
+    torch, modules = _load_models()
     model = modules.DeepSpeech2(width=16, layers=2) if small else modules.DeepSpeech2()
     spectrograms = torch.randn(batch, 1, 161, 24 if small else FRAMES)
     return fit_norms(model, spectrograms, torch), (spectrograms,)
@@ -113,7 +113,7 @@ def speech(batch: int, small: bool) -> Made:
 
 def translation(batch: int, small: bool) -> Made:
     """Return the attention RNN, and pairs of sentences."""
-    torch, modules = _prepared()
+    torch, modules = _load_models()
     vocabulary, words = (100, 5) if small else (50_000, WORDS)
     model = modules.AttentionRNN(vocabulary, 16, 2) if small else modules.AttentionRNN()
     return model.eval(), tuple(torch.randint(vocabulary, (batch, words)) for _ in range(2))
@@ -121,7 +121,7 @@ def translation(batch: int, small: bool) -> Made:
 
 def recommendation(batch: int, small: bool) -> Made:
     """Return DLRM, and samples of the Kaggle data's form."""
-    torch, modules = _prepared()
+    torch, modules = _load_models()
     model = modules.DLRM((50, 3, 20, 7)) if small else modules.DLRM()
     categories = [torch.randint(table.num_embeddings, (batch,)) for table in model.tables]
     return model.eval(), (torch.rand(batch, 13), torch.stack(categories, 1))
@@ -129,14 +129,14 @@ def recommendation(batch: int, small: bool) -> Made:
 
 def language(batch: int, small: bool) -> Made:
     """Return BERT-base, and pairs of a question and a text."""
-    torch, modules = _prepared()
+    torch, modules = _load_models()
     vocabulary, tokens = (100, 16) if small else (30_522, TOKENS)
     model = modules.BERT(vocabulary, 128, 2, 32) if small else modules.BERT()
     segments = (torch.arange(tokens) >= tokens // 4).long().expand(batch, tokens).contiguous()
     return model.eval(), (torch.randint(vocabulary, (batch, tokens)), segments)
 
 
-def _prepared() -> tuple[Any, Any]:
+def _load_models() -> tuple[Any, Any]:
     """Return PyTorch with a seed, and the modules."""
     torch = import_module("torch")
     torch.manual_seed(0)

@@ -41,14 +41,14 @@ class DeepSpeech2(nn.Module):
         heard = self.front(spectrograms)
         steps = heard.flatten(1, 2).permute(2, 0, 1)
         for number, layer in enumerate(self.layers):
-            steps = steps if number == 0 else _normed(self.norms[number - 1], steps)
+            steps = steps if number == 0 else _normalise(self.norms[number - 1], steps)
             both, _ = layer(steps)
             steps = both.unflatten(2, (2, -1)).sum(2)
-        scores: Tensor = self.head(_normed(self.last, steps))
+        scores: Tensor = self.head(_normalise(self.last, steps))
         return scores.transpose(0, 1)
 
 
-def _normed(norm: nn.Module, steps: Tensor) -> Tensor:
+def _normalise(norm: nn.Module, steps: Tensor) -> Tensor:
     """Return steps [T, N, C] normalised over steps and samples."""
     normed: Tensor = norm(steps.flatten(0, 1))
     return normed.reshape(steps.shape)

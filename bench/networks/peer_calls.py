@@ -114,7 +114,7 @@ def error_of(found: Any, wanted: Any) -> float:
 
 
 #: Turns of a loop, where one of them takes a millisecond or longer; shorter ones turn more often.
-TURNS, MOST = 20, 400
+TURNS, MAX_TURNS = 20, 400
 
 
 class Compiled:
@@ -157,7 +157,7 @@ class Compiled:
             return perf_counter() - start
 
         seconds(1)
-        count = min(MOST, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
+        count = min(MAX_TURNS, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
         samples = [seconds(count) / count * 1e3 for _ in range(ROUNDS)]
         low, _, high = statistics.quantiles(samples, n=4)
         middle = statistics.median(samples)

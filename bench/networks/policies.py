@@ -90,7 +90,7 @@ def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled
             yield f"{name}, channels {layout}", run
 
 
-def tuned(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
+def tune_network(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
     """Return the plan of a search within a budget, and its report."""
     target, spec = find_target("cuda"), load_spec([])
     graph = load_model(program, spec, None, ())
@@ -112,7 +112,7 @@ def measure(
         exact = first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
     model = model.float()
     start = perf_counter()
-    plan, search = tuned(torch.export.export(model, inputs), policy, budget)
+    plan, search = tune_network(torch.export.export(model, inputs), policy, budget)
     tuning = perf_counter() - start
     feeds = {n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}
     found = torch.from_numpy(next(iter(plan.run(feeds).values())))

@@ -33,7 +33,7 @@ from .training import train, train_as_one_graph
 #: Samples that are compared with double precision.
 SAMPLES = 8
 #: Models and batches whose time is divided by kind of kernel, as in Figure 6.
-DIVIDED = (("ResNet-50", 1), ("BERT-base", 1))
+BREAKDOWN_CASES = (("ResNet-50", 1), ("BERT-base", 1))
 Row = dict[str, Any]
 
 
@@ -64,7 +64,7 @@ class ModelCase:
     @property
     def divided(self) -> bool:
         """Return whether its time is divided by kind of kernel."""
-        return (self.workload.model.name, self.workload.batch) in DIVIDED
+        return (self.workload.model.name, self.workload.batch) in BREAKDOWN_CASES
 
     @property
     def wanted(self) -> Any:
@@ -106,11 +106,11 @@ def _search(selector: MeasuredSelector) -> dict[str, object]:
     return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
 
 
-def untuned(case: ModelCase) -> Row:
+def time_untuned(case: ModelCase) -> Row:
     """Time the plan that the model makes without a measurement."""
     start = perf_counter()
     plan = plan_by_model(case)
-    return {**_timed(case, plan), "seconds": perf_counter() - start}
+    return {**_time_plan(case, plan), "seconds": perf_counter() - start}
 
 
 def plan_by_model(case: ModelCase) -> CompiledPlan:
@@ -138,11 +138,11 @@ def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
     """Tune and time a plan of ours."""
     plan, search = tune_plan(case, mode, fresh=fresh)
     seconds = search.pop("seconds")
-    row = {**_timed(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
+    row = {**_time_plan(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
     return row | _breakdown(case, lambda: of_plan(plan))
 
 
-def _timed(case: ModelCase, plan: CompiledPlan) -> Row:
+def _time_plan(case: ModelCase, plan: CompiledPlan) -> Row:
     """Return the time of a plan, its error, how many launches it has, and how many of each library."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
@@ -157,10 +157,10 @@ def eager(case: ModelCase) -> Row:
 
     The faster order counts.
     """
-    return min((_captured(case, network, given, name) for name, network, given in _placed(case)), key=_ms)
+    return min((_time_captured(case, network, given, name) for name, network, given in _placed_network(case)), key=_ms)
 
 
-def _placed(case: ModelCase) -> Any:
+def _placed_network(case: ModelCase) -> Any:
     strict(case.torch)
     return on_gpu(case.torch, case.workload.model, case.made)
 
@@ -169,7 +169,7 @@ def _ms(row: Row) -> float:
     return float(row["ms"])
 
 
-def _captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
+def _time_captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
     torch, start = case.torch, perf_counter()
     with torch.no_grad():
         replay = capture_graph(torch, lambda: network(*given))
@@ -189,14 +189,14 @@ def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
         return {"breakdown_failure": str(error)[:300]}
 
 
-def compiled(case: ModelCase, mode: str) -> Row:
+def time_compiled(case: ModelCase, mode: str) -> Row:
     """Time `torch.compile` in a mode.
 
     Calls that are captured nowhere else are timed one by one and as a captured graph.
     """
     torch = case.torch
     torch._dynamo.reset()
-    layout, network, given = list(_placed(case))[-1]
+    layout, network, given = list(_placed_network(case))[-1]
     with torch.no_grad():
         start = perf_counter()
         call = torch.compile(network, mode=None if mode == "default" else mode)
@@ -217,7 +217,7 @@ def by_door(case: ModelCase) -> Row:
     """Time `torch.compile(backend="cuts")` as a captured graph, and call by call."""
     torch, start = case.torch, perf_counter()
     torch._dynamo.reset()
-    _, network, given = next(iter(_placed(case)))
+    _, network, given = next(iter(_placed_network(case)))
     with torch.no_grad():
         call = torch.compile(network, backend=cuts_backend, options={"budget": case.budget})
         error, seconds = error_of(first(call(*given)), case.wanted), perf_counter() - start
@@ -277,13 +277,13 @@ CURVE = (10, 30, 60, 120, 300)
 SYSTEMS: Mapping[str, System] = {
     "cuts mixed": System(lambda case: ours(case, "mixed"), least=15.0, search=None, training=40.0),
     "PyTorch": System(eager, least=8.0, training=20.0),
-    "torch.compile": System(lambda case: compiled(case, "default"), training=110.0),
-    "reduce-overhead": System(lambda case: compiled(case, "reduce-overhead")),
-    "cuts untuned": System(untuned),
+    "torch.compile": System(lambda case: time_compiled(case, "default"), training=110.0),
+    "reduce-overhead": System(lambda case: time_compiled(case, "reduce-overhead")),
+    "cuts untuned": System(time_untuned),
     "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
     "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
     "cuts door": System(by_door, search=None, training=40.0),
-    "max-autotune": System(lambda case: compiled(case, "max-autotune"), least=120.0),
+    "max-autotune": System(lambda case: time_compiled(case, "max-autotune"), least=120.0),
     "XLA": System(by_xla, least=30.0),
     **{f"cuts {seconds} s": _at(seconds) for seconds in CURVE},
 }

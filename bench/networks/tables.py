@@ -34,7 +34,7 @@ def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """
     found: dict[str, dict[str, int]] = {}
     for (model, task, _), each in measured_rows(rows).items():
-        if not _compared(each):
+        if not _is_comparable(each):
             continue
         contenders = {name: row["ms"] for name, row in each.items() if name == OURS[0] or name in PEERS}
         best = min(contenders, key=lambda name: contenders[name])
@@ -43,7 +43,7 @@ def winners(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     return found
 
 
-def _compared(each: Mapping[str, Row]) -> bool:
+def _is_comparable(each: Mapping[str, Row]) -> bool:
     return OURS[0] in each and any(name in each for name in PEERS)
 
 
@@ -122,7 +122,7 @@ def readme(rows: Sequence[Row]) -> str:
 
     It has models at batch 1 and at the largest measured one, with their peers, where both were measured.
     """
-    found = {key: each for key, each in measured_rows(rows).items() if key[1] == "inference" and _compared(each)}
+    found = {key: each for key, each in measured_rows(rows).items() if key[1] == "inference" and _is_comparable(each)}
     names = [p for p in PEERS if any(p in each for each in found.values())]
     columns = ["model", "batch", "`cuts`", *(_heading(name) for name in names), "over the best"]
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

@@ -55,7 +55,7 @@ def without_dropout(torch: Any, network: Any) -> Any:
     return network
 
 
-def compiled(torch: Any, network: Any, way: str, budget: float) -> Any:
+def compile_network(torch: Any, network: Any, way: str, budget: float) -> Any:
     """Return a network as a system calls it."""
     torch._dynamo.reset()
     if way == "PyTorch":
@@ -71,7 +71,7 @@ def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any
     given = tuple(x.to("cuda") for x in made[1])
     with torch.no_grad():
         loss = loss_of(torch, deepcopy(network)(*given))
-    call = compiled(torch, network, way, budget)
+    call = compile_network(torch, network, way, budget)
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
 
     def step() -> Any:

@@ -99,11 +99,11 @@ def ready(number: int, compiles: bool) -> Ready:
         graph, sources = read(row)
     except CutsError as error:
         return Ready(None, error.message.splitlines()[0], seconds=perf_counter() - begin)
-    failure = _compiled(row) if compiles else ""
+    failure = _compile_error(row) if compiles else ""
     return Ready(graph, "", failure, perf_counter() - begin, sources)
 
 
-def _compiled(row: SizedOperation) -> str:
+def _compile_error(row: SizedOperation) -> str:
     """Compile a row by torch.compile; return why that failed, nothing where it did not."""
     torch._dynamo.reset()
     try:

@@ -29,7 +29,7 @@ from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.operators.contenders import Peers
 from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.timing import Contender, in_turns, together
-from cuts.bench.operators.tuned import Tuned, bind, cold_sets, tune, tune_separately, with_times
+from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.records import (
     Row,
@@ -52,9 +52,9 @@ from cuts.search.session import tuning_session
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
 #: Speed from which on a row counts as good enough.
-ENOUGH = 0.8
+SPEED_TARGET = 0.8
 #: Seconds that must be left for another part to begin.
-_LEAST = 15.0
+_MIN_SECONDS = 15.0
 
 
 @define
@@ -86,7 +86,7 @@ class Breadth:
         try:
             begun = self._begin(parts[0], ahead) if parts else []
             for part, following in zip(parts, [*parts[1:], []], strict=True):
-                if self.left < _LEAST:
+                if self.left < _MIN_SECONDS:
                     break
                 begun = self._part(part, begun, following, ahead)
                 left -= len(part)
@@ -110,7 +110,7 @@ class Breadth:
     def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
         """Begin to make rows ready, for torch.compile where its times are wanted and not known."""
         compiles = self.options.compile and self.torch is not None
-        return ahead.begin(numbers, [number for number in numbers if compiles and not self._known(number)])
+        return ahead.begin(numbers, [number for number in numbers if compiles and not self._expected_seconds(number)])
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
@@ -130,21 +130,21 @@ class Breadth:
             for number, each in found.items()
             if each.graph is not None
         }
-        tuned = tune_separately(list(cases.values()), self._tuned)
+        tuned = tune_separately(list(cases.values()), self._tune)
         self._say(f"{len(cases)} rows are tuned")
         wait(later, timeout=max(0.0, self.left))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
             if self.left < 0:
                 break
-            self._keep(self._measured(number, case, found[number], kernels))
+            self._keep(self._measure(number, case, found[number], kernels))
         self._say(f"{len(cases)} rows are timed")
         return later
 
-    def _tuned(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
+    def _tune(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
         with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
             return tune(cases, self.target, emit, selector)
 
-    def _known(self, number: int) -> dict[str, float]:
+    def _expected_seconds(self, number: int) -> dict[str, float]:
         """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
         key = (EVERY[number].operation.family, EVERY[number].name, self.device.name)
         found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["device"]) == key and r["peers"])
@@ -161,7 +161,7 @@ class Breadth:
         return {"suite": "breadth", "class": family, "name": name, "batch": 1, "precision": "fp32", "cuts_ms": None,
                 "peers": {}, "budget_s": self.options.budget, **self.facts}  # fmt: skip
 
-    def _measured(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
+    def _measure(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
         row = self._row(case.kind, case.name)
         if isinstance(tuned, str):
             return row | {"failure": tuned}
@@ -173,7 +173,7 @@ class Breadth:
         launches = bind(tuned, self.device, sets)
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         launches[0]()
-        known = self._known(number)
+        known = self._expected_seconds(number)
         wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
         if self.torch is not None:
             peers = Peers(tuned, self.device, self.torch, sets, EVERY[number].operation.call)
@@ -227,10 +227,10 @@ def summary(rows: Sequence[Row]) -> str:
 
     The last figures are those of all rows.
     """
-    slow = sorted((row for row in rows if speed(row) < ENOUGH), key=speed)
+    slow = sorted((row for row in rows if speed(row) < SPEED_TARGET), key=speed)
     lines = [line(row) for row in slow]
     families = list(dict.fromkeys(row["class"] for row in rows))
-    lines.append(f"{'family':<18}{'rows':>5}{'mean':>8}{'from ' + str(ENOUGH):>10}  slowest, fastest")
+    lines.append(f"{'family':<18}{'rows':>5}{'mean':>8}{'from ' + str(SPEED_TARGET):>10}  slowest, fastest")
     lines += [_figures(name, [row for row in rows if row["class"] == name]) for name in families]
     return "\n".join([*lines, _figures("all", rows)])
 
@@ -238,7 +238,7 @@ def summary(rows: Sequence[Row]) -> str:
 def _figures(name: str, rows: Sequence[Row]) -> str:
     """Return the geometric mean of the rows that have a result, and the share of all that are fast enough."""
     known = [speed(row) for row in rows if speed(row)]
-    share = sum(speed(row) >= ENOUGH for row in rows) / len(rows) if rows else 0.0
+    share = sum(speed(row) >= SPEED_TARGET for row in rows) / len(rows) if rows else 0.0
     mean = f"{geomean(known):>8.2f}{share:>10.0%}  {min(known):.2f}, {max(known):.2f}" if known else "       -"
     failed = len(rows) - len(known)
     return f"{name:<18}{len(rows):>5}{mean}{f', {failed} without a right result' if failed else ''}"
@@ -264,7 +264,7 @@ def families(rows: Sequence[Row]) -> str:
     for name in (*dict.fromkeys(row["class"] for row in rows), "all"):
         own = [speed(row) for row in rows if name in (row["class"], "all")]
         known = [each for each in own if each] or [0.0]
-        enough = sum(each >= ENOUGH for each in own) / max(1, len(own))
+        enough = sum(each >= SPEED_TARGET for each in own) / max(1, len(own))
         figures = (f"{len(own)}", f"{geomean(known):.2f}", f"{enough:.0%}".replace("%", " %"), f"{min(known):.2f}")
         lines.append(f"| {name} | {' | '.join(figures)} | {max(known):.2f} |")
     return "\n".join(lines)

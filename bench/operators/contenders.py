@@ -22,7 +22,7 @@ from cuts.backends.library.routine import require_library
 from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
-from cuts.bench.operators.tuned import Tuned, TunedBuffers, group_of
+from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
 from cuts.ir.attributes import Attribute
 from cuts.ir.errors import BackendError
 from cuts.ir.matrix_instructions import MATH_MODES
@@ -32,7 +32,7 @@ from cuts.ir.types import DType, row_major
 #: Plans that the heuristics are asked for, and runs of each.
 PLANS, RUNS = 32, 10
 #: How the policies of f32 multiply; half types are multiplied as they are, and added up in f32.
-_COMPUTED = {"fp32": "COMPUTE_32F_PEDANTIC", "fp32x3": "COMPUTE_32F_PEDANTIC", "tf32": "COMPUTE_32F_FAST_TF32"}
+_COMPUTE_TYPES = {"fp32": "COMPUTE_32F_PEDANTIC", "fp32x3": "COMPUTE_32F_PEDANTIC", "tf32": "COMPUTE_32F_FAST_TF32"}
 
 #: Operations that are a product of two matrices: the two, from the inputs of a case.
 _FACTORS: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
@@ -56,7 +56,7 @@ def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
     factors = _FACTORS[case.nodes[0][0]]
     try:
         advanced: Any = import_module("nvmath.linalg.advanced")
-        kind = advanced.MatmulComputeType[_COMPUTED.get(case.precision, "COMPUTE_32F")]
+        kind = advanced.MatmulComputeType[_COMPUTE_TYPES.get(case.precision, "COMPUTE_32F")]
         product = advanced.Matmul(*factors(*inputs), options={"compute_type": kind})
         product.plan(preferences={"limit": PLANS})
         product.autotune(iterations=RUNS)
@@ -139,7 +139,7 @@ def _pool(kind: str) -> Builder:
     return build
 
 
-def _permuted(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
+def _permute(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
     return lambda x: x.permute(_ints(a["perm"])).contiguous()
 
 
@@ -174,7 +174,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "mul": _plain("mul"),
     "sigmoid": _plain("sigmoid"),
     "softmax": _plain("softmax", dim=-1),
-    "transpose": _permuted,
+    "transpose": _permute,
     "max_pool": _pool("max_pool2d"),
     "average_pool": _pool("avg_pool2d"),
     "global_average_pool": lambda torch, a: lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1),
@@ -224,7 +224,7 @@ class Peers:
 
     def eager(self) -> Contender:
         """Return PyTorch, operation by operation."""
-        return self._recorded("torch", self.call)
+        return self._record("torch", self.call)
 
     def compile_case(self, mode: str = "default") -> Contender:
         """Return torch.compile's version of the case in a mode.
@@ -232,13 +232,13 @@ class Peers:
         It is for these shapes alone.
         """
         self.torch._dynamo.reset()
-        return self._recorded("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
+        return self._record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
     def libraries(self, case: Case) -> Iterator[Contender]:
         """Yield cuBLASLt or cuDNN where the case is theirs."""
         if is_product(case):
             yield from self._unless_missing(
-                lambda: self._recorded("cublaslt", best_product(case, self._views(self.sets[0])))
+                lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0])))
             )
         if isinstance(case, GradientCase):
             yield from self._unless_missing(lambda: self._cudnn(*gradient_of(case)))
@@ -287,13 +287,13 @@ class Peers:
         for name, shape in self.tuned.case.inputs.items():
             place = memory.place(self.tuned.name(name))
             address = int(place.buffer.handle) + place.offset
-            turned = self.tuned.case.is_channels_last(name)
-            lies = tuple(shape[d] for d in TO_LAST) if turned else shape
+            transpose_block = self.tuned.case.is_channels_last(name)
+            lies = tuple(shape[d] for d in TO_LAST) if transpose_block else shape
             view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
-            views.append(view.permute(TO_FIRST) if turned else view)
+            views.append(view.permute(TO_FIRST) if transpose_block else view)
         return views
 
-    def _recorded(self, name: str, call: Any) -> Contender:
+    def _record(self, name: str, call: Any) -> Contender:
         """Record a call on every set as a CUDA graph of PyTorch's; results are kept, so that each set has one of its
         own.
         """
@@ -355,7 +355,7 @@ def dense(tensor: str, shape: tuple[int, ...]) -> Block:
 def channels_last(convolution: Convolution) -> Convolution:
     """Return a convolution on dense tensors whose channels are the innermost dim."""
 
-    def turned(block: Block) -> Block:
+    def transpose_block(block: Block) -> Block:
         steps, size = [0] * len(block.sizes), 1
         for dim in (1, *reversed(range(2, len(block.sizes))), 0):
             steps[dim], size = size, size * block.sizes[dim]
@@ -363,9 +363,9 @@ def channels_last(convolution: Convolution) -> Convolution:
 
     return evolve(
         convolution,
-        image=turned(convolution.image),
-        filter=turned(convolution.filter),
-        result=turned(convolution.result),
+        image=transpose_block(convolution.image),
+        filter=transpose_block(convolution.filter),
+        result=transpose_block(convolution.result),
     )
 
 

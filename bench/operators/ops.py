@@ -26,7 +26,7 @@ from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, copy_bandwidth, copying, function_of, load_torch
 from cuts.bench.operators.shapes import CHANNELS_LAST, Case
 from cuts.bench.operators.timing import Contender, in_turns, together
-from cuts.bench.operators.tuned import Tuned, bind, cold_sets, floor, parts, tune, tune_separately, with_times
+from cuts.bench.operators.tuning import Tuned, bind, cold_sets, floor, parts, tune, tune_separately, with_times
 from cuts.bench.tools.records import (
     Row,
     add_every_option,
@@ -88,12 +88,12 @@ class Suite:
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
-        for case, each in zip(part, tune_separately(part, self._tuned), strict=True):
+        for case, each in zip(part, tune_separately(part, self._tune), strict=True):
             if self.left < 0:
                 return
-            self._keep(self._measured(case, each))
+            self._keep(self._measure(case, each))
 
-    def _tuned(self, part: Sequence[Case]) -> Sequence[Tuned]:
+    def _tune(self, part: Sequence[Case]) -> Sequence[Tuned]:
         start = time.monotonic()
         with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as selector:
             tuned = tune(part, self.target, emit, selector)
@@ -112,14 +112,14 @@ class Suite:
         write_rows(self.options.out, self.rows)
         print(row_line(row), flush=True)
 
-    def _known(self, case: Case) -> dict[str, float]:
+    def _expected_seconds(self, case: Case) -> dict[str, float]:
         """Return the times of peers that the file has of a case on this device."""
         found = (r["peers"] for r in self.rows if key_of(r) == case.key and r["device"] == self.device.name)
         return dict(next(found, {}))
 
     # ---- one row
 
-    def _measured(self, case: Case, tuned: Tuned | str) -> Row:
+    def _measure(self, case: Case, tuned: Tuned | str) -> Row:
         work, moved, roofline = floor(case, self.target)
         row: Row = {"suite": "ops", "class": case.kind, "name": case.name, "batch": case.batch,
                     "precision": case.precision, "cuts_ms": None, "peers": {}, "bound_ms": None,
@@ -138,7 +138,7 @@ class Suite:
         contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
         if case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
-        kept = self._known(case) if self.options.reuse else {}
+        kept = self._expected_seconds(case) if self.options.reuse else {}
         wrong = ""
         if not kept and not self.options.no_peers:
             peers = Peers(tuned, self.device, self.torch, sets, function_of(case, self.torch))

@@ -24,7 +24,7 @@ torch: Any = import_module("torch")
 F: Any = torch.nn.functional
 
 #: Name of a result's gradient.
-GIVEN = "result_gradient"
+RESULT_GRADIENT = "result_gradient"
 
 
 @frozen
@@ -46,8 +46,10 @@ class GradientOperation(UserOperation):
         """Return gradients as a graph from the function's graph, and their declarations."""
         names, (result,) = graph.inputs, graph.outputs
         if not self.loss:
-            graph = evolve(graph, inputs=(*names, GIVEN), types={**graph.types, GIVEN: graph.types[result]})
-        training = cuts.grad(graph, loss=result, wrt=names[: self.moved], given=None if self.loss else GIVEN)
+            graph = evolve(
+                graph, inputs=(*names, RESULT_GRADIENT), types={**graph.types, RESULT_GRADIENT: graph.types[result]}
+            )
+        training = cuts.grad(graph, loss=result, wrt=names[: self.moved], given=None if self.loss else RESULT_GRADIENT)
         outputs = tuple(training.gradients[name] for name in names[: self.moved])
         texts = tuple(Source(f"{name}.cuts", text) for name, text in training.spec.texts.items())
         return evolve(training.graph, inputs=graph.inputs, outputs=outputs), texts
@@ -115,9 +117,9 @@ OPERATIONS: tuple[UserOperation, ...] = (
     *vocabulary_tensors.MATRICES,
     *vocabulary_tensors.MOVES,
 )
-_FIRST = [o.rows[n % 2] for n, o in enumerate(OPERATIONS)]
+_FIRST_ROWS = [o.rows[n % 2] for n, o in enumerate(OPERATIONS)]
 _SECOND = [o.rows[1 - n % 2] for n, o in enumerate(OPERATIONS)]
 #: Every operation at one of its sizes before any at the other: a call that ends early has seen all of them.
-ROWS: tuple[SizedOperation, ...] = (*_FIRST, *_SECOND)
+ROWS: tuple[SizedOperation, ...] = (*_FIRST_ROWS, *_SECOND)
 #: These, and then the rows of gradients, which are a suite of their own.
 EVERY: tuple[SizedOperation, ...] = (*ROWS, *GRADIENT_ROWS)

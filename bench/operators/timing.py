@@ -15,7 +15,7 @@ from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
 from cuts.ir.launch import KernelFunction
 
 #: Fewest and most sets of tensors.
-FEWEST, MOST = 1, 128
+MIN_SETS, MAX_SETS = 1, 128
 
 
 @frozen
@@ -32,7 +32,7 @@ def sets_for(nbytes: int, cache: int) -> int:
 
     Together they are four times its size.
     """
-    return max(FEWEST, min(MOST, -(-4 * cache // max(1, nbytes))))
+    return max(MIN_SETS, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
 
 
 def together(launches: Sequence[Launch]) -> Launch:

@@ -141,11 +141,11 @@ POOLING = table(
 WINDOWS = (*CONVOLUTIONS, *RESIZING, *POOLING)
 
 
-def _grouped(q: Any, k: Any, v: Any) -> Any:
+def _grouped_attention(q: Any, k: Any, v: Any) -> Any:
     return F.scaled_dot_product_attention(q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1))
 
 
-def _gated(rows: Any, gate: Any, up: Any) -> Any:
+def _gated_product(rows: Any, gate: Any, up: Any) -> Any:
     return F.silu(rows @ gate) * (rows @ up)
 
 
@@ -169,7 +169,7 @@ PRODUCTS = table(
     ("linear, bias, gelu", (5, 7, 9), (512, 3072, 768), (8192, 3072, 768),
      lambda m, n, k: (x(m, k), w(n, k), w(n)), lambda x, w, b: F.gelu(F.linear(x, w, b))),
     ("gated linear", (5, 7, 9), (512, 2048, 768), (4096, 2048, 768),
-     lambda m, n, k: (x(m, k), w(k, n), w(k, n)), _gated),
+     lambda m, n, k: (x(m, k), w(k, n), w(k, n)), _gated_product),
     ("product and a scaled sum", (5, 7, 9), (777, 555, 333), (3000, 2000, 1000),
      lambda m, n, k: (x(m, n), x(m, k), x(k, n)), lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2.0)),
     ("distances of all pairs", (5, 6, 7), (1000, 1000, 64), (4000, 4000, 64),
@@ -209,7 +209,7 @@ ATTENTION = table(
     ("attention of one query", (1, 2, 9, 4), (1, 32, 4096, 128), (16, 32, 1024, 128),
      lambda b, h, s, d: (x(b, h, 1, d), x(b, h, s, d), x(b, h, s, d)), F.scaled_dot_product_attention),
     ("attention in groups", (1, 4, 7, 4), (1, 32, 512, 64), (4, 32, 512, 64),
-     lambda b, h, s, d: (x(b, h, s, d), x(b, h // 4, s, d), x(b, h // 4, s, d)), _grouped),
+     lambda b, h, s, d: (x(b, h, s, d), x(b, h // 4, s, d), x(b, h // 4, s, d)), _grouped_attention),
     ("attention to another length", (1, 2, 7, 4), (2, 8, 1024, 40), (4, 8, 4096, 40),
      lambda b, h, s, d: (x(b, h, s, d), x(b, h, 77 % s, d), x(b, h, 77 % s, d)), F.scaled_dot_product_attention),
 )

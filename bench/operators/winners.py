@@ -27,7 +27,7 @@ from cuts.backends.source.emit import emit
 from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, function_of, load_torch
 from cuts.bench.operators.shapes import Case
-from cuts.bench.operators.tuned import Tuned, bind, fill, parts, tune
+from cuts.bench.operators.tuning import Tuned, bind, fill, parts, tune
 from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, parse_share
 from cuts.ir.budget import processor_count
 from cuts.ir.errors import CutsError
@@ -50,7 +50,7 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
     return Peers(tuned, device, torch, [memory], function_of(tuned.case, torch)).difference()
 
 
-def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
+def known_cases(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
     """Return cases whose kernels the database has, and the others' number."""
     try:
         with tuning_session(target, frozen=True) as selector:
@@ -59,11 +59,11 @@ def known(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
         if len(part) == 1:
             print(f"{part[0].key}: {error}", file=sys.stderr)
             return [], 1
-    alone = [known([case], target) for case in part]
+    alone = [known_cases([case], target) for case in part]
     return [each for found, _ in alone for each in found], sum(count for _, count in alone)
 
 
-def chosen(case: Case, target: Target) -> Tuned | str:
+def choose_kernels(case: Case, target: Target) -> Tuned | str:
     """Return a case with the model's compiled kernels, or an error."""
     try:
         (tuned,) = tune([case], target, emit, None)
@@ -74,14 +74,14 @@ def chosen(case: Case, target: Target) -> Tuned | str:
         return f"{case.key}: {error}"
 
 
-def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tuple[list[Tuned], int]]:
+def untuned_cases(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tuple[list[Tuned], int]]:
     """Yield cases with their kernels, and how many lack some.
 
     Processes choose and compile the kernels; `checkers` share the cores.
     """
     pool = ProcessPoolExecutor(max(1, processor_count() // beside), get_context("spawn"))
     try:
-        for done in as_completed([pool.submit(chosen, case, target) for case in cases]):
+        for done in as_completed([pool.submit(choose_kernels, case, target) for case in cases]):
             found = done.result()
             if isinstance(found, str):
                 print(found, file=sys.stderr)
@@ -92,12 +92,12 @@ def untuned(cases: Sequence[Case], target: Target, beside: int) -> Iterator[tupl
 
 def select(options: argparse.Namespace) -> list[Case]:
     """Return the cases that were asked for."""
-    chosen = [
+    choose_kernels = [
         c
         for c in (evolve(case, precision=options.precision) for case in all_cases())
         if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
     ]
-    named = (c for c in chosen if not options.only or any(text in c.name for text in options.only))
+    named = (c for c in choose_kernels if not options.only or any(text in c.name for text in options.only))
     first, step = options.share
     return sample_cases(named, options.every)[first::step]
 
@@ -133,8 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels = cases = unknown = 0
     wrong: list[str] = []
     wanted = select(options)
-    every = (known(part, target) for part in parts(wanted, options.together))
-    for tuned, missing in untuned(wanted, target, options.share[1]) if options.untuned else every:
+    every = (known_cases(part, target) for part in parts(wanted, options.together))
+    for tuned, missing in untuned_cases(wanted, target, options.share[1]) if options.untuned else every:
         unknown += missing
         for each in tuned:
             if time.monotonic() - begin > options.limit or kernels >= options.most:

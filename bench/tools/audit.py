@@ -23,7 +23,7 @@ from typing import Any
 from attrs import evolve
 from cuts.backends.devices import find_target, open_device
 from cuts.bench.operators.shapes import Case, ConvolutionShape, Step, convolution_case, single
-from cuts.bench.operators.tuned import group_of
+from cuts.bench.operators.tuning import group_of
 from cuts.bench.tools.records import (
     Row,
     add_precision_option,

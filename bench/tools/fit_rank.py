@@ -35,7 +35,7 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
     """Return operations and their points, without spills and small spaces."""
     names: list[str] = []
     rows: list[list[float]] = []
-    for name, text, points in (each for path in paths for each in measured(path)):
+    for name, text, points in (each for path in paths for each in measured_operations(path)):
         group = parse_ir(text)
         assert isinstance(group, FusedGroup), "the text of a group"
         rows_of_points = [
@@ -48,7 +48,7 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
     return names, rank_points(rows)
 
 
-def measured(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
+def measured_operations(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     """Yield a file's operations: name, group's text, and timed schedules."""
     if path.suffix == ".json":
         for name, entry in json.loads(path.read_text()).items():

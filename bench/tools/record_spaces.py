@@ -33,7 +33,7 @@ from cuts.backends.devices import find_target
 from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.networks.systems import ModelCase
 from cuts.bench.operators.shapes import Case
-from cuts.bench.operators.tuned import group_of
+from cuts.bench.operators.tuning import group_of
 from cuts.bench.tools.audit import audit_cases
 from cuts.bench.tools.records import circumstances, exit_code
 from cuts.bench.tools.strategy_cases import strategy_cases

@@ -29,7 +29,7 @@ FIELDS: Mapping[str, Any] = {
     "budget_s": None, "device": "", "versions": {}, "date": "", "commit": "",
 }  # fmt: skip
 #: Former names of fields.
-_RENAMED = {"gpu": "device", "budget": "budget_s"}
+_RENAMED_FIELDS = {"gpu": "device", "budget": "budget_s"}
 #: Folders of the sources that make kernels.
 _KERNEL_SOURCES = ("ir", "passes", "backends")
 #: Packages whose versions identify results.
@@ -150,7 +150,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 #: Bytes that an operation moves from which on a launch does not count.
-_LARGE = 64e6
+_LARGE_BYTES = 64e6
 
 
 def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -158,7 +158,7 @@ def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
 
     Times are microseconds; a contender's bandwidth is a share of that of a copy of as many bytes.
     """
-    large = [row for row in rows if row.get("cuts_ms") and row.get("copy_ms") and row["bytes"] >= _LARGE]
+    large = [row for row in rows if row.get("cuts_ms") and row.get("copy_ms") and row["bytes"] >= _LARGE_BYTES]
     lines = [f"{'operation':<30}{'MB':>6}{'copy us':>10}{'cuts us':>10}{'spread':>8}{'share':>7}  peers, shares"]
     for row in large:
         peers = [f"{name} {row['copy_ms'] / ms:.2f}" for name, ms in row["peers"].items() if ms]
@@ -281,7 +281,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 def as_row(record: Mapping[str, Any]) -> Row:
     """Return a suite's record with every schema field and its own."""
-    named = {_RENAMED.get(name, name): value for name, value in record.items()}
+    named = {_RENAMED_FIELDS.get(name, name): value for name, value in record.items()}
     return {**FIELDS, **_timing(named), **named}
 
 

@@ -35,7 +35,7 @@ from cuts.search.strategies import STRATEGIES, Observation, place_of, strategy_o
 #: Kernels after which regret is looked at.
 AFTER = (5, 10, 20, 40, 100)
 #: Points that are proposed at first, at most, and in each further batch, as `cuts tune` does.
-FIRST, BATCH = Settings().first, Settings().batch
+FIRST_POINTS, BATCH = Settings().first, Settings().batch
 #: Proposals that may fail to bring a new point before a search is over.
 VAIN = 3
 
@@ -46,7 +46,7 @@ def first_of(ground: RecordedDomain) -> list[ScoredCandidate]:
     They are the model's varied choice.
     """
     space = ground.full.space
-    chosen = best_points(space.group, space.target, ground.full.model, FIRST)
+    chosen = best_points(space.group, space.target, ground.full.model, FIRST_POINTS)
     near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
     return [ground.candidate_at(p) for p in near.values()]
 
@@ -84,7 +84,7 @@ def replay_search(
     vain = 0
     while len(known) < most and vain < VAIN:
         best = min((k.seconds for k in known), default=inf)
-        count = min(BATCH if known else FIRST, most - len(known))
+        count = min(BATCH if known else FIRST_POINTS, most - len(known))
         with one_thread():  # as live
             proposed = [s.point for s in strategy.propose(known, best, count) if s.point is not None]
         known += [Observation(p, ground.seconds[place_of(p)]) for p in proposed]

@@ -259,7 +259,7 @@ def _bench(options: argparse.Namespace) -> LayerBench:
     return bench
 
 
-def saved() -> str:
+def saved_samples() -> str:
     """Return the number of samples saved by sampling at steps' edges.
 
     The comparison is with sweeps of all values.
@@ -307,7 +307,7 @@ def main() -> int:
     }
     bench = _bench(options)
     bench.write(options.file, [{"facts": facts_of(bench.torch), "benchmark": options.benchmark}])
-    print(saved(), flush=True)
+    print(saved_samples(), flush=True)
     try:
         probe(bench)
     except TraceError as error:

@@ -48,8 +48,8 @@ NETWORKS = ("network", "batch", "precision", "layer", "target", "attributes", "i
 class Numbers:
     """Small numbers for the names of kernels, in order of first use."""
 
-    def __init__(self, known: Iterable[tuple[int, str]] = ()) -> None:
-        self._of: dict[str, int] = {name: number for number, name in known}
+    def __init__(self, read_layers: Iterable[tuple[int, str]] = ()) -> None:
+        self._of: dict[str, int] = {name: number for number, name in read_layers}
 
     def __getitem__(self, name: str) -> int:
         return self._of.setdefault(name, len(self._of))
@@ -60,7 +60,7 @@ class Numbers:
         return [(number, name) for name, number in self._of.items()]
 
 
-def joined(values: Iterable[object], by: str = "+") -> str:
+def join_values(values: Iterable[object], by: str = "+") -> str:
     """Return values as one cell."""
     return by.join(map(str, values))
 
@@ -96,10 +96,10 @@ def _layer_row(record: dict[str, Any], names: dict[str, str], numbers: Numbers) 
     cold, low, high = record["cold"]["us"]
     return (
         kind, case, op, precision, shape,
-        joined(numbers[names[k[0]]] for k, *_ in kernels),
-        joined(prod(k[1:4]) * times for k, times, *_ in kernels),
-        joined(round(us, 2) for _, _, us, _ in kernels),
-        joined(round(us, 2) for *_, us in kernels),
+        join_values(numbers[names[k[0]]] for k, *_ in kernels),
+        join_values(prod(k[1:4]) * times for k, times, *_ in kernels),
+        join_values(round(us, 2) for _, _, us, _ in kernels),
+        join_values(round(us, 2) for *_, us in kernels),
         cold, low, high, record["warm"]["us"][0],
     )  # fmt: skip
 
@@ -116,15 +116,15 @@ def network_rows(records: Sequence[dict[str, Any]], numbers: Numbers) -> list[tu
             continue
         facts = (record["network"], record["batch"], record["precision"])
         if "whole" in record:
-            rows.append((*facts, -1, "", "", "", "", "", joined(record["whole"])))
+            rows.append((*facts, -1, "", "", "", "", "", join_values(record["whole"])))
             continue
         plain = [json.dumps(record[key], separators=(",", ":")) for key in ("attributes", "inputs", "outputs")]
-        kernels = joined(numbers[names[k[0]]] for k in record["kernels"])
+        kernels = join_values(numbers[names[k[0]]] for k in record["kernels"])
         rows.append((*facts, record["layer"], record["target"], *plain, kernels, record["us"][0]))
     return rows
 
 
-_NAMED = re.compile(r"(\d+)x(\d+)(?:x(\d+))? (\d+)x(\d+)x(\d+)(?: /(\d+))?(?: \+(\d+)(?:,(\d+))?)?")
+_OWN_NAME = re.compile(r"(\d+)x(\d+)(?:x(\d+))? (\d+)x(\d+)x(\d+)(?: /(\d+))?(?: \+(\d+)(?:,(\d+))?)?")
 
 
 def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
@@ -134,13 +134,13 @@ def own_rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, float]]:
     """
     found = []
     for record in records:
-        named = _NAMED.fullmatch(record["name"]) if record["class"] == "conv" and record.get("cuts_ms") else None
+        named = _OWN_NAME.fullmatch(record["name"]) if record["class"] == "conv" and record.get("cuts_ms") else None
         if named:
             sizes = [None if part is None else int(part) for part in named.groups()]
             c, h, w, k, r, s, stride, high, wide = sizes
             pads = (high or 0, (high or 0) if wide is None else wide)
             shape = (record["batch"], c, h, w or h, k, r, s, stride or 1, stride or 1, *pads, 1, 1)
-            found.append((joined(shape, "x"), round(record["cuts_ms"] * 1e3, 3)))
+            found.append((join_values(shape, "x"), round(record["cuts_ms"] * 1e3, 3)))
     return found
 
 
@@ -153,7 +153,7 @@ def merge_rows(old: Iterable[Sequence[Any]], new: Iterable[Sequence[Any]]) -> li
     return list({tuple(row[:own]): row for row in (*old, *new)}.values())
 
 
-def known(name: str) -> tuple[list[Sequence[Any]], Numbers]:
+def read_layers(name: str) -> tuple[list[Sequence[Any]], Numbers]:
     """Return a data set's layers, and its kernels' numbers."""
     rows: list[Sequence[Any]] = [tuple(row[column] for column in LAYERS) for row in read_table(f"{name}-layers")]
     return rows, Numbers((int(row["number"]), row["name"]) for row in read_table(f"{name}-kernels"))
@@ -180,7 +180,7 @@ def main() -> int:
     )
     parser.add_argument("--add", action="store_true", help="add layers to the data set instead of making it anew")
     options = parser.parse_args()
-    old, numbers = known(options.name) if options.add else ([], Numbers())
+    old, numbers = read_layers(options.name) if options.add else ([], Numbers())
     layers, networks, timed = (
         [record for folder in options.folders for record in finished_rows(folder / f"{name}.jsonl")]
         for name in ("layers", "networks", "benchmark")

@@ -275,7 +275,7 @@ SETS: dict[str, Callable[[], Iterator[LayerTask]]] = {
     "pointwise": pointwise,
 }
 #: Sets whose products are rounded in two ways.
-ROUNDED = ("edges", "held", "sweep", "general")
+TF32_SETS = ("edges", "held", "sweep", "general")
 PRECISIONS = ("fp32", "tf32")
 
 
@@ -299,7 +299,7 @@ def chunks(sets: Sequence[str], size: int = 160) -> tuple[Chunk, ...]:
     for begin in range(0, len(shapes), size):
         part = shapes[begin : begin + size]
         for precision in PRECISIONS:
-            tasks = [t for t in part if precision == "fp32" or t.op == "linear" or t.kind in ROUNDED]
+            tasks = [t for t in part if precision == "fp32" or t.op == "linear" or t.kind in TF32_SETS]
             renamed = tuple(LayerTask(t.kind, t.case, t.op, t.shape, precision) for t in tasks)
             found += [Chunk(len(found), precision, renamed)] if renamed else []
     return tuple(found)

@@ -17,7 +17,7 @@ from cuts.backends.library.cudnn import CuDNN
 from cuts.backends.library.recognise import Matrix, find_convolution
 from cuts.backends.library.routine import Library, Request, RoutineError
 from cuts.bench.operators.shapes import single
-from cuts.bench.operators.tuned import group_of
+from cuts.bench.operators.tuning import group_of
 from cuts.ir.compiled_graph import CompiledGraph, Step
 from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph

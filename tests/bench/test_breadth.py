@@ -22,7 +22,7 @@ from cuts.bench.operators import breadth
 from cuts.bench.operators.ahead import graph_of, read, ready
 from cuts.bench.operators.suite import GRADIENT_ROWS, OPERATIONS, ROWS
 from cuts.bench.operators.suite import OPERATIONS as GRADIENTS
-from cuts.bench.operators.tuned import tune, tune_separately
+from cuts.bench.operators.tuning import tune, tune_separately
 from cuts.bench.operators.vocabulary import Given, SizedOperation, UserOperation, w, x
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
@@ -31,15 +31,15 @@ from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides
 #: A commit sees every tenth operation or row, another part of them for each kind of test; a night sees all.
-SOME = not NIGHTLY
+SAMPLE_ONLY = not NIGHTLY
 FACTS = {"device": "a GPU", "versions": {}, "date": "2026-11-22", "commit": "abc"}
 
 
 def some(every: int, first: int, things: Sequence[Any]) -> Sequence[Any]:
-    return things[first::every] if SOME else things
+    return things[first::every] if SAMPLE_ONLY else things
 
 
-def measured(number: int, **more: Any) -> dict[str, Any]:
+def measured_row(number: int, **more: Any) -> dict[str, Any]:
     row = ROWS[number]
     known = {"suite": "breadth", "class": row.operation.family, "name": row.name, "batch": 1, "precision": "fp32"}
     return {**known, "peers": {"torch": 2.0, "compile": 1.0}, "bound_ms": 0.5, **FACTS, **more}
@@ -71,10 +71,10 @@ def test_an_operation_computes_what_pytorch_does(operation: UserOperation, tmp_p
 @pytest.mark.parametrize("row", [*some(23, 11, ROWS), *some(8, 4, GRADIENT_ROWS)], ids=lambda r: r.name)
 def test_a_row_has_kernels_for_the_gpu(row: SizedOperation) -> None:
     case = row.case(*read(row))
-    (tuned,) = tune([case], find_target("cuda:h200"), emit, None)
-    assert tuned.kernels
-    assert tuned.bound > 0
-    assert set(case.outputs) == {o for o in case.outputs if tuned.name(o) in tuned.graph.types}
+    (tune_names,) = tune([case], find_target("cuda:h200"), emit, None)
+    assert tune_names.kernels
+    assert tune_names.bound > 0
+    assert set(case.outputs) == {o for o in case.outputs if tune_names.name(o) in tune_names.graph.types}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_an_unreadable_operation_fails_with_its_reason() -> None:
 def test_rows_are_continued_and_slow_ones_measured_again() -> None:
     every = breadth.select(breadth.arguments([]), [])
     assert every == list(range(len(ROWS)))
-    rows = [measured(0, cuts_ms=0.5), measured(1, cuts_ms=2.0), measured(2, cuts_ms=None, failure="no")]
+    rows = [measured_row(0, cuts_ms=0.5), measured_row(1, cuts_ms=2.0), measured_row(2, cuts_ms=None, failure="no")]
     assert breadth.select(breadth.arguments([]), rows) == every[3:]
     assert breadth.select(breadth.arguments(["--below", "0.8"]), rows) == every[1:]
     assert len(breadth.select(breadth.arguments(["--only", "attention/"]), rows)) == 12
@@ -123,8 +123,8 @@ def test_rows_are_continued_and_slow_ones_measured_again() -> None:
 
 def test_the_table_counts_failures_and_wrong_results() -> None:
     rows = [
-        measured(0, cuts_ms=0.5), measured(1, cuts_ms=0.8), measured(2, cuts_ms=2.0),
-        measured(3, cuts_ms=None, failure="too large"), measured(4, cuts_ms=0.1, wrong="differs"),
+        measured_row(0, cuts_ms=0.5), measured_row(1, cuts_ms=0.8), measured_row(2, cuts_ms=2.0),
+        measured_row(3, cuts_ms=None, failure="too large"), measured_row(4, cuts_ms=0.1, wrong="differs"),
     ]  # fmt: skip
     lines = breadth.summary(rows).splitlines()
     assert "failed: too large" in lines[0]
@@ -157,7 +157,7 @@ def test_a_failing_case_affects_no_other(error: Exception, monkeypatch: pytest.M
 
     rows = [operation(name).at((3,)) for name in ("a", "bad", "c", "d", "e")]
 
-    def tuned(cases: Sequence[Any], *rest: Any) -> list[str]:
+    def tune_names(cases: Sequence[Any], *rest: Any) -> list[str]:
         if any(case.name.startswith("bad") for case in cases):
             raise error
         return [case.name for case in cases]
@@ -166,12 +166,12 @@ def test_a_failing_case_affects_no_other(error: Exception, monkeypatch: pytest.M
     def session(*given: Any, **options: Any) -> Iterator[None]:
         yield None
 
-    monkeypatch.setattr(breadth, "tune", tuned)
+    monkeypatch.setattr(breadth, "tune", tune_names)
     monkeypatch.setattr(breadth, "tuning_session", session)
     options = breadth.arguments(["--out", str(tmp_path / "rows.json")])
     suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
-    found = tune_separately([row.case(graph_of(row)) for row in rows], suite._tuned)
+    found = tune_separately([row.case(graph_of(row)) for row in rows], suite._tune)
     assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
-    suite._keep(suite._measured(0, rows[1].case(graph_of(rows[1])), None, found[1]))
+    suite._keep(suite._measure(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")

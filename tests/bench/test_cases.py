@@ -29,13 +29,13 @@ from cuts.bench.operators.shapes import (
     single,
 )
 from cuts.bench.operators.timing import Contender, in_turns, sets_for
-from cuts.bench.operators.tuned import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
+from cuts.bench.operators.tuning import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
 from cuts.bench.tools.records import circumstances, read_rows, summary
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl
 
-SMALL = [
+SMALL_CASES = [
     single(
         "conv", "c", 2, "conv", ((2, 4, 9, 9), (6, 4, 3, 3)), {"strides": (2, 2), "pads": (1, 1, 1, 1), "groups": 1}, 1
     ),
@@ -64,7 +64,7 @@ GRADIENTS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*SMALL, *OPERATIONS, *GRADIENTS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*SMALL_CASES, *OPERATIONS, *GRADIENTS], ids=lambda case: case.name)
 def test_pytorch_computes_the_same(case: Case) -> None:
     torch = pytest.importorskip("torch")
     registry = vocabulary_of([case])
@@ -108,7 +108,7 @@ def test_contenders_take_turns() -> None:
 @needs_opencl
 def test_cases_compiled_together_compute_what_each_is() -> None:
     device = OpenCLDevice(find_target("opencl"))
-    cases = [*SMALL, *[c for c in OPERATIONS if c.nodes[0][0] in ("layer_norm", "batch_norm")]]
+    cases = [*SMALL_CASES, *[c for c in OPERATIONS if c.nodes[0][0] in ("layer_norm", "batch_norm")]]
     for tuned in tune(cases, device.target, emit, None):
         memory = fill(tuned, device)
         second = TunedBuffers(tuned, device)
@@ -133,7 +133,7 @@ def test_a_suite_writes_a_row_for_every_case(tmp_path: Path) -> None:
         ["--no-peers", "--budget", "0", "--out", str(tmp_path / "ops.json"), "--target", "opencl"]
     )
     suite = Suite(options, device.target, device, None, [], circumstances("x", "abc"))
-    suite.run(SMALL)
+    suite.run(SMALL_CASES)
     rows = read_rows(tmp_path / "ops.json")
     assert [row["name"] for row in rows] == ["c", "m", "d"]
     assert all(row["cuts_ms"] > 0 and row["bound_ms"] > 0 for row in rows)
@@ -151,12 +151,12 @@ def test_classes_alternate_and_a_failure_costs_one_row(tmp_path: Path, monkeypat
         return tune(cases, *others)
 
     monkeypatch.setattr(ops, "tune", fails)
-    suite.run([*(c for pair in zip(GRADIENTS[::2], GRADIENTS[1::2], strict=True) for c in pair), *SMALL])
+    suite.run([*(c for pair in zip(GRADIENTS[::2], GRADIENTS[1::2], strict=True) for c in pair), *SMALL_CASES])
     rows = read_rows(tmp_path / "ops.json")
     assert [row["class"] for row in rows[:5]] == ["dgrad", "wgrad", "conv", "gemm", "gemv"]
     assert [(row["name"], row["failure"]) for row in rows if row["cuts_ms"] is None] == [("d", "of the compiler")]
     assert "no result: d b1: of the compiler" in summary(rows)
-    assert len(rows) == len(GRADIENTS) + len(SMALL)
+    assert len(rows) == len(GRADIENTS) + len(SMALL_CASES)
 
 
 def test_images_of_a_case_may_have_channels_last() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.bench.networks import isolated, ledger, tables
+from cuts.bench.networks import isolation as isolated
+from cuts.bench.networks import ledger, tables
 from cuts.bench.networks.launches import launches
 from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 OWN = ("DeepSpeech2", "Attention-RNN", "DLRM", "BERT-base")
 
 
-def made(name: str) -> tuple[Any, tuple[Any, ...]]:
+def make_model(name: str) -> tuple[Any, tuple[Any, ...]]:
     if BY_NAME[name.lower()].images and find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     return BY_NAME[name.lower()].make(2, True)
@@ -43,7 +44,7 @@ def made(name: str) -> tuple[Any, tuple[Any, ...]]:
 @needs_opencl
 @pytest.mark.parametrize("name", [*OWN, "MobileNetV2"])
 def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
-    network, inputs = made(name)
+    network, inputs = make_model(name)
     with torch.no_grad():
         wanted = network(*inputs).numpy()
         exact = copy.deepcopy(network).double()(*(x.double() if x.is_floating_point() else x for x in inputs)).numpy()
@@ -55,7 +56,7 @@ def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
 
 @needs_opencl
 def test_a_profile_lists_the_time_of_each_launch() -> None:
-    network, inputs = made("DLRM")
+    network, inputs = make_model("DLRM")
     plan = build(torch.export.export(network, inputs), target="opencl")
     plan.run({n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)})
     whole, rows = launches(plan)
@@ -81,7 +82,7 @@ def test_moving_the_network_leaves_the_program_intact(monkeypatch: pytest.Monkey
 def test_xla_gets_the_same_network(name: str) -> None:
     for package in ("jax", "torchax"):
         pytest.importorskip(package, reason=f"{package} is not installed", exc_type=(ImportError, AttributeError))
-    network, inputs = made(name)
+    network, inputs = make_model(name)
     xla = Compiled(torch.export.export(network, inputs), inputs)
     with torch.no_grad():
         wanted = network(*inputs).numpy()
@@ -93,7 +94,7 @@ def test_xla_gets_the_same_network(name: str) -> None:
 
 @pytest.mark.parametrize("name", [model.name for model in APPLICATIONS])
 def test_a_step_of_training_lowers_the_loss(name: str) -> None:
-    network, inputs = made(name)
+    network, inputs = make_model(name)
     without_dropout(torch, network).train()
     loss = loss_of(torch, network(*inputs).detach())
     optimiser = torch.optim.SGD(network.parameters(), lr=1e-3)
@@ -203,7 +204,7 @@ def test_a_figure_is_reproducible(tmp_path: Path) -> None:
 
 
 def test_complex_kernels_sum_products_beyond_a_window() -> None:
-    network, inputs = made("MobileNetV2")
+    network, inputs = make_model("MobileNetV2")
     plan = build(torch.export.export(network, inputs), target="opencl", mode="no-fusion")
     for group in plan.plan.groups:
         operation = group["ops"][0]

@@ -27,7 +27,7 @@ from cuts.bench.operators.contenders import (
     is_product,
 )
 from cuts.bench.operators.shapes import convolution_case, read_convolution, single
-from cuts.bench.operators.tuned import floor, peak, tune
+from cuts.bench.operators.tuning import floor, peak, tune
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType
 from cuts.tests.backends.hosts import HostCuDNN, HostDevice

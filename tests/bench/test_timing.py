@@ -29,11 +29,11 @@ class Recorder:
             stream=lambda stream: nullcontext(),
             synchronize=lambda: self.notes.append("wait"),
             CUDAGraph=lambda: graph,
-            graph=self._recorded,
+            graph=self._record,
         )
 
     @contextmanager
-    def _recorded(self, graph: object, stream: object) -> Iterator[None]:
+    def _record(self, graph: object, stream: object) -> Iterator[None]:
         self.notes.append("record")
         yield
         self.notes.append("recorded")

@@ -45,7 +45,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*path, key))
 
 
-def changed(document: Any, rng: random.Random) -> Any:
+def change_document(document: Any, rng: random.Random) -> Any:
     """Return the document with one part removed or replaced by junk."""
     result = copy.deepcopy(document)
     *way, last = rng.choice(list(places(document)))
@@ -69,7 +69,7 @@ def assert_explained(result: Result, document: Any) -> None:
 def test_a_changed_model(cuts: Cuts, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):
-        document = changed(MODEL, rng)
+        document = change_document(MODEL, rng)
         (tmp_path / "graph.json").write_text(json.dumps(document))
         assert_explained(cuts("compile", "graph.json", "--target", "reference", "-o", "p"), document)
 
@@ -80,7 +80,7 @@ def test_a_changed_plan_whose_digest_fits(cuts: Cuts, tmp_path: Path, seed: int)
     assert cuts("compile", "graph.json", "--target", "reference", "-o", "p").code == 0
     plan = json.loads((tmp_path / "p" / "plan.json").read_text())
     for number in range(20):
-        document = changed(plan, rng)
+        document = change_document(plan, rng)
         body = {key: value for key, value in document.items() if key not in ("format", "version", "digest")}
         document["digest"] = hashlib.sha256(
             json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

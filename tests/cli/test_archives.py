@@ -130,11 +130,11 @@ def test_the_types_of_a_class_are_found_once(archive: tuple[Path, Any], monkeypa
     asked: list[Any] = []
     find = typing.get_type_hints
 
-    def noted(of: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+    def record_call(of: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         asked.append(of)
         return find(of, *arguments, **options)
 
-    monkeypatch.setattr(typing, "get_type_hints", noted)
+    monkeypatch.setattr(typing, "get_type_hints", record_call)
     load_archive(archive[0])
     assert len(asked) == len(set(asked)) > 0
     assert serialize.typing is typing

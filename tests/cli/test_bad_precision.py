@@ -92,7 +92,7 @@ def test_an_error_names_the_disallowed_type(text: str, message: str, cuts: Cuts,
     assert "Traceback" not in result.err
 
 
-def shifted(array: Any, nbytes: int) -> Any:
+def shift_memory(array: Any, nbytes: int) -> Any:
     """Return an equal array at `offset` bytes after a vector's alignment."""
     memory = np.empty(array.nbytes + 64 + nbytes, np.uint8)
     start = -memory.ctypes.data % 64 + nbytes
@@ -112,5 +112,5 @@ def test_a_tensor_of_the_caller_may_lie_anywhere(dtype: str) -> None:
     right = plan.run(given)["m"]
     exact = given["x"].astype(np.float64) @ given["w"].astype(np.float64)
     assert np.abs(right.astype(np.float64) - exact).max() <= 8 * tolerance(kind, 64) * np.abs(exact).max()
-    np.testing.assert_array_equal(plan.run({n: shifted(a, kind.size) for n, a in given.items()})["m"], right)
+    np.testing.assert_array_equal(plan.run({n: shift_memory(a, kind.size) for n, a in given.items()})["m"], right)
     np.testing.assert_array_equal(plan.run({n: np.asfortranarray(a) for n, a in given.items()})["m"], right)

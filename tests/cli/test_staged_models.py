@@ -80,7 +80,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def expected(x: Any) -> Any:
+def expected_results(x: Any) -> Any:
     from onnx.reference import ReferenceEvaluator
 
     return ReferenceEvaluator(detector()).run(None, {"x": x})[0]
@@ -98,7 +98,7 @@ def test_a_plan_in_parts_is_right_after_reopening(cuts: Cuts, model: Path, tmp_p
     np.savez(tmp_path / "x.npz", x=x)
     run = cuts("run", "p", "--input", "x.npz", "--output", "y.npz", "--iters", "2", "--json")
     assert (run.code, run.err) == (0, WARNING)
-    assert np.allclose(np.load(tmp_path / "y.npz")["y"], expected(x), rtol=1e-4, atol=1e-5)
+    assert np.allclose(np.load(tmp_path / "y.npz")["y"], expected_results(x), rtol=1e-4, atol=1e-5)
     assert list(run.json["seconds"]) == ["wall"]
     checked = cuts("verify", "p", "--json")
     assert (checked.code, checked.json["checks"][0]["oracle"]) == (0, "the float64 reference, part by part")

@@ -21,7 +21,7 @@ MODEL = Transformer("small", layers=4, hidden=256, heads=4, sequence=128, batch=
 HOST = Machine("host", 1, 2, 1e12, 0.5, 1e9, 2e9, 1e9, 1e10, 1e10, storage=1e12)
 
 #: Billions of parameters by the papers; 3 % covers biases, norms, and the papers' rounding.
-PUBLISHED = {
+PUBLISHED_SIZES = {
     "gpt3-small": 0.125,
     "gpt3-medium": 0.350,
     "gpt3-large": 0.760,
@@ -39,8 +39,8 @@ PUBLISHED = {
 
 
 def test_every_described_model_has_its_published_size() -> None:
-    assert set(PUBLISHED) == set(known_models())
-    for name, billions in PUBLISHED.items():
+    assert set(PUBLISHED_SIZES) == set(known_models())
+    for name, billions in PUBLISHED_SIZES.items():
         assert load_transformer(name).parameters / 1e9 == pytest.approx(billions, rel=0.03), name
 
 

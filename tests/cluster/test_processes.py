@@ -30,7 +30,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
-from .kept import write_kernels
+from .kernel_files import write_kernels
 
 pytestmark = [
     pytest.mark.as_users_build,
@@ -68,14 +68,14 @@ PROGRAM = """
     from cuts.cluster.plan_file import load_cluster_plan
     from cuts.cluster.running import Runner
     from cuts.cluster.torch_engine import TorchEngine
-    from cuts.tests.cluster.kept import opened
+    from cuts.tests.cluster.kernel_files import read_kernels
     from cuts.tests.cluster.test_processes import batches_of, outcome
 
     for place, compiled in json.load(open(sys.argv[1])):
         plan = load_cluster_plan(place)
         way = plan.way
         runner = Runner(plan, Path(place).with_suffix(""), engine=lambda device: TorchEngine(device, way.p, way.wp),
-                        kernels=opened(Path(compiled)), seed=3, batches=batches_of(plan))
+                        kernels=read_kernels(Path(compiled)), seed=3, batches=batches_of(plan))
         print(json.dumps(outcome(runner)))
     runner.engine.close()
 """

@@ -31,7 +31,7 @@ from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
 
-from .kept import write_kernels
+from .kernel_files import write_kernels
 
 pytestmark = [
     pytest.mark.as_users_build,
@@ -41,9 +41,9 @@ pytestmark = [
 ]
 
 MODEL = Transformer("tiny", layers=4, hidden=64, heads=4, sequence=16, batch=8, precision="single")
-GATED = evolve(MODEL, name="gated", layers=2, hidden=128, kv_heads=2, inner=192, gated=True, biases=False)
+GATED_MODEL = evolve(MODEL, name="gated", layers=2, hidden=128, kv_heads=2, inner=192, gated=True, biases=False)
 #: Sizes that no vector divides.
-ODD = evolve(GATED, name="odd", hidden=30, heads=3, kv_heads=1, inner=25, sequence=7, biases=True)
+ODD = evolve(GATED_MODEL, name="odd", hidden=30, heads=3, kv_heads=1, inner=25, sequence=7, biases=True)
 HERE = Machine("here", 1, 1, 1e10, 1.0, 1e9, 1e9, 1e9, 1e9, 1e9)
 WHOLE = Way(1, 1, 1, "AR", 2, "weights", "keep")
 
@@ -82,7 +82,7 @@ def runner(
     return Runner(ClusterPlan(model, HERE, way, training), folder, memory=memory, kernels=compiled, seed=3)
 
 
-def trained(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> tuple[list[float], list[bytes]]:
+def train_steps(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> tuple[list[float], list[bytes]]:
     """Train, and return the losses and every layer's file."""
     made = runner(folder, way, training=True, model=model)
     losses = made.train(steps).losses
@@ -91,9 +91,9 @@ def trained(folder: Path, way: Way, steps: int, model: Transformer = MODEL) -> t
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[bytes]]:
+def uninterrupted_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[bytes]]:
     """Results of three training steps without an interruption."""
-    return trained(tmp_path_factory.mktemp("whole"), TRAINING[6], 3)
+    return train_steps(tmp_path_factory.mktemp("whole"), TRAINING[6], 3)
 
 
 @pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)
@@ -108,7 +108,7 @@ def test_inference_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -
         assert all((one[key] == other[key]).all() for key in one)
 
 
-def watched(
+def watch_batch(
     way: Way, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "weights-0/"
 ) -> tuple[list[tuple[str, Any]], int]:
     """Run one mini-batch; return its events in order, and a layer's bytes.
@@ -120,7 +120,7 @@ def watched(
     fetch, launch, wait = Mover.fetch, made.launch, Move.wait
     known: dict[int, str] = {}
 
-    def fetched(*given: Any) -> Move:
+    def record_fetch(*given: Any) -> Move:
         move = fetch(*given)
         known[id(move)] = f"{given[1].parent.name}/"
         if kind == known[id(move)]:
@@ -128,14 +128,14 @@ def watched(
         kept.append(move)
         return move
 
-    def waited(move: Move) -> None:
+    def record_wait(move: Move) -> None:
         if kind == known.get(id(move)):
             events.append(("wait", move.host.nbytes))
         wait(move)
 
     kept: list[Move] = []
-    monkeypatch.setattr(Mover, "fetch", fetched)
-    monkeypatch.setattr(Move, "wait", waited)
+    monkeypatch.setattr(Mover, "fetch", record_fetch)
+    monkeypatch.setattr(Move, "wait", record_wait)
     monkeypatch.setattr(made, "launch", lambda *given: events.append(("block", 0)) or launch(*given))
     made.train(1) if made.plan.training else made.infer(0)
     made.close()
@@ -147,7 +147,7 @@ def watched(
 def test_storage_does_not_stand_still_between_layers(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events, whole = watched(Way(1, 1, 1, policy, 2), tmp_path, monkeypatch)
+    events, whole = watch_batch(Way(1, 1, 1, policy, 2), tmp_path, monkeypatch)
     assert sum(nbytes for what, nbytes in events if what == "fetch") == whole * (4 if policy == "PR" else 16)
     # A layer is asked for as soon as the last but one is done, before the one between them is waited for.
     blocks = ["block"] * (4 if policy == "PR" else 1)
@@ -160,7 +160,7 @@ def test_storage_does_not_stand_still_between_layers(
 
 
 def test_weights_come_in_parts_where_activations_come_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, whole = watched(Way(1, 1, 1, "PR", 2, "nothing", "offload"), tmp_path, monkeypatch)
+    events, whole = watch_batch(Way(1, 1, 1, "PR", 2, "nothing", "offload"), tmp_path, monkeypatch)
     assert -(-whole // (1 << 16)) == 4
     # The first part of the layer after the next comes before the next layer is waited for: its last part is that late.
     parts = [nbytes for what, nbytes in events if what == "fetch"]
@@ -171,7 +171,7 @@ def test_weights_come_in_parts_where_activations_come_between(tmp_path: Path, mo
 
 
 def test_the_optimiser_prefetches_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events, _ = watched(TRAINING[6], tmp_path, monkeypatch, "mean-0/")
+    events, _ = watch_batch(TRAINING[6], tmp_path, monkeypatch, "mean-0/")
     moves = [what for what, _ in events if what != "block"]
     assert moves == ["fetch", *["fetch", "wait"] * (MODEL.layers - 1), "wait"]
 
@@ -179,7 +179,7 @@ def test_the_optimiser_prefetches_before_it_waits(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("way", RUN, ids=lambda w: w.text)
 def test_training_gives_the_bits_of_the_whole_model(way: Way, tmp_path: Path) -> None:
     whole = evolve(WHOLE, activations="recompute" if way.activations.startswith("recompute") else "keep")
-    assert trained(tmp_path / "a", way, 3) == trained(tmp_path / "b", whole, 3)
+    assert train_steps(tmp_path / "a", way, 3) == train_steps(tmp_path / "b", whole, 3)
 
 
 def in_float64(made: Runner, steps: int) -> tuple[list[float], list[dict[str, np.ndarray]]]:
@@ -203,7 +203,7 @@ def in_float64(made: Runner, steps: int) -> tuple[list[float], list[dict[str, np
     return losses, [{name: each.grad.numpy() for name, each in layer.items()} for layer in layers]
 
 
-@pytest.mark.parametrize("model", [MODEL, GATED, ODD], ids=lambda m: m.name)
+@pytest.mark.parametrize("model", [MODEL, GATED_MODEL, ODD], ids=lambda m: m.name)
 def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     made = runner(tmp_path, Way(1, 1, 1, "PR", 2, "nothing", "recompute+offload"), training=True, model=model)
@@ -217,14 +217,14 @@ def test_training_agrees_with_pytorch(model: Transformer, tmp_path: Path) -> Non
             assert np.abs(found[name] - wanted).max() <= 1e-4 * max(np.abs(wanted).max(), 1e-3), (layer, name)
 
 
-MIXED = evolve(MODEL, name="mixed", precision="mixed", layers=2)
+MIXED_MODEL = evolve(MODEL, name="mixed", precision="mixed", layers=2)
 
 
 def test_mixed_precision_is_exact_with_fp32_parameters(tmp_path: Path) -> None:
     way, whole = TRAINING[6], evolve(WHOLE, activations="recompute")
-    losses, files = trained(tmp_path / "a", way, 3, MIXED)
-    assert (losses, files) == trained(tmp_path / "b", whole, 3, MIXED)
-    for layer in range(MIXED.layers):
+    losses, files = train_steps(tmp_path / "a", way, 3, MIXED_MODEL)
+    assert (losses, files) == train_steps(tmp_path / "b", whole, 3, MIXED_MODEL)
+    for layer in range(MIXED_MODEL.layers):
         rounded, kept = (load_file(tmp_path / "a" / f"{kind}-1" / f"layer-{layer:03}.safetensors")
                          for kind in ("weights", "master"))  # fmt: skip
         assert all((kept[name].astype(value.dtype) == value).all() for name, value in rounded.items())
@@ -234,7 +234,7 @@ def test_mixed_precision_is_exact_with_fp32_parameters(tmp_path: Path) -> None:
 
 def test_mixed_precision_agrees_with_pytorch(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    made = runner(tmp_path, TRAINING[6], training=True, model=MIXED)
+    made = runner(tmp_path, TRAINING[6], training=True, model=MIXED_MODEL)
     losses, gradients = in_float64(made, 2)
     assert made.train(2).losses == pytest.approx(losses, rel=3e-3)
     made.close()
@@ -333,31 +333,31 @@ def test_a_full_disk_shows_before_training_begins(tmp_path: Path, monkeypatch: p
         runner(tmp_path, TRAINING[2], training=True)
     monkeypatch.undo()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(trained(tmp_path, TRAINING[2], 1)[0]) == 1
+    assert len(train_steps(tmp_path, TRAINING[2], 1)[0]) == 1
 
 
 @pytest.mark.parametrize("writes", [1, 7, 15])
 def test_a_full_disk_in_a_step_loses_nothing(
-    writes: int, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writes: int, uninterrupted_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = runner(tmp_path / "part", TRAINING[6], training=True)
     made.train(1)
     real, count = os.pwritev, [0]
 
-    def limited(*arguments: Any) -> int:
+    def limit(*arguments: Any) -> int:
         count[0] += 1
         return full() if count[0] > writes else real(*arguments)
 
-    monkeypatch.setattr(os, "pwritev", limited)
+    monkeypatch.setattr(os, "pwritev", limit)
     with pytest.raises(PlanError, match=r"the disk is full.*goes on from the last finished step"):
         made.train(3)
     monkeypatch.undo()
     made.close()
-    losses, files = trained(tmp_path / "part", TRAINING[6], 3)
-    assert (losses, files) == (undisturbed[0][1:], undisturbed[1])
+    losses, files = train_steps(tmp_path / "part", TRAINING[6], 3)
+    assert (losses, files) == (uninterrupted_run[0][1:], uninterrupted_run[1])
 
 
-def test_a_killed_process_resumes_after_the_last_step(undisturbed: Any, tmp_path: Path) -> None:
+def test_a_killed_process_resumes_after_the_last_step(uninterrupted_run: Any, tmp_path: Path) -> None:
     way, compiled = TRAINING[6], write_kernels(kernels(MODEL, True, True), tmp_path / "kernels")
     save_cluster_plan(ClusterPlan(MODEL, HERE, way, True), tmp_path / "plan.json")
     program = f"""
@@ -365,9 +365,9 @@ def test_a_killed_process_resumes_after_the_last_step(undisturbed: Any, tmp_path
         from pathlib import Path
         from cuts.cluster.plan_file import load_cluster_plan
         from cuts.cluster.running import Runner
-        from cuts.tests.cluster.kept import opened
+        from cuts.tests.cluster.kernel_files import read_kernels
         plan, folder = load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}
-        runner = Runner(plan, folder, kernels=opened(Path({str(compiled)!r})), seed=3)
+        runner = Runner(plan, folder, kernels=read_kernels(Path({str(compiled)!r})), seed=3)
         runner.train(1)
         store = runner.updates.store_chunk
         def killed(layer, *rest):
@@ -381,8 +381,8 @@ def test_a_killed_process_resumes_after_the_last_step(undisturbed: Any, tmp_path
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, check=False, timeout=300
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    losses, files = trained(tmp_path / "part", way, 3)
-    assert (losses, files) == (undisturbed[0][1:], undisturbed[1])
+    losses, files = train_steps(tmp_path / "part", way, 3)
+    assert (losses, files) == (uninterrupted_run[0][1:], uninterrupted_run[1])
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Two(SingleProcess):
         return round(value * min(1.0, self.factor))
 
 
-def measured(engine: SingleProcess, rates: Sequence[float]) -> tuple[StorageRate, float]:
+def measure_disk(engine: SingleProcess, rates: Sequence[float]) -> tuple[StorageRate, float]:
     """Return a disk's measured rate, and the seconds of the measurement.
 
     The disk has a rate for each window's length of time.
@@ -52,7 +52,7 @@ def measured(engine: SingleProcess, rates: Sequence[float]) -> tuple[StorageRate
 
 
 def test_sharers_of_a_disk_get_the_mean_rate() -> None:
-    found, _ = measured(Two(0.8), [2000.0, 1000.0])
+    found, _ = measure_disk(Two(0.8), [2000.0, 1000.0])
     assert found.shared
     assert found.each == pytest.approx(900, rel=0.03)
     assert found.alone == pytest.approx(2000, rel=0.03)
@@ -61,21 +61,21 @@ def test_sharers_of_a_disk_get_the_mean_rate() -> None:
 
 
 def test_of_two_disks_the_slower_one_counts() -> None:
-    found, _ = measured(Two(0.85), [2000.0])
+    found, _ = measure_disk(Two(0.85), [2000.0])
     assert not found.shared
     assert found.each == pytest.approx(0.85 * 2000, rel=0.03)
     assert "each has its own" in found.text("gives")
 
 
 def test_credits_of_a_disk_do_not_count() -> None:
-    found, seconds = measured(SingleProcess(), [2000.0, 1800.0, 1200.0, 700.0])
+    found, seconds = measure_disk(SingleProcess(), [2000.0, 1800.0, 1200.0, 700.0])
     assert found.steady
     assert found.each == pytest.approx(700, rel=0.03)
     assert seconds < 6 * WINDOW_SECONDS
 
 
 def test_an_unsteady_disk_is_measured_briefly_and_named() -> None:
-    found, seconds = measured(SingleProcess(), [1000.0 * 0.8**k for k in range(30)])
+    found, seconds = measure_disk(SingleProcess(), [1000.0 * 0.8**k for k in range(30)])
     assert not found.steady
     assert seconds == pytest.approx(MAX_WINDOWS * WINDOW_SECONDS, rel=0.1)
     assert 1000 * 0.8**6 < found.each < 1000 * 0.8**4  # the total

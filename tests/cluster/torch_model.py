@@ -41,7 +41,7 @@ def _block(model: Transformer, w: dict[str, Any], x: Any) -> Any:
     q = heads(dense(inner, "query"), model.heads)
     k, v = (heads(dense(inner, name), model.groups) for name in ("key", "value"))
     if model.gated:
-        q, k = _turned(q), _turned(k)
+        q, k = _rotate(q), _rotate(k)
     mixed = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, is_causal=True, enable_gqa=model.groups != model.heads
     )
@@ -52,7 +52,7 @@ def _block(model: Transformer, w: dict[str, Any], x: Any) -> Any:
     return middle + dense(torch.nn.functional.gelu(dense(inner, "up")), "down")
 
 
-def _turned(x: Any) -> Any:
+def _rotate(x: Any) -> Any:
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * 10000.0 ** (
         -torch.arange(half, dtype=torch.float64) / half

@@ -16,7 +16,7 @@ from cuts.compile.onnx_backend import CutsBackend, target_name
 from cuts.frontends.onnx.backend_representation import CompiledModel, ReferenceBackend, Runner, as_array, out_of_scope
 from cuts.ir import DType, Graph
 from cuts.runtime.plan import Plan
-from cuts.tests.together import built_together
+from cuts.tests.joint_builds import built_together
 from onnx import numpy_helper
 
 BACKENDS: dict[str, type[ReferenceBackend]] = {"reference": ReferenceBackend, "opencl": CutsBackend}

@@ -68,7 +68,7 @@ def reorder_randomly(programs: Programs, rng: np.random.Generator) -> Programs:
     return reorder(programs, {t: order for t, order in orders.items() if rng.random() < 0.7})
 
 
-def workshop(made: Graph, **policy: Any) -> GroupBuilder:
+def group_builder(made: Graph, **policy: Any) -> GroupBuilder:
     """A workshop for the graph's units."""
     return GroupBuilder(views_of(made), Policy(**policy))
 
@@ -78,7 +78,7 @@ def fuse_units(made: Graph, *parts: str, **policy: Any) -> Group | Illegal:
 
     Without words, all units are fused.
     """
-    shop = workshop(made, **policy)
+    shop = group_builder(made, **policy)
     names = [n for part in parts for n in part.split()] or [u for u in shop.units if not shop.units[u].free]
     group: Group | Illegal = shop.single(names[0])
     for name in names[1:]:
@@ -99,7 +99,7 @@ def text(group: Group | Illegal) -> str:
 
 def partitioner(made: Graph, target: Target, **policy: Any) -> Partitioner:
     """A partitioner that evaluates by the roofline."""
-    return Partitioner(workshop(made, **policy), Roofline(target))
+    return Partitioner(group_builder(made, **policy), Roofline(target))
 
 
 def random_inputs(made: Graph, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:

@@ -150,11 +150,11 @@ def test_small_operands_show_the_rounding_of_an_algorithm(monkeypatch: pytest.Mo
     """
     sizes: list[int] = []
 
-    def noted(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def record_program(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         sizes.extend(array.size for array in operands.values())
         return evaluate(program, operands)
 
-    monkeypatch.setattr(import_module("cuts.ops.amplification"), "evaluate", noted)
+    monkeypatch.setattr(import_module("cuts.ops.amplification"), "evaluate", record_program)
     for op, gates in (("lstm", 4), ("gru", 3)):
         shapes = ((25, 64, 999), (1, gates * 1000, 999), (1, gates * 1000, 1000), (1, 2 * gates * 1000))
         node = Node("n", op, ("x", "w", "r", "b"), ("y",), {"linear_before_reset": True} if op == "gru" else {})
@@ -172,12 +172,12 @@ def test_few_channels_show_the_rounding_of_gradients(monkeypatch: pytest.MonkeyP
     module = import_module("cuts.ops.amplification")
     sizes: list[int] = []
 
-    def noted(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def record_program(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         sizes.extend(array.size for array in operands.values())
         return evaluate(program, operands)
 
-    monkeypatch.setattr(module, "evaluate", noted)
-    told = 0
+    monkeypatch.setattr(module, "evaluate", record_program)
+    reported = 0
     cases = [(*sizes, filters) for filters in (3, 5) for sizes in ((3, 12, 10, 8, 8), (64, 128, 32, 56, 56))]
     for *sizes_of, filters in cases:
         pads, size = (filters // 2,) * 4, (filters, filters)
@@ -192,8 +192,8 @@ def test_few_channels_show_the_rounding_of_gradients(monkeypatch: pytest.MonkeyP
                 assert amplification(node, types, algorithm, instances) == found
                 if sizes_of[0] == 3:
                     assert found == pytest.approx(module._factor(node, types, algorithm, instances), rel=1e-9)
-                told += found > 1.0
-    assert told >= 12
+                reported += found > 1.0
+    assert reported >= 12
 
 
 def test_what_has_no_elements_keeps_its_sizes() -> None:
@@ -315,7 +315,7 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
 CUT: dict[tuple[object, ...], SubgraphKernels] = {}
 
 
-def searched(seconds: Sequence[float]) -> Planner:
+def planner_with_costs(seconds: Sequence[float]) -> Planner:
     """Return a planner with a model of given costs.
 
     Costs are those of declarations, then of their alternatives by Winograd's tiles of 2x2, then of 4x4, in any order of
@@ -344,7 +344,9 @@ def searched(seconds: Sequence[float]) -> Planner:
 @pytest.mark.parametrize(("seconds", "guessed"), [((1.0, 2.0, 0.9), ""), ((1.0, 0.9, 0.8), "winograd_4x4")])
 def test_the_model_decides_where_its_error_is_smaller(seconds: Sequence[float], guessed: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
-    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", searched(seconds), known=lambda form: False)
+    step = ChooseAlgorithms(
+        INSTANCES, Words(1.0), TARGET, "mixed", planner_with_costs(seconds), known=lambda form: False
+    )
     step.run(graph)
     assert step.replaced == ({"c": guessed} if guessed else {})
     assert [form for question in step.questions for form in question], "it is measured where there is time"
@@ -358,7 +360,7 @@ def test_what_was_measured_decides_whatever_a_model_said(
     graph = convolution(2, 16, 16, 16, 16)
     known: list[FusedGroup] = []
     step = ChooseAlgorithms(
-        INSTANCES, Words(contraction), TARGET, "mixed", searched(seconds), known=lambda form: form in known
+        INSTANCES, Words(contraction), TARGET, "mixed", planner_with_costs(seconds), known=lambda form: form in known
     )
     step.run(graph)
     for _ in seconds:  # as a search measures them
@@ -421,7 +423,12 @@ def test_what_the_model_cannot_decide_is_asked_first() -> None:
     nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("a", "v", "b"))]
     graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v"})
     step = ChooseAlgorithms(
-        INSTANCES, Words(1.0), TARGET, "mixed", searched((1.0, 9.0, 2.0, 9.0, 0.9, 1.0)), known=lambda form: False
+        INSTANCES,
+        Words(1.0),
+        TARGET,
+        "mixed",
+        planner_with_costs((1.0, 9.0, 2.0, 9.0, 0.9, 1.0)),
+        known=lambda form: False,
     )
     step.run(graph)
     assert step.replaced == {"b": "winograd_4x4"}

@@ -54,17 +54,17 @@ def _scale(make: Builder, value: str, filters: int) -> str:
     return make.node("conv", value, make.input(filters, channels, 1, 1))
 
 
-def _enlarged(make: Builder, value: str) -> str:
+def _enlarge(make: Builder, value: str) -> str:
     """Return a pyramid's coarse level at twice its size, each element four times."""
     n, c, h, w = make.types[value].shape
-    apart = make.node("reshape", value, shape=(n, c, h, 1, w, 1))
-    return make.node("reshape", make.node("tile", apart, repeats=(1, 1, 1, 2, 1, 2)), shape=(n, c, 2 * h, 2 * w))
+    spread = make.node("reshape", value, shape=(n, c, h, 1, w, 1))
+    return make.node("reshape", make.node("tile", spread, repeats=(1, 1, 1, 2, 1, 2)), shape=(n, c, 2 * h, 2 * w))
 
 
 def pyramid(make: Builder) -> str:
     """Return a fine level plus an enlarged coarse one (feature pyramid)."""
     return make.node(
-        "add", _scale(make, make.input(1, 4, 8, 8), 8), _enlarged(make, _scale(make, make.input(1, 4, 4, 4), 8))
+        "add", _scale(make, make.input(1, 4, 8, 8), 8), _enlarge(make, _scale(make, make.input(1, 4, 4, 4), 8))
     )
 
 
@@ -74,13 +74,13 @@ def residual(make: Builder) -> str:
     return make.node("add", first, _scale(make, first, 8))
 
 
-def cropped(make: Builder) -> str:
+def crop_graph(make: Builder) -> str:
     """Return a product plus the middle of a larger one."""
     larger = make.node("slice", _scale(make, make.input(1, 4, 10, 10), 8), starts=(1, 1), ends=(9, 9), axes=(2, 3))
     return make.node("add", _scale(make, make.input(1, 4, 8, 8), 8), larger)
 
 
-def padded(make: Builder) -> str:
+def pad_graph(make: Builder) -> str:
     """Return a product among zeros."""
     return make.node("pad", _scale(make, make.input(1, 4, 8, 8), 8), pads=(0, 0, 1, 1, 0, 0, 1, 1))
 
@@ -88,7 +88,7 @@ def padded(make: Builder) -> str:
 def graph_of(kind: str) -> Graph:
     """Return a graph of two products that read results of light nodes."""
     make = builder()
-    value = {"pyramid": pyramid, "residual": residual, "cropped": cropped, "padded": padded}[kind](make)
+    value = {"pyramid": pyramid, "residual": residual, "cropped": crop_graph, "padded": pad_graph}[kind](make)
     ends = (_scale(make, value, 6), _scale(make, value, 5))
     return Graph(kind, tuple(make.inputs), ends, dict(make.types), tuple(make.nodes))
 
@@ -109,7 +109,7 @@ def test_such_graphs_compile(kind: str) -> None:
     assert compile_graph(graph_of(kind), REGISTRY, TARGET, CompileOptions(), emit).kernels
 
 
-def _torn(programs: Programs) -> Programs:
+def _split_units(programs: Programs) -> Programs:
     """Return programs whose first two units are one, which has no normal form."""
     first, second, *rest = programs.units
     joined = evolve(first, statements=(*first.statements, *second.statements), reads=(*first.reads, *second.reads),
@@ -120,21 +120,21 @@ def _torn(programs: Programs) -> Programs:
 def test_a_rewrite_without_normal_forms_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     graph = graph_of("residual")
     programs = build_programs(graph, REGISTRY)
-    found = find_ungroupable(programs, _torn(programs))
+    found = find_ungroupable(programs, _split_units(programs))
     assert found is not None and found.unit.name in found.text
     assert find_ungroupable(programs, programs) is None
     work = Compilation(REGISTRY, TARGET, CompileOptions(), emit, graph)
     written = write_statements(work)
     with caplog.at_level(logging.INFO, "cuts.passes"):
-        assert rewrite_statements(work, Rewrite("torn", _torn, "two units are joined", "")) is written
+        assert rewrite_statements(work, Rewrite("torn", _split_units, "two units are joined", "")) is written
     assert "rewrite 'torn' is left out" in caplog.text
 
 
 def test_a_unit_without_a_normal_form_is_named() -> None:
-    programs = _torn(build_programs(graph_of("residual"), REGISTRY))
-    workshop = GroupBuilder(find_views(defer_normalisation(programs)), Policy())
+    programs = _split_units(build_programs(graph_of("residual"), REGISTRY))
+    group_builder = GroupBuilder(find_views(defer_normalisation(programs)), Policy())
     with pytest.raises(PassError, match=r"stage 'partition': node '.*' \(conv\)"):
-        workshop.single(programs.units[0].name)
+        group_builder.single(programs.units[0].name)
 
 
 def image(size: int, batch: int) -> Graph:
@@ -176,9 +176,9 @@ def test_elements_are_not_matched_with_none() -> None:
     empty, one, three = ((Var(f"{n}_i", n),) for n in (0, 1, 3))
     first = Statement("a", three, tuple(map(as_index, three)), Read("x", tuple(map(as_index, three))))
     for axes in (empty, one):
-        behind = Statement("b", axes, tuple(map(as_index, axes)), Read("a", tuple(map(as_index, axes))))
+        following = Statement("b", axes, tuple(map(as_index, axes)), Read("a", tuple(map(as_index, axes))))
         with pytest.raises(FusionError, match="cannot be matched"):
-            check_counts([behind, first], ["a", "b"])
+            check_counts([following, first], ["a", "b"])
 
 
 def _fails(*_: object) -> None:

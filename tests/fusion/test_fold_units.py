@@ -30,12 +30,12 @@ def smooth(**types: TensorType) -> Graph:
     return Graph("g", ("x",), ("y",), {"x": X, "y": X, **types}, (Node("n", "smooth", ("x",), ("y",), {}),))
 
 
-def folded(graph: Graph) -> Programs:
+def fold_programs(graph: Graph) -> Programs:
     return fold_units(build_programs(graph, REGISTRY))
 
 
 def test_weights_are_constants():
-    programs = folded(smooth())
+    programs = fold_programs(smooth())
     assert all("x" in unit.reads for unit in programs.units)
     k = np.arange(5.0) - 2
     values = {name: array for name, array in programs.graph.constants.items() if array.shape == (1,)}
@@ -47,7 +47,7 @@ def test_what_is_an_output_stays_a_kernel():
     graph = Graph(
         "g", (), ("y",), {"a": X, "y": X}, (Node("n", "relu", ("a",), ("y",), {}),), {"a": np.ones((3, 8), np.float32)}
     )
-    assert [unit.op for unit in folded(graph).units] == ["relu"]
+    assert [unit.op for unit in fold_programs(graph).units] == ["relu"]
 
 
 def test_large_results_stay_kernels():

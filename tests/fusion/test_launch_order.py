@@ -28,10 +28,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from .build import REGISTRY, Line, graph, op
-from .test_side_by_side import PLAIN, recurrence
+from .test_horizontal_fusion import PLAIN, recurrence
 
 GPU = find_target("cuda:h200")
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+_SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 INPUTS = {
     "x": (6, 24),
     "w": (24, 24),
@@ -69,7 +69,7 @@ def _pieces(name: str, source: str) -> list[Line]:
     ]
 
 
-def _summed(name: str, source: str) -> list[Line]:
+def _sum_lines(name: str, source: str) -> list[Line]:
     """A sum of so many terms that it is split, beside the source."""
     return [
         op(f"{name}s", "reduce_sum", "long", axes=(0, 1), keepdims=True),
@@ -77,7 +77,7 @@ def _summed(name: str, source: str) -> list[Line]:
     ]
 
 
-def _gated(name: str, source: str) -> list[Line]:
+def _gated_lines(name: str, source: str) -> list[Line]:
     """Return a recurrence of several kernels an iteration, which begins with a function of its input."""
     return [
         op(f"{name}x", "reshape", source, shape=(6, 1, 24)),
@@ -95,12 +95,12 @@ KINDS: dict[str, Any] = {
     "update": lambda name, source: [op(name, "scatter_nd", source, "i", "u", reduction="add", atomic=True)],
     "pieces": _pieces,
     "loop": recurrence,
-    "gates": _gated,
-    "sum": _summed,
+    "gates": _gated_lines,
+    "sum": _sum_lines,
 }
 
 
-def performed(model: Graph, last: str, mode: Mode = "mixed") -> Compilation:
+def compilation_of(model: Graph, last: str, mode: Mode = "mixed") -> Compilation:
     """Compile a graph up to a stage, every seam verified."""
     work = Compilation(REGISTRY, GPU, CompileOptions(mode, verify=True), emit, model)
     for stage in all_stages(REGISTRY):
@@ -119,31 +119,31 @@ def single(groups: Sequence[Group], places: Iterable[int]) -> list[Launch]:
     return [Launch((groups[n],), (), (n,)) for n in places]
 
 
-@settings(max_examples=examples(12, 300), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(12, 300), deadline=None, suppress_health_check=_SLOW_CHECKS)
 @given(branches(), st.sampled_from(("no-fusion", "no-fusion", "mixed")), st.randoms(use_true_random=False))
 def test_exactly_the_orders_of_dependences_are_legal(model: Graph, mode: Mode, draw: Any) -> None:
     """Any choice of the groups that share a launch is legal.
 
     The model and the clock choose among the groups of a level.
     """
-    work = performed(model, "split", mode)
+    work = compilation_of(model, "split", mode)
     needs = dependencies(work.groups, work.views)
-    order = _shuffled(needs, work.groups, draw)
+    order = _draw_order(needs, work.groups, draw)
     assert violations(single(work.groups, order), work.views) == []
-    assert violations(list(_in_order(_shared(needs, work.groups, draw), needs)), work.views) == []
+    assert violations(list(_in_order(_draw_launches(needs, work.groups, draw), needs)), work.views) == []
     loops = [group.repeat or object() for group in work.groups]
-    for behind, before in ((n, m) for n, waits in enumerate(needs) for m in waits if loops[n] != loops[m]):
-        moved = [n for n in order if n == behind or loops[n] == loops[behind]]
+    for later, before in ((n, m) for n, waits in enumerate(needs) for m in waits if loops[n] != loops[m]):
+        moved = [n for n in order if n == later or loops[n] == loops[later]]
         rest = [n for n in order if n not in moved]
         at = min(n for n, place in enumerate(rest) if place == before or loops[place] == loops[before])
-        assert violations(single(work.groups, [*rest[:at], *moved, *rest[at:]]), work.views), (behind, before)
-        pair = Launch((work.groups[before], work.groups[behind]), (), (before, behind))
-        launches = single(work.groups, [n for n in order if n != behind])
+        assert violations(single(work.groups, [*rest[:at], *moved, *rest[at:]]), work.views), (later, before)
+        pair = Launch((work.groups[before], work.groups[later]), (), (before, later))
+        launches = single(work.groups, [n for n in order if n != later])
         together = [pair if launch.places == (before,) else launch for launch in launches]
-        assert violations(together, work.views), f"{behind} and {before} share a launch"
+        assert violations(together, work.views), f"{later} and {before} share a launch"
 
 
-def _shared(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[Launch]:
+def _draw_launches(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[Launch]:
     """Return launches of groups of one level, as many as chance has it."""
     found: dict[object, list[int]] = {}
     for place, level in enumerate(levels(needs, groups)):
@@ -152,7 +152,7 @@ def _shared(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any)
     return [Launch(tuple(groups[n] for n in places), (), tuple(places)) for places in found.values()]
 
 
-def _shuffled(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[int]:
+def _draw_order(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[int]:
     """Return places in an order that needs allow, loops whole and as they were."""
     runs: dict[object, list[int]] = {}
     for place, group in enumerate(groups):
@@ -164,21 +164,21 @@ def _shuffled(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: An
     return done
 
 
-@settings(max_examples=examples(3, 60), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(3, 60), deadline=None, suppress_health_check=_SLOW_CHECKS)
 @given(branches())
 def test_what_the_stage_leaves_keeps_the_law(model: Graph) -> None:
-    work = performed(model, "launches")
+    work = compilation_of(model, "launches")
     verify_launches(work.launches, work.places, work.views)
 
 
-def updated() -> Compilation:
+def update_compilation() -> Compilation:
     """Return an atomic update whose fill could share a launch."""
     lines = [op("s", "scatter_nd", "x", "i", "u", reduction="add", atomic=True), op("e", "softmax", "x", axis=1)]
-    return performed(graph(INPUTS, *lines, out="s e"), "split")
+    return compilation_of(graph(INPUTS, *lines, out="s e"), "split")
 
 
 def test_an_update_before_its_fill_is_reported() -> None:
-    work = updated()
+    work = update_compilation()
     adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
     others = [n for n in range(len(work.groups)) if n != adding]
     assert "adds to 'n0.added' before it is filled" in " ".join(
@@ -189,7 +189,7 @@ def test_an_update_before_its_fill_is_reported() -> None:
 
 def test_a_reader_of_filled_memory_precedes_the_update() -> None:
     """The test makes a unit that reads between fill and update."""
-    work = updated()
+    work = update_compilation()
     programs = work.views.programs
     adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
     reader = next(n for n, group in enumerate(work.groups) if group.outputs == ("e",))
@@ -205,19 +205,19 @@ def test_a_reader_of_filled_memory_precedes_the_update() -> None:
 
 
 def test_a_shared_or_divided_loop_is_reported() -> None:
-    work = performed(graph(INPUTS, *_gated("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
+    work = compilation_of(graph(INPUTS, *_gated_lines("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
     groups = work.groups
     loop = [n for n, group in enumerate(groups) if group.repeat is not None]
     free = next(n for n, group in enumerate(groups) if "e" in group.outputs)
     front = [n for n in range(loop[0]) if n != free]
-    behind = [n for n in range(loop[-1] + 1, len(groups)) if n != free]
-    assert violations(single(groups, [*front, free, *loop, *behind]), work.views) == []
+    later = [n for n in range(loop[-1] + 1, len(groups)) if n != free]
+    assert violations(single(groups, [*front, free, *loop, *later]), work.views) == []
     shared = Launch((groups[loop[0]], groups[free]), (), (loop[0], free))
-    launches = [*single(groups, front), shared, *single(groups, [*loop[1:], *behind])]
+    launches = [*single(groups, front), shared, *single(groups, [*loop[1:], *later])]
     assert any("shares a launch" in text for text in violations(launches, work.views))
-    torn = single(groups, [*front, loop[0], free, *loop[1:], *behind])
+    torn = single(groups, [*front, loop[0], free, *loop[1:], *later])
     assert any("in 2 pieces" in text for text in violations(torn, work.views))
-    turned = single(groups, [*front, free, *reversed(loop), *behind])
+    turned = single(groups, [*front, free, *reversed(loop), *later])
     assert any("changed their order" in text for text in violations(turned, work.views))
 
 

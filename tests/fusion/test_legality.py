@@ -22,7 +22,7 @@ INPUTS = {
 }
 
 LEVELS: dict[str, tuple[list[Line], str, str]] = {
-    "relu behind a convolution": ([CONV, op("y", "relu", "c")], "n0 n1", "register"),
+    "relu after a convolution": ([CONV, op("y", "relu", "c")], "n0 n1", "register"),
     "relu before a convolution": ([op("a", "relu", "x"), op("y", "conv", "a", "w")], "n0 n1", "register"),
     "convolution, convolution": ([CONV, op("y", "conv", "c", "w")], "n0 n1", "shared"),
     "convolution, pointwise convolution": ([CONV, op("y", "conv", "c", "p")], "n0 n1", "shared"),

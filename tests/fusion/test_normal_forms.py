@@ -61,7 +61,7 @@ FORMS: dict[str, tuple[Graph, str]] = {
     }
     """,
     ),
-    "a padded value that is not 0 by itself needs one": (
+    "a padded value with f(0) != 0 needs one": (
         graph({"x": (6,)}, op("a", "exp", "x"), op("p", "pad", "a", pads=(1, 0)), op("y", "neg", "p"), out="y"),
         """
         segment (i0) {
@@ -127,7 +127,7 @@ FORMS: dict[str, tuple[Graph, str]] = {
         }
         """,
     ),
-    "an epilogue behind a reshape and a transpose": (
+    "an epilogue after a reshape and a transpose": (
         graph({"x": (6, 8), "w": (8, 8)}, op("c", "matmul", "x", "w"), op("h", "reshape", "c", shape=(6, 2, 4)),
               op("t", "transpose", "h", perm=(1, 0, 2)), op("y", "relu", "t"), out="y"),
         """

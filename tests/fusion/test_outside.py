@@ -41,7 +41,7 @@ I = Var("i", 6)  # noqa: E741
 OUTSIDE = Guard(I - 1, 0, 4)
 _NUMBERS = st.integers(-128, 255)
 _WHOLE = st.sampled_from([d for d in INTEGERS if d is not DType.BOOL])
-_CLOSED = sorted(
+_CLOSED_FUNCTIONS = sorted(
     {"add", "sub", "mul", "neg", "abs", "bitand", "bitor", "bitxor", "bitnot", "min", "max"} & FUNCTIONS.keys()
 )
 
@@ -55,7 +55,7 @@ def bodies(draw: st.DrawFn) -> tuple[Expr, dict[str, TensorType]]:
     dtype, result = draw(_WHOLE), draw(st.sampled_from([*INTEGERS, DType.F32, DType.F64]))
     numbers = _NUMBERS.map(lambda n: Const(int(np.asarray(n).astype(dtype.numpy)), dtype))
     elements = st.sampled_from("xz").map(lambda name: Read(name, (I - 1,)))
-    functions = st.sampled_from(_CLOSED)
+    functions = st.sampled_from(_CLOSED_FUNCTIONS)
 
     def extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         return functions.flatmap(lambda fn: st.tuples(*[inner] * FUNCTIONS[fn].arity).map(lambda args: call(fn, *args)))

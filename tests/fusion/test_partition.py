@@ -120,20 +120,20 @@ def test_dependences_are_right_after_every_merge(made: object) -> None:
 class Foretold:
     """Roofline that records announced groups.
 
-    `told` counts the announcements of each group, `missed` all evaluations without one.
+    `announced` counts the announcements of each group, `missed` all evaluations without one.
     """
 
     def __init__(self) -> None:
-        self.told: list[set[object]] = []
+        self.announced: list[set[object]] = []
         self.missed: set[object] = set()
 
     def foresee(self, groups: Sequence[FusedGroup]) -> None:
         """Take note of groups."""
-        self.told.append({form_key(group) for group in groups})
+        self.announced.append({form_key(group) for group in groups})
 
     def is_measured(self, group: FusedGroup) -> bool:
         """Return whether a group was announced."""
-        return any(form_key(group) in told for told in self.told)
+        return any(form_key(group) in announced for announced in self.announced)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the roofline's cost."""
@@ -147,11 +147,11 @@ class Foretold:
 def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     end = improve(parts, parts.singletons())
-    ahead, told = Foretold(), list[set[Group]]()
-    likely = lambda groups: told.append(set(groups))  # noqa: E731
+    ahead, announced = Foretold(), list[set[Group]]()
+    likely = lambda groups: announced.append(set(groups))  # noqa: E731
     looking = Partitioner(parts.builder, ahead, announce=ahead.foresee, known=ahead.is_measured, likely=likely)
     assert improve(looking, looking.singletons()) == end
-    assert told[-1] == set(end), "whoever is told of groups that are likely knows all of them in the end"
+    assert announced[-1] == set(end), "all groups of the partition were announced as likely"
 
 
 def test_long_merge_paths_are_evaluated_ahead_in_batches() -> None:
@@ -174,7 +174,7 @@ def test_long_merge_paths_are_evaluated_ahead_in_batches() -> None:
     )
     improve(looking, looking.singletons())
     assert len(ahead.missed) <= 0.1 * len(looking.costs)
-    assert sum(map(bool, ahead.told)) <= 8
+    assert sum(map(bool, ahead.announced)) <= 8
 
 
 def test_a_path_through_another_group_prevents_fusion() -> None:
@@ -286,7 +286,7 @@ def test_differing_parts_of_two_partitions_are_exchangeable() -> None:
     assert list(places(parts.singletons(), found)) == [([single["n0"], single["n2"]], [fused])]
 
 
-def workshop_of(made: object, policy: Policy, forms: NormalForms | None = None) -> GroupBuilder:
+def builder_of(made: object, policy: Policy, forms: NormalForms | None = None) -> GroupBuilder:
     """Return a workshop for a graph."""
     return GroupBuilder(partitioner(made, TARGET).builder.views, policy, forms)  # type: ignore[arg-type]
 
@@ -301,11 +301,11 @@ def test_shared_normal_forms_equal_separate_ones(made: list[object], policy: Pol
     forms = NormalForms()
     for each in (*made, made[0]):
         for kind in (Policy(), policy):
-            alone, shared = (Partitioner(workshop_of(each, kind, known), Roofline(TARGET)) for known in (None, forms))
+            alone, shared = (Partitioner(builder_of(each, kind, known), Roofline(TARGET)) for known in (None, forms))
             found, expected = fuse_all(shared, shared.singletons()), fuse_all(alone, alone.singletons())
             assert [(g.parts, g.form, g.tensors) for g in found] == [(g.parts, g.form, g.tensors) for g in expected]
     before = len(forms.normal)
-    again = Partitioner(workshop_of(made[0], policy, forms), Roofline(TARGET))
+    again = Partitioner(builder_of(made[0], policy, forms), Roofline(TARGET))
     fuse_all(again, again.singletons())
     assert len(forms.normal) == before
 
@@ -351,9 +351,9 @@ def test_traffic_of_a_merge_is_at_least_predicted(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     groups = parts.singletons()
     for first, second in neighbours(parts, groups, parts.owners(groups)):
-        told, merged = parts.builder.outline((first, second)), parts.builder.fuse(first, second)
-        if told is not None and isinstance(merged, Group):
-            assert {*told.inputs} <= {*merged.inputs} and {*told.outputs} <= {*merged.outputs}
+        announced, merged = parts.builder.outline((first, second)), parts.builder.fuse(first, second)
+        if announced is not None and isinstance(merged, Group):
+            assert {*announced.inputs} <= {*merged.inputs} and {*announced.outputs} <= {*merged.outputs}
 
 
 @settings(max_examples=60, deadline=None)
@@ -409,8 +409,8 @@ def test_element_counts_permit_only_merges_of_maps(made: object) -> None:
     parts = partitioner(made, TARGET)  # type: ignore[arg-type]
     groups, views = parts.singletons(), parts.builder.views
     pairs = list(neighbours(parts, groups, parts.owners(groups)))
-    told = [parts.builder.fuse(*pair) for pair in pairs]
+    announced = [parts.builder.fuse(*pair) for pair in pairs]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cuts.passes.fusion.normalise.check_counts", lambda statements, live: None)
         solved = [GroupBuilder(views, parts.builder.policy).fuse(*pair) for pair in pairs]
-    assert [isinstance(found, Group) for found in told] == [isinstance(found, Group) for found in solved]
+    assert [isinstance(found, Group) for found in announced] == [isinstance(found, Group) for found in solved]

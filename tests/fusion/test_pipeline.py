@@ -26,16 +26,18 @@ from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
 from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
 
-MADE = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "relu", "a"), op("c", "matmul", "b", "w"),
-             op("d", "relu", "c"), op("t", "transpose", "d"), op("y", "softmax", "t"), out="y")  # fmt: skip
+CHAIN = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "relu", "a"),
+              op("c", "matmul", "b", "w"), op("d", "relu", "c"), op("t", "transpose", "d"),
+              op("y", "softmax", "t"), out="y")  # fmt: skip
 
 
-def compiled(made: Graph, **options: object) -> CompiledGraph:
-    return compile_graph(made, REGISTRY, find_target("cuda:sm_90"), CompileOptions(**options), emit)  # type: ignore[arg-type]
+def compile_made(made: Graph, **options: object) -> CompiledGraph:
+    target = find_target("cuda:sm_90")
+    return compile_graph(made, REGISTRY, target, CompileOptions(**options), emit)  # type: ignore[arg-type]
 
 
 def test_equal_groups_share_a_kernel() -> None:
-    found = compiled(MADE, mode="fusion")
+    found = compile_made(CHAIN, mode="fusion")
     assert [s.kernel for s in found.steps] == [0, 0, 1]
     assert {t for s in found.steps for t in s.tensors} == {"x", "w", "b", "d", "t", "y"}
     assert found.storages["t"].buffer == "d"
@@ -44,7 +46,7 @@ def test_equal_groups_share_a_kernel() -> None:
 
 def test_every_pass_is_printed_once_and_in_order() -> None:
     seen: list[str] = []
-    compiled(MADE, print_after=("all",), callback=lambda name, text: seen.append(name) if text else None)
+    compile_made(CHAIN, print_after=("all",), callback=lambda name, text: seen.append(name) if text else None)
     assert seen == [stage.name for stage in all_stages(REGISTRY)]
 
 
@@ -66,7 +68,7 @@ def test_the_files_of_every_stage_exist() -> None:
     assert [name for name in named if not (ROOT / "passes" / name).is_file() and not (ROOT / name).is_file()] == []
 
 
-def broken(work: Compilation) -> None:
+def break_stage(work: Compilation) -> None:
     raise VerifyError("a group reads what nothing writes")
 
 
@@ -77,13 +79,13 @@ def broken(work: Compilation) -> None:
 def test_stage_verifiers_run_where_the_options_ask(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, bool], checked: bool
 ) -> None:
-    stages = tuple(evolve(stage, verify=broken) if stage.name == "partition" else stage for stage in STAGES)
+    stages = tuple(evolve(stage, verify=break_stage) if stage.name == "partition" else stage for stage in STAGES)
     monkeypatch.setattr(pipeline, "STAGES", stages)
     if not checked:
-        assert compiled(MADE, **options).steps
+        assert compile_made(CHAIN, **options).steps
         return
     with pytest.raises(PassError, match="stage 'partition' broke what it made: a group reads what nothing writes"):
-        compiled(MADE, **options)
+        compile_made(CHAIN, **options)
 
 
 def test_stage_verifiers_run_in_tests() -> None:
@@ -93,7 +95,7 @@ def test_stage_verifiers_run_in_tests() -> None:
 @pytest.mark.parametrize("stage", ["fold-constants", "partition", "extract"])
 def test_it_stops_after_a_pass(stage: str) -> None:
     seen: list[str] = []
-    found = compiled(MADE, stop_after=stage, callback=lambda name, text: seen.append(name))
+    found = compile_made(CHAIN, stop_after=stage, callback=lambda name, text: seen.append(name))
     assert seen == [stage]
     assert not found.kernels
 
@@ -102,11 +104,11 @@ def test_an_unknown_pass_is_a_usage_error() -> None:
     with pytest.raises(
         UsageError, match=r"unknown pass 'fuse'; passes in order: .*pack, views, partition, split, schedule"
     ):
-        compiled(MADE, stop_after="fuse")
+        compile_made(CHAIN, stop_after="fuse")
 
 
 def test_an_expired_budget_gives_a_reported_answer() -> None:
-    found = compiled(MADE, budget=1e-9)
+    found = compile_made(CHAIN, budget=1e-9)
     assert found.steps
     assert not found.complete
 
@@ -153,14 +155,16 @@ class Slowest(Unhurried):
 
 def test_a_selector_chooses_schedules_and_reports_its_times() -> None:
     selector = Slowest(0.0)
-    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, selector)
+    found = compile_graph(CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, selector)
     assert [(w.nodes, w.uses) for w in selector.workloads] == [(("n0", "n1"), 2), (("n5",), 1)]
-    assert found.kernels[0].source != compiled(MADE, mode="fusion").kernels[0].source
+    assert found.kernels[0].source != compile_made(CHAIN, mode="fusion").kernels[0].source
     assert found.groups[0]["measured"] == 1.0
     assert not found.complete
 
 
 @pytest.mark.parametrize(("price", "groups"), [(0.0, 2), (1.0, 3)])
 def test_what_a_selector_learns_changes_the_partition(price: float, groups: int) -> None:
-    found = compile_graph(MADE, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="mixed"), emit, Slowest(price))
+    found = compile_graph(
+        CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="mixed"), emit, Slowest(price)
+    )
     assert len(found.steps) == groups

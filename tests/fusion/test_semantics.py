@@ -95,13 +95,13 @@ def convolutions(draw: st.DrawFn) -> Graph:
     filters = groups * draw(st.integers(1, 2))
     lines.append(op("c", "conv", value, "w", pads=(pad, 0, pad, pad), strides=strides, groups=groups))
     value = "c"
-    behind: dict[str, Line] = {
+    epilogues: dict[str, Line] = {
         "relu": op("e0", "relu", "c"), "swish": op("e0", "swish", "c"), "bias": op("e0", "add", "c", "b"),
         "flat": op("e0", "reshape", "c", shape=(2, -1)), "shuffle": op("e0", "transpose", "c", perm=(2, 0, 3, 1)),
         "softmax": op("e0", "softmax", "c", axis=1), "pool": op("e0", "reduce_sum", "c", axes=(2, 3)),
         "conv": op("e0", "conv", "c", "v"),
     }  # fmt: skip
-    lines.append(behind[draw(st.sampled_from(sorted(behind)))])
+    lines.append(epilogues[draw(st.sampled_from(sorted(epilogues)))])
     lines.append(op("y", "sigmoid", "e0"))
     weights = {"w": (filters, channels // groups, window, window), "b": (filters, 1, 1), "v": (3, filters, 1, 1)}
     inputs = {"x": (2, channels, size, size), **weights}
@@ -135,7 +135,7 @@ def test_group_and_instance_norm_are_one_kernel_each() -> None:
     assert check(made, "no-fusion") == 2
 
 
-def _typed(dtype: DType, *shape: int) -> TensorType:
+def _tensor_type(dtype: DType, *shape: int) -> TensorType:
     return TensorType(dtype, shape)
 
 
@@ -150,14 +150,17 @@ SINGLE: dict[str, tuple[dict[str, tuple[int, ...] | TensorType], Line]] = {
         op("y", "average_pool", "x", kernel_shape=(3,), pads=(1, 1)),
     ),
     "local response": ({"x": (1, 5, 3, 2)}, op("y", "lrn", "x", size=3)),
-    "gather": ({"x": (3, 4), "i": _typed(DType.I64, 2, 2)}, op("y", "gather", "x", "i", axis=1)),
-    "gather of elements": ({"x": (3, 4), "i": _typed(DType.I64, 2, 4)}, op("y", "gather_elements", "x", "i")),
-    "where": ({"c": _typed(DType.BOOL, 3, 1), "x": (3, 4), "z": (4,)}, op("y", "where", "c", "x", "z")),
+    "gather": ({"x": (3, 4), "i": _tensor_type(DType.I64, 2, 2)}, op("y", "gather", "x", "i", axis=1)),
+    "gather of elements": ({"x": (3, 4), "i": _tensor_type(DType.I64, 2, 4)}, op("y", "gather_elements", "x", "i")),
+    "where": ({"c": _tensor_type(DType.BOOL, 3, 1), "x": (3, 4), "z": (4,)}, op("y", "where", "c", "x", "z")),
     "cast": ({"x": (3, 4)}, op("y", "cast", "x", to="i32")),
     "argmin over two axes": ({"x": (3, 4)}, op("y", "argmin", "x", axis=0)),
     "pixel shuffle": ({"x": (1, 8, 2, 3)}, op("y", "depth_to_space", "x", blocksize=2)),
     "nearest resize": ({"x": (1, 2, 3, 3)}, op("y", "resize_nearest", "x", sizes=(1, 2, 6, 6))),
-    "half precision": ({"x": _typed(DType.F16, 3, 4), "w": _typed(DType.F16, 4, 2)}, op("y", "matmul", "x", "w")),
+    "half precision": (
+        {"x": _tensor_type(DType.F16, 3, 4), "w": _tensor_type(DType.F16, 4, 2)},
+        op("y", "matmul", "x", "w"),
+    ),
     "a row of one element": ({"x": (3, 1)}, op("y", "softmax", "x")),
     "everything of extent 1": ({"x": (1, 1, 1, 1), "w": (1, 1, 1, 1)}, op("y", "conv", "x", "w")),
     "a scalar": ({"x": ()}, op("y", "exp", "x")),
@@ -188,7 +191,7 @@ def test_sums_of_narrow_integers_wrap() -> None:
 
     The shift shows the upper bits.
     """
-    types = {"x": _typed(DType.I8, 2, 3), "b": _typed(DType.I8, 1)}
+    types = {"x": _tensor_type(DType.I8, 2, 3), "b": _tensor_type(DType.I8, 1)}
     total = op("s", "reduce_sum", "x", axes=(1,))
     made = graph(types, total, op("y", "bit_shift", "s", "b", direction="RIGHT"), out="y")
     arrays = {"x": np.full((2, 3), 100, np.int8), "b": np.ones(1, np.int8)}

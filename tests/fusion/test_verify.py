@@ -31,7 +31,7 @@ CHAIN = graph(
 )
 
 
-def broken(error: pytest.ExceptionInfo[CutsError]) -> str:
+def broken_check(error: pytest.ExceptionInfo[CutsError]) -> str:
     assert error.value.exit_code == 3
     return str(error.value)
 
@@ -56,14 +56,14 @@ def test_a_unit_with_hidden_operands_is_reported() -> None:
     first = evolve(programs.units[0], reads=("x",))
     with pytest.raises(VerifyError) as error:
         verify_programs(evolve(programs, units=(first, *programs.units[1:])))
-    assert "unit 'n0' says it reads ['x'], its statements read ['w', 'x']" in broken(error)
+    assert "unit 'n0' says it reads ['x'], its statements read ['w', 'x']" in broken_check(error)
 
 
 def test_units_out_of_order_are_reported() -> None:
     programs = build_programs(CHAIN, REGISTRY)
     with pytest.raises(CutsError) as error:
         verify_programs(evolve(programs, units=programs.units[::-1]))
-    assert "reads 'a' before it is written" in broken(error)
+    assert "reads 'a' before it is written" in broken_check(error)
 
 
 def test_groups_out_of_order_are_reported() -> None:
@@ -71,7 +71,7 @@ def test_groups_out_of_order_are_reported() -> None:
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
         verify_groups(groups[::-1], made.builder.views)
-    assert "reads 'a' before it is computed" in broken(error)
+    assert "reads 'a' before it is computed" in broken_check(error)
 
 
 def test_a_missing_group_is_reported() -> None:
@@ -79,7 +79,7 @@ def test_a_missing_group_is_reported() -> None:
     groups = partition(made, "no-fusion")
     with pytest.raises(CutsError) as error:
         verify_groups(groups[:-1], made.builder.views)
-    assert "no group computes output 'f'" in broken(error)
+    assert "no group computes output 'f'" in broken_check(error)
 
 
 def test_a_tensor_of_another_type_is_reported() -> None:
@@ -88,7 +88,7 @@ def test_a_tensor_of_another_type_is_reported() -> None:
     wrong = evolve(first, tensors={**first.tensors, first.form.inputs[0]: "w"})
     with pytest.raises(CutsError) as error:
         verify_groups([wrong, *rest], made.builder.views)
-    assert "stands for 'w'" in broken(error)
+    assert "stands for 'w'" in broken_check(error)
 
 
 def test_an_unfit_schedule_is_reported() -> None:
@@ -101,25 +101,25 @@ def test_an_unfit_schedule_is_reported() -> None:
 
 def test_a_race_is_reported() -> None:
     made = graph({"x": (64, 64), "w": (64, 64)}, op("y", "matmul", "x", "w"), out="y")
-    workshop = partitioner(made, TARGET)
-    group = partition(workshop, "fusion")[0]
+    builder = partitioner(made, TARGET)
+    group = partition(builder, "fusion")[0]
     staged = next(
         c
         for c in choose(group.form, TARGET, count=200)
         if any(r.staging for s in c.schedule.segments for r in s.reductions)
     )
-    kernel = lower(group.form, staged.schedule, group.storages(workshop.builder.views), TARGET)
+    kernel = lower(group.form, staged.schedule, group.storages(builder.builder.views), TARGET)
     verify_kernel(kernel)
     with pytest.raises(CutsError) as error:
         verify_kernel(_without_barriers(kernel))
-    assert "since the last barrier" in broken(error)
+    assert "since the last barrier" in broken_check(error)
 
 
 def _without_barriers(kernel: object) -> object:
     from cuts.ir.kernel import Loop
 
-    def kept(items: tuple[object, ...]) -> tuple[object, ...]:
-        inner = (evolve(i, body=kept(i.body)) if isinstance(i, Loop) else i for i in items)
+    def keep_items(items: tuple[object, ...]) -> tuple[object, ...]:
+        inner = (evolve(i, body=keep_items(i.body)) if isinstance(i, Loop) else i for i in items)
         return tuple(i for i in inner if not isinstance(i, Barrier))
 
-    return evolve(kernel, items=kept(kernel.items))
+    return evolve(kernel, items=keep_items(kernel.items))

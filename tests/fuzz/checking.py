@@ -35,9 +35,9 @@ from cuts.runtime.verify import Comparison, compare
 
 from ..kernels.cases import legal_points
 from .chance import Chance
+from .element_types import numbers
 from .interpreting import interpret
 from .rounding import roundings
-from .typed import numbers
 
 #: The ways that a graph is computed in. The first needs no device: normal forms are interpreted, over the memory that
 #: views lay out.
@@ -47,7 +47,7 @@ THREADS = (32, 64, 32, 32, 128)
 #: How often inputs are moved to see how much of a difference rounding explains.
 MOVES = 4
 #: Further points of each kernel in which races are looked for.
-LOOKED = 8
+MAX_SEARCHED_POINTS = 8
 _MODES: dict[str, Mode] = {"fused": "mixed", "unfused": "no-fusion", "by chance": "mixed"}
 
 
@@ -79,16 +79,16 @@ class Watched(Chance):
         """Return a legal point of each kernel, and record lowered forms' races."""
         chosen = super().choose(workloads, share)
         for key, work in workloads.items():
-            for schedule in (chosen[key].schedule, *self._staged(work.form)):
+            for schedule in (chosen[key].schedule, *self._staged_points(work.form)):
                 self.races.update(dict.fromkeys(check_barriers(lower(work.form, schedule, work.storages, self.target))))
         return chosen
 
-    def _staged(self, form: FusedGroup) -> list[Schedule]:
+    def _staged_points(self, form: FusedGroup) -> list[Schedule]:
         """Return legal points of a structure that stages something, for small tensors seldom do."""
         space = make_space(form, self.target)
         staging = [s for s in space.templates if any(part.stages_any for part in s.segments)]
         number = self.number(form)
-        return legal_points(space, staging[number % len(staging)], number, LOOKED) if staging else []
+        return legal_points(space, staging[number % len(staging)], number, MAX_SEARCHED_POINTS) if staging else []
 
 
 @frozen
@@ -122,12 +122,12 @@ class Bench:
 
     def check(self, graph: Graph, seed: int = 0, ways: Sequence[str] = WAYS) -> tuple[Outcome, ...]:
         """Compute a graph in some ways and compare; raise the compiler's errors."""
-        inputs, expected = self._drawn(graph, seed)
+        inputs, expected = self._draw_inputs(graph, seed)
         return tuple(
-            (self._interpreted if w == WAYS[0] else self._launched)(w, graph, seed, inputs, expected) for w in ways
+            (self._interpret if w == WAYS[0] else self._launch)(w, graph, seed, inputs, expected) for w in ways
         )
 
-    def _drawn(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _draw_inputs(self, graph: Graph, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return inputs and the graph's results; integers are arbitrary, or valid indices where they index."""
         rng = np.random.default_rng(seed)
         inputs = {name: numbers(rng, graph.types[name].dtype, graph.types[name].shape) for name in graph.inputs}
@@ -137,7 +137,7 @@ class Bench:
             inputs = random_inputs(graph.types, graph.inputs, seed)
             return inputs, evaluate_graph(graph, self.registry, inputs)
 
-    def _interpreted(
+    def _interpret(
         self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Outcome:
         groups, found = interpret(graph, self.registry, Chance(self.wide(seed), seed=seed, launched=False), inputs)
@@ -146,14 +146,14 @@ class Bench:
         allowed = {n: tolerance(graph.types[n].dtype, 1, narrowest=narrowest.get(n)) for n in graph.outputs}
         return self._outcome(way, [g.level for g in groups], 0, graph, inputs, expected, found, allowed)
 
-    def _launched(
+    def _launch(
         self, way: str, graph: Graph, seed: int, inputs: Mapping[str, Any], expected: Mapping[str, Any]
     ) -> Outcome:
         chance = Watched(self.wide(seed), seed=seed) if way == "by chance" else None
         plan = self.compile(graph, way, chance, seed)
         levels = [str(g.get("level", "single")) for g in plan.plan.groups]
         if chance is not None and chance.races:
-            return Outcome(way, _counted(levels), len(plan.kernels), tuple(chance.races))
+            return Outcome(way, _count_groups(levels), len(plan.kernels), tuple(chance.races))
         found, allowed = self._run(plan, inputs), plan.tolerances()
         return self._outcome(way, levels, len(plan.kernels), graph, inputs, expected, found, allowed)
 
@@ -193,7 +193,7 @@ class Bench:
             r for r in (compare(name, found[name], expected[name], allowed[name]) for name in graph.outputs) if not r.ok
         ]
         ill = bool(wrong) and self.ill_conditioned(graph, inputs, expected, wrong)
-        return Outcome(way, _counted(levels), kernels, tuple(r.text for r in wrong), ill)
+        return Outcome(way, _count_groups(levels), kernels, tuple(r.text for r in wrong), ill)
 
     def ill_conditioned(
         self, graph: Graph, inputs: Mapping[str, Any], expected: Mapping[str, Any], wrong: Sequence[Comparison]
@@ -211,5 +211,5 @@ class Bench:
         return all(r.error <= 8 * own[r.tensor] < inf for r in wrong)
 
 
-def _counted(levels: Sequence[str]) -> dict[str, int]:
+def _count_groups(levels: Sequence[str]) -> dict[str, int]:
     return {level: levels.count(level) for level in dict.fromkeys(levels)}

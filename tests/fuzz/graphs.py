@@ -14,7 +14,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.types import DType
 from hypothesis import strategies as st
 
-from . import matrices, movement, recurrent, scattering, typed, windows
+from . import element_types as typed
+from . import matrices, movement, recurrent, scattering, windows
 from .growth import GREATEST, MAX_ELEMENTS, Builder, Growth
 
 
@@ -30,7 +31,7 @@ class Kind:
 _IMAGES, _MATRICES, _AXES, _ALL = range(3, 6), range(2, 6), range(1, 9), range(9)
 KINDS = (
     Kind(6, _ALL, movement.activation), Kind(6, _IMAGES, windows.convolution), Kind(3, _IMAGES, windows.separable),
-    Kind(5, _IMAGES, windows.block), Kind(2, _IMAGES, windows.pad), Kind(2, _IMAGES, windows.fold),
+    Kind(5, _IMAGES, windows.block), Kind(2, _IMAGES, windows.padded_windows), Kind(2, _IMAGES, windows.folded_windows),
     Kind(3, _IMAGES, windows.pooling), Kind(2, _IMAGES, windows.resizing),
     Kind(2, _IMAGES, windows.shuffling), Kind(2, _IMAGES, windows.transposed_convolution),
     Kind(3, _MATRICES, matrices.product), Kind(3, _MATRICES, matrices.dense_layer),
@@ -43,7 +44,7 @@ KINDS = (
     Kind(2, _MATRICES, movement.framing), Kind(3, _AXES, movement.movements), Kind(3, _AXES, movement.growing),
     Kind(2, _AXES, matrices.statistics), Kind(3, _AXES, matrices.branches), Kind(2, range(4, 5), matrices.rotation),
     Kind(1, _ALL, movement.gate), Kind(2, _MATRICES, matrices.computed_factors), Kind(2, _AXES, matrices.border),
-    Kind(1, _ALL, movement.clip), Kind(1, _ALL, movement.condition),
+    Kind(1, _ALL, movement.clipped_exponential), Kind(1, _ALL, movement.condition),
     Kind(2, _AXES, movement.position), Kind(1, _MATRICES, movement.triangle), Kind(1, _ALL, movement.conversion),
     Kind(9, _ALL, typed.stretch), Kind(3, _MATRICES, recurrent.recurrence), Kind(3, _MATRICES,
     recurrent.declare_recurrence),
@@ -51,8 +52,8 @@ KINDS = (
 )  # fmt: skip
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 11)
-_LONG = (16, 33, 64, 70)
-_WIDE = (16, 32, 24, 19)
+_LONG_EXTENTS = (16, 33, 64, 70)
+_WIDE_EXTENTS = (16, 32, 24, 19)
 
 
 @st.composite
@@ -76,11 +77,11 @@ def _shape(growth: Growth) -> tuple[int, ...]:
     rank = growth.pick((4, 4, 4, 3, 2, 5, 1))
     shape = [growth.pick(_SIZES) for _ in range(rank)]
     if growth.pick((False, False, True)):
-        shape[growth.number(0, rank - 1)] = growth.pick(_LONG)
+        shape[growth.number(0, rank - 1)] = growth.pick(_LONG_EXTENTS)
     elif growth.pick((False, False, True)):
         shape = [shape[0]] * rank
     elif rank in (2, 3) and growth.flag():
-        shape[-2:] = growth.pick(_WIDE), growth.pick(_WIDE)
+        shape[-2:] = growth.pick(_WIDE_EXTENTS), growth.pick(_WIDE_EXTENTS)
     while prod(shape) > MAX_ELEMENTS // 4:
         widest = max(range(rank), key=lambda d: shape[d])
         shape[widest] = shape[widest] // 2 + 1

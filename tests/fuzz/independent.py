@@ -38,7 +38,7 @@ from .rounding import roundings
 #: Nodes of a graph at most, and milliseconds that the solver of shapes may take.
 NODES, SOLVING = 8, 4000
 #: Error relative to a tensor's magnitude that PyTorch, which rounds every operation, may have against exact arithmetic.
-ALLOWED = 1e-3
+ALLOWED_ERROR = 1e-3
 #: Perturbations of the operands for an explanation by rounding.
 MOVES = 8
 
@@ -143,16 +143,16 @@ class Generator:
             refused = isinstance(error, CutsError) and not isinstance(error, (PassError, VerifyError, BackendError))
             kind = "refused" if refused else type(error).__name__
             return kind, f"{os.path.basename(where.filename)}:{where.name}: {error}"
-        if text := _apart(exact, expected, module, operands):
+        if text := _difference(exact, expected, module, operands):
             return "import", text
         wrong = [result for result in plan.verify(given) if not result.ok]
         if not wrong:
             return "", ""
-        kind = "ill-posed" if _explained(plan, given, exact) else "difference"
+        kind = "ill-posed" if _is_explained(plan, given, exact) else "difference"
         return kind, "; ".join(result.text for result in wrong)
 
 
-def _explained(plan: CompiledPlan, given: Mapping[str, Any], exact: Mapping[str, Any]) -> bool:
+def _is_explained(plan: CompiledPlan, given: Mapping[str, Any], exact: Mapping[str, Any]) -> bool:
     """Return whether kernels give, where they are not exact, results of declarations that are evaluated in single
     precision and round the stored values, of these operands or of some that are off by a rounding error: an overflow of
     half precision, or the order of two nearly equal numbers.
@@ -163,12 +163,14 @@ def _explained(plan: CompiledPlan, given: Mapping[str, Any], exact: Mapping[str,
     for name, found in plan.run(given).items():
         truths = (exact[name], *(each[name] for each in narrow))
         near = [relative_error(found, truth, magnitude(exact[name])) for truth in truths]
-        if not (np.min(near, axis=0) <= ALLOWED).all():
+        if not (np.min(near, axis=0) <= ALLOWED_ERROR).all():
             return False
     return True
 
 
-def _apart(exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, operands: Sequence[torch.Tensor]) -> str:
+def _difference(
+    exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, operands: Sequence[torch.Tensor]
+) -> str:
     """Return where the imported graph means something else than PyTorch computes, in its precision or in doubles."""
     try:
         wide = [x.double() if x.dtype.is_floating_point else x for x in operands]
@@ -179,15 +181,15 @@ def _apart(exact: Mapping[str, Any], expected: Sequence[Any], module: Plain, ope
     for (name, found), single, double in zip(exact.items(), expected, doubles, strict=False):
         if found.shape != single.shape:
             return f"{name}: shape {found.shape}, expected {single.shape}"
-        truths = (single, _held(double, found.dtype))
+        truths = (single, _rounded_to(double, found.dtype))
         errors = [relative_error(found, truth, magnitude(truth)) for truth in truths]
-        if not (np.minimum(*errors) <= ALLOWED).all():
+        if not (np.minimum(*errors) <= ALLOWED_ERROR).all():
             at = np.unravel_index(int(np.argmax(np.minimum(*errors))), found.shape)
             return f"{name}{[int(n) for n in at]}: found {found[at]}, expected {single[at]} ({double[at]})"
     return ""
 
 
-def _held(truth: Any, dtype: np.dtype[Any]) -> Any:
+def _rounded_to(truth: Any, dtype: np.dtype[Any]) -> Any:
     """Return numbers in which those beyond the range of a type are infinite, as they are where the type holds them."""
     with np.errstate(over="ignore"):
         held = truth.astype(dtype)

@@ -42,8 +42,8 @@ def interpret(
         programs = reorder_randomly(programs, np.random.default_rng(chance.seed))
     programs = pack_constants(programs, chance.target)
     views = find_views(programs)
-    workshop = GroupBuilder(views, Policy(shared_bytes=chance.target.MAX_shared))
-    groups: Sequence[Group] = partition(Partitioner(workshop, splitting), "mixed")
+    builder = GroupBuilder(views, Policy(shared_bytes=chance.target.MAX_shared))
+    groups: Sequence[Group] = partition(Partitioner(builder, splitting), "mixed")
     groups, views = split_groups(groups, views, lambda form: _division(form, splitting, chance))
     arrays = {
         name: np.asarray(value, float) if value.dtype.kind == "f" else value

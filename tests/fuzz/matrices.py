@@ -25,10 +25,10 @@ def product(growth: Growth, value: str) -> None:
     if shifted:
         other = growth.grow("add", other, growth.positive(1), bound=growth.bounds[other] + 2)
     if growth.flag():
-        growth.grow("matmul", value, other, bound=_summed(growth, value, other, inner))
+        growth.grow("matmul", value, other, bound=_sum_scale(growth, value, other, inner))
         return
     other = growth.weight(rows, *(() if shared else batch), columns, rows)
-    growth.grow("matmul", other, value, bound=_summed(growth, value, other, rows))
+    growth.grow("matmul", other, value, bound=_sum_scale(growth, value, other, rows))
 
 
 def computed_factors(growth: Growth, value: str) -> None:
@@ -40,10 +40,10 @@ def computed_factors(growth: Growth, value: str) -> None:
     left = growth.grow(growth.pick(ops), value, bound=growth.bounds[value] + 1)
     other = growth.operand(inner, growth.pick((4, 16, 19, 32)))
     right = growth.grow(growth.pick(ops), other, bound=5.0)
-    growth.grow("matmul", left, right, bound=_summed(growth, left, right, inner))
+    growth.grow("matmul", left, right, bound=_sum_scale(growth, left, right, inner))
 
 
-def _summed(growth: Growth, value: str, other: str, terms: int) -> float:
+def _sum_scale(growth: Growth, value: str, other: str, terms: int) -> float:
     return growth.bounds[value] * growth.bounds[other] / 2 * terms**0.5 + 4
 
 
@@ -64,7 +64,7 @@ def dense_layer(growth: Growth, value: str) -> None:
         outer, inner = inner, outer
     other = growth.weight(inner, *((width, inner) if turned else (inner, width)))
     bias = [growth.operand(*growth.pick(((width,), (outer, width), (outer, 1))))] if growth.flag() else []
-    bound = _summed(growth, value, other, inner)
+    bound = _sum_scale(growth, value, other, inner)
     factors = {"alpha": growth.pick((1.0, 0.5)), "beta": growth.pick((1.0, -2.0))}
     made = growth.grow("gemm", value, other, *bias, trans_a=across, trans_b=turned, bound=bound + 8, **factors)
     if growth.flag():

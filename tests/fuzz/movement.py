@@ -39,7 +39,7 @@ def activation(growth: Growth, value: str) -> None:
     growth.grow(op, value, exact=op in EXACT)
 
 
-def clip(growth: Growth, value: str) -> None:
+def clipped_exponential(growth: Growth, value: str) -> None:
     """Add the exponential of a value that the preceding node bounds."""
     growth.grow("exp", growth.grow("clip", value, min=-2.0, max=2.0), bound=8.0)
 

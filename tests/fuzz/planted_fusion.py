@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from .planting import Bug
 
-_LAUNCHES, _SHARED = "tests/fusion/test_launch_order.py", "tests/fusion/test_horizontal_fusion.py"
+_LAUNCHES, _HORIZONTAL = "tests/fusion/test_launch_order.py", "tests/fusion/test_horizontal_fusion.py"
 _DECISIONS = "tests/search/test_decisions.py"
 
 BUGS = (
@@ -57,7 +57,7 @@ BUGS = (
         "pending += passed", "pass", _LAUNCHES),
     Bug("launches", "launches come when the first that they wait for is done", "passes.horizontal_fusion:_in_order",
         "missing = [len(before) for before in waits]", "missing = [min(len(before), 1) for before in waits]",
-        _SHARED),
+        _HORIZONTAL),
     Bug("launches", "groups on one path have one level", "passes.horizontal_fusion:levels",
         "1 + max((found[n] for n in waits), default=-1)", "max((found[n] for n in waits), default=0)", _LAUNCHES),
     Bug("launches", "no check finds a loop whose groups share launches", "passes.launch_order:check_loops_whole",
@@ -69,9 +69,9 @@ BUGS = (
         "if output.into", "if not output.into", _LAUNCHES),
     Bug("launches", "a sum is there when its parts are", "passes.launch_order:_Order.ran",
         "if not self.missing[unit]", "", _LAUNCHES),
-    Bug("launches", "who reads what is changed may come behind it", "passes.launch_order:_Order.waiting_readers",
+    Bug("launches", "a reader of changed memory may follow the change", "passes.launch_order:_Order.waiting_readers",
         "self.place[unit.name] < place and", "self.place[unit.name] < 0 and", _LAUNCHES),
-    Bug("launches", "launches are told by whoever knew them, in any order", "passes.horizontal_fusion:_replay_launches",
+    Bug("launches", "launches are reported in any order", "passes.horizontal_fusion:_replay_launches",
         "for broken in launch_violations([launch.groups for launch in found], record.launches, work.views):",
         "for broken in ():", _DECISIONS),
     Bug("split", "parts of a reduction that does not divide lose its end",
@@ -102,9 +102,9 @@ BUGS = (
         "[-1 if n == dim else 1 for n in range(old.ndim)]", "[-1 if n == 0 else 1 for n in range(old.ndim)]"),
     Bug("memory", "buffers that meet at one step overlap", "runtime.memory:Lifetime.overlaps",
         "self.first <= other.last and other.first <= self.last", "self.first < other.last and other.first < self.last"),
-    Bug("memory", "an output may be overwritten behind its step", "runtime.plan:lifetimes_of",
+    Bug("memory", "an output may be overwritten after its step", "runtime.plan:lifetimes_of",
         "use(tensor, ends[1])\n    for tensor in constants:", "pass\n    for tensor in constants:"),
-    Bug("memory", "constants may be overwritten behind their last use", "runtime.plan:lifetimes_of",
+    Bug("memory", "constants may be overwritten after their last use", "runtime.plan:lifetimes_of",
         "use(tensor, *ends)", "use(tensor, ends[0])"),
     Bug("memory", "an input may be overwritten before its first use", "runtime.plan:lifetimes_of",
         "for tensor in inputs:\n        use(tensor, ends[0])", "for tensor in ():\n        use(tensor, ends[0])"),

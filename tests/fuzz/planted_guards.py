@@ -14,7 +14,7 @@ BUGS = (
     Bug("guard", "a condition looks up what a guard keeps away", "ir.walk:order_lookups_last",
         "return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))",
         "return tuple(dict.fromkeys(guards))", seen="tests/kernels/test_split_k.py"),
-    Bug("guard", "a condition looks up what lies behind a tile", "passes.lowering.index_values:_leaf",
+    Bug("guard", "a condition looks up elements beyond a tile", "passes.lowering.index_values:_leaf",
         "there = _existing(looked_up, context) if looked_up else ()", "there = ()",
         seen="tests/kernels/test_lookups.py"),
     Bug("guard", "an inner guard takes the outer fill", "passes.fusion.inline:_guard_reads",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .planting import Bug
 
-_MEETINGS = "tests/kernels/test_barriers.py"
+_BARRIERS = "tests/kernels/test_barriers.py"
 
 BUGS = (
     Bug("barrier", "no barrier between filling a tile and reading it", "passes.lowering.software_pipeline:k_loop",
@@ -20,12 +20,12 @@ BUGS = (
         "[Barrier(), *part]", "[*part]"),
     Bug("barrier", "lanes read what others have not written yet", "backends.source.scope:KernelNames._tree",
         'out.line(f"{scratch}[tid] = {register};")\n    out.line(self.dialect.barrier)',
-        'out.line(f"{scratch}[tid] = {register};")', _MEETINGS),
+        'out.line(f"{scratch}[tid] = {register};")', _BARRIERS),
     Bug("barrier", "lanes combine without waiting for each other", "backends.source.scope:KernelNames._tree",
-        "        out.line(self.dialect.barrier)\n        step //= 2", "        step //= 2", _MEETINGS),
+        "        out.line(self.dialect.barrier)\n        step //= 2", "        step //= 2", _BARRIERS),
     Bug("barrier", "lanes overwrite what others have not read yet", "backends.source.scope:KernelNames._tree",
         'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")\n    out.line(self.dialect.barrier)',
-        'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")', _MEETINGS),
+        'out.line(f"{register} = {scratch}[tid / {lanes} * {lanes}];")', _BARRIERS),
     Bug("ring", "a chunk is fetched into the buffer that is being read", "passes.lowering.software_pipeline:k_loop",
         "later = pipeline.fetch(at + pipeline.prefetch_distance).copied",
         "later = pipeline.fetch(at + pipeline.prefetch_distance + 1).copied"),

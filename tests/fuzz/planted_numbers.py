@@ -129,7 +129,7 @@ BUGS = (
         "if np.isfinite(left).all() and np.isfinite(right).all():", "if True:", "tests/ops/test_reference.py"),
     Bug("reference", "integers are divided downwards", "ir.functions:_divide",
         "floor + ((rest != 0) &", "floor + ((rest != rest) &", "sweep"),
-    Bug("reference", "tiny coefficients are told apart by their digits", "ops.linear:_pairs_of",
+    Bug("reference", "tiny coefficients are distinguished by their digits", "ops.linear:_pairs_of",
         'float(f"{terms[second] / terms[first]:.{_DIGITS}g}")', "round(terms[second] / terms[first], _DIGITS)",
         "tests/ops/test_linear.py"),
     Bug("reference", "a branch that is not taken meets its infinity", "ops.gradient.derivatives:_is_conditional",

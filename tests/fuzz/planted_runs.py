@@ -22,7 +22,7 @@ BUGS = (
         "if target.name in read and target.row is None:", "if False:", "tests/ops/test_order.py"),
     Bug("self-read", "an assignment may read what is written later", "ops.language.assignment:_check_order",
         "if tensor in evaluator.unwritten and evaluator.tensors[tensor].size:", "if False:", "tests/ops/test_order.py"),
-    Bug("self-read", "a part may be written behind a reader", "ops.language.assignment:_check_order",
+    Bug("self-read", "a part may be written after a reader", "ops.language.assignment:_check_order",
         "if target.name in evaluator.looked_at and target.row is None:", "if False:", "tests/ops/test_order.py"),
     Bug("self-read", "no check finds what reads itself", "ir.verify.program:check_reads_and_writes_disjoint",
         "yield VerifyError", "not VerifyError", _VERIFIERS),

@@ -61,7 +61,7 @@ def mutate_function(bug: Bug) -> tuple[FunctionType, FunctionType]:
     source = textwrap.dedent(inspect.getsource(found))
     if source.count(bug.old) != 1:
         raise Stale(f"{bug.name}: the text to replace occurs {source.count(bug.old)} times")
-    return found, _compiled(source.replace(bug.old, bug.new), found, module)
+    return found, _compile_function(source.replace(bug.old, bug.new), found, module)
 
 
 def _function(owner: object, name: str) -> FunctionType:
@@ -71,7 +71,7 @@ def _function(owner: object, name: str) -> FunctionType:
     return value  # type: ignore[return-value]
 
 
-def _compiled(source: str, original: FunctionType, module: ModuleType) -> FunctionType:
+def _compile_function(source: str, original: FunctionType, module: ModuleType) -> FunctionType:
     """Compile the changed text of a function in its module's names; decorators stay where they are, around the
     original.
     """
@@ -128,7 +128,7 @@ def changed_row(bug: Bug) -> Row:
 
 def plant(name: str) -> None:
     """Plant a bug by name, in every imported reference to its function."""
-    from .planted import BUGS
+    from .planted_bugs import BUGS
 
     bug = next(b for b in BUGS if b.name == name)
     if bug.in_table:

@@ -11,7 +11,7 @@ from ..ops.recurrences import recurrences
 from .growth import MAX_ELEMENTS, Growth
 
 #: Steps that are taken at most: the reference and interpreted normal forms take them one by one.
-LONGEST = 6
+MAX_LENGTH = 6
 #: Elements of a state at most.
 WIDEST = 16
 #: Gates of each operation.
@@ -27,9 +27,9 @@ def recurrence(growth: Growth, value: str) -> None:
     batch = prod(batches)
     if len(batches) != 1:
         value = growth.grow("reshape", value, shape=(steps, batch, features), exact=True)
-    if steps > LONGEST:
-        value = growth.grow("slice", value, starts=(0,), ends=(LONGEST,), axes=(0,), exact=True)
-        steps = LONGEST
+    if steps > MAX_LENGTH:
+        value = growth.grow("slice", value, starts=(0,), ends=(MAX_LENGTH,), axes=(0,), exact=True)
+        steps = MAX_LENGTH
     op, width = growth.pick(("lstm", "gru", "rnn")), growth.pick((3, 1, 4, 8))
     direction = growth.pick(("forward", "reverse", "bidirectional"))
     ways, rows = 2 if direction == "bidirectional" else 1, _GATES[op] * width
@@ -44,7 +44,7 @@ def recurrence(growth: Growth, value: str) -> None:
     more = {"linear_before_reset": growth.flag()} if op == "gru" else {"input_forget": growth.flag()}
     more["together"] = growth.flag()
     results = growth.build.results(
-        op, value, *weights, *given, direction=direction, **(more if op != "rnn" else {}), **_clipped(growth)
+        op, value, *weights, *given, direction=direction, **(more if op != "rnn" else {}), **_clip_attributes(growth)
     )
     for result, bound in zip(results, (4.0, 4.0, 4.0 + steps), strict=False):
         growth.keep(result, (value,), bound)
@@ -70,5 +70,5 @@ def declare_recurrence(growth: Growth, value: str) -> None:
         growth.keep(result, (rows,), 2 * growth.bounds[value] + 4)
 
 
-def _clipped(growth: Growth) -> dict[str, float]:
+def _clip_attributes(growth: Growth) -> dict[str, float]:
     return {"clip": 1.5} if growth.pick((False, False, True)) else {}

@@ -35,20 +35,21 @@ def _candidates(graph: Graph) -> Iterator[Graph]:
     inputs.
     """
     if len(graph.outputs) > 1:
-        yield from (_needed(evolve(graph, outputs=(output,))) for output in graph.outputs)
+        yield from (_needed_part(evolve(graph, outputs=(output,))) for output in graph.outputs)
         yield from (
-            _needed(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output))) for output in graph.outputs
+            _needed_part(evolve(graph, outputs=tuple(v for v in graph.outputs if v != output)))
+            for output in graph.outputs
         )
     producer = graph.producer()
     earlier = dict.fromkeys(v for output in graph.outputs for v in producer[output].operands if v in producer)
-    yield from (_needed(evolve(graph, outputs=(value,))) for value in earlier)
+    yield from (_needed_part(evolve(graph, outputs=(value,))) for value in earlier)
     for node in reversed(graph.nodes):
         if not set(node.outputs) & set(graph.outputs):
             inputs, nodes = (*graph.inputs, *node.outputs), tuple(n for n in graph.nodes if n is not node)
-            yield _needed(evolve(graph, inputs=inputs, nodes=nodes))
+            yield _needed_part(evolve(graph, inputs=inputs, nodes=nodes))
 
 
-def _needed(graph: Graph) -> Graph:
+def _needed_part(graph: Graph) -> Graph:
     """Return a graph without the nodes that its outputs do not depend on."""
     wanted = set(graph.outputs)
     nodes = []

@@ -19,7 +19,7 @@ def scattering(growth: Growth, value: str) -> None:
     else:
         updated = tuple(meeting if d == axis else growth.number(1, n) for d, n in enumerate(shape))
         places = growth.places(shape[axis], *updated)
-    reduction, updates, bound = _combined(growth, value, updated, meeting)
+    reduction, updates, bound = _combine(growth, value, updated, meeting)
     # Half precision rounds every step of a sum in any order of the steps.
     atomic = (growth.dtype.size >= 4 or not growth.dtype.is_float) and growth.flag()
     growth.grow(
@@ -28,7 +28,7 @@ def scattering(growth: Growth, value: str) -> None:
     )  # fmt: skip
 
 
-def _combined(growth: Growth, value: str, shape: tuple[int, ...], meeting: int) -> tuple[str, str, float]:
+def _combine(growth: Growth, value: str, shape: tuple[int, ...], meeting: int) -> tuple[str, str, float]:
     """Draw how updates are combined, add them, and say how large results can be."""
     reduction, bound = growth.pick(("add", "max", "none", "min", "mul")), growth.bounds[value]
     if reduction == "mul":

@@ -79,8 +79,8 @@ class Fuzzer:
                 threading.Timer(0.2, os._exit, (3,)).start()
             where = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{os.path.basename(where.filename)}:{where.name}"
-            told, seconds = f"{type(error).__name__} in {place}: {error}", time.monotonic() - start
-            return Report(error=told[:2000], seconds=seconds, machines=bench.machines)
+            output, seconds = f"{type(error).__name__} in {place}: {error}", time.monotonic() - start
+            return Report(error=output[:2000], seconds=seconds, machines=bench.machines)
 
     def sweep(self, target: str, seed: int, number: int, sets: int, words: tuple[str, ...] = ()) -> Report:
         """Judge a batch of the sweep.
@@ -101,12 +101,12 @@ class Fuzzer:
 
     def tests(self, path: str) -> Report:
         """Run a file of tests, below the root of the package."""
-        start, told = time.monotonic(), io.StringIO()
+        start, output = time.monotonic(), io.StringIO()
         root = Path(__file__).parents[2]
         # Hypothesis was imported before pytest could look at it, which pytest warns of.
         options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        with contextlib.redirect_stdout(told):
+        with contextlib.redirect_stdout(output):
             code = pytest.main([str(root / path), f"--rootdir={root}", "-c", str(root / "pyproject.toml"), *options])
-        failed = [line for line in told.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
+        failed = [line for line in output.getvalue().splitlines() if line.startswith(("FAILED", "ERROR"))]
         error = "" if code == 0 else f"tests: {(failed or [f'ended with {int(code)}'])[0]}"
         return Report(error=error, seconds=time.monotonic() - start)

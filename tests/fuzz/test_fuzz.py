@@ -36,7 +36,7 @@ from .chance import Chance
 from .checking import WAYS, Bench
 from .drawing import BATCH, draw_graphs, shrunk
 from .graphs import graphs
-from .planted import BUGS
+from .planted_bugs import BUGS
 from .planting import Bug, changed_row, mutate_function
 from .reducing import reduce_graph
 
@@ -54,17 +54,17 @@ def check(target: str, graph: Graph, seed: int, ways: Sequence[str] = WAYS) -> N
 
 
 #: Here a difference is only reported; `python -m cuts.tests.fuzz --replay` and its own runs reduce it.
-TOLD = (Phase.explicit, Phase.generate)
+REPORTED_PHASES = (Phase.explicit, Phase.generate)
 
 
-@settings(max_examples=examples(25, 600), deadline=None, phases=TOLD)
+@settings(max_examples=examples(25, 600), deadline=None, phases=REPORTED_PHASES)
 @given(graphs(), st.integers(0, 2**16))
 def test_normal_forms_agree_with_the_reference(graph: Graph, seed: int) -> None:
     check("opencl", graph, seed, WAYS[:1])
 
 
 @needs_opencl
-@settings(max_examples=6, deadline=None, phases=TOLD)
+@settings(max_examples=6, deadline=None, phases=REPORTED_PHASES)
 @given(graphs(), st.integers(0, 2**16))
 def test_fused_unfused_and_reference_agree_opencl(graph: Graph, seed: int) -> None:
     check("opencl", graph, seed)
@@ -72,7 +72,7 @@ def test_fused_unfused_and_reference_agree_opencl(graph: Graph, seed: int) -> No
 
 @needs_cuda
 @pytest.mark.parametrize("share", range(6))
-@settings(max_examples=10, deadline=None, phases=TOLD)
+@settings(max_examples=10, deadline=None, phases=REPORTED_PHASES)
 @given(graphs(), st.integers(0, 2**16))
 def test_fused_unfused_and_reference_agree_cuda(share: int, graph: Graph, seed: int) -> None:
     check("cuda", graph, seed)
@@ -137,7 +137,7 @@ def test_rounding_explains_only_its_own_effects() -> None:
         assert bench.ill_conditioned(graph, inputs, expected, [wrong]) == explained
 
 
-def _explained(graph: Graph, error: float) -> bool:
+def _is_explained(graph: Graph, error: float) -> bool:
     """Return whether rounding explains an error of the last element of a graph's only output."""
     bench, (name,) = _bench("opencl"), graph.outputs
     inputs = random_inputs(graph.types, graph.inputs, 1)
@@ -148,7 +148,7 @@ def _explained(graph: Graph, error: float) -> bool:
     return bench.ill_conditioned(graph, inputs, expected, [wrong])
 
 
-def _apart(dtype: DType, of: str) -> Graph:
+def _difference_graph(dtype: DType, of: str) -> Graph:
     """Return a graph of the difference of two nodes' operands: a product, or the caller's value."""
     make = builder()
     x, y = make.input(7, dtype=dtype), make.input(7, dtype=dtype)
@@ -162,11 +162,11 @@ def test_a_product_may_be_rounded_for_one_reader() -> None:
 
     Nothing rounds a caller's values.
     """
-    assert _explained(_apart(DType.F32, "product"), 3e-8)
-    assert not _explained(_apart(DType.F32, "product"), 1e-4)
-    assert not _explained(_apart(DType.F32, "operand"), 3e-8)
-    assert not _explained(_apart(DType.F64, "product"), 3e-8)
-    assert _explained(_apart(DType.F64, "product"), 1e-17)
+    assert _is_explained(_difference_graph(DType.F32, "product"), 3e-8)
+    assert not _is_explained(_difference_graph(DType.F32, "product"), 1e-4)
+    assert not _is_explained(_difference_graph(DType.F32, "operand"), 3e-8)
+    assert not _is_explained(_difference_graph(DType.F64, "product"), 3e-8)
+    assert _is_explained(_difference_graph(DType.F64, "product"), 1e-17)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

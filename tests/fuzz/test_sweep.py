@@ -86,11 +86,11 @@ def test_most_operations_have_a_second_opinion() -> None:
 
 
 #: Batches that kernels are compared on: an eighth of a round takes twenty seconds.
-SHOWN = range(ROUND) if NIGHTLY else range(0, ROUND, 8)
+SHOWN_BATCHES = range(ROUND) if NIGHTLY else range(0, ROUND, 8)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("batch", SHOWN)
+@pytest.mark.parametrize("batch", SHOWN_BATCHES)
 def test_kernels_agree_with_the_reference(batch: int, device: str) -> None:
     report = judge_target(REGISTRY, samples_of(REGISTRY, 1, batch), range(14), device, batch // 3)
     assert [f"{d.sample.text}: {d.text} on {d.operands}" for d in report.differences] == []
@@ -197,12 +197,12 @@ def test_wrong_kernels_are_reported() -> None:
     type_ = TensorType(DType.F32, (4, 5))
     use = bind_samples(REGISTRY, [Sample("reduce_max", (type_,), {"axes": (1,)})])[0]
     found = bind_samples(REGISTRY, [Sample("reduce_min", (type_,), {"axes": (1,)})])
-    told = 0
+    reported = 0
     for number in range(len(KINDS)):
         given = operands(use.instance.program, use.types, use.seed, number)
         other = compile_samples(REGISTRY, found, "reference", "no-fusion").run({found[0].mark + "x": given["x"]})
-        told += bool(Judge(use.instance.program, given).wrong("y", other[found[0].mark + "y"]).any())
-    assert told >= len(KINDS) - 1  # one set has the same number everywhere
+        reported += bool(Judge(use.instance.program, given).wrong("y", other[found[0].mark + "y"]).any())
+    assert reported >= len(KINDS) - 1  # one set has the same number everywhere
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -174,7 +174,7 @@ def block(growth: Growth, value: str) -> None:
         growth.grow("add", made, value, bound=growth.bounds[made] + growth.bounds[value])
 
 
-def pad(growth: Growth, value: str) -> None:
+def padded_windows(growth: Growth, value: str) -> None:
     """Add a padded value or function of it, and windows over both."""
     shape = growth.shape(value)
     frame = (0, 0, *(growth.pick((0, 1, 2)) for _ in shape[2:]))
@@ -188,7 +188,7 @@ def pad(growth: Growth, value: str) -> None:
     growth.pick((convolution, pooling))(growth, made)
 
 
-def fold(growth: Growth, value: str) -> None:
+def folded_windows(growth: Growth, value: str) -> None:
     """Join the spatial axes, or divide the last one, and add windows."""
     batch, channels, *spatial = growth.shape(value)
     options = [(batch, channels, prod(spatial)), (batch, channels * spatial[0], prod(spatial[1:]))]

@@ -42,8 +42,8 @@ def check(use: Use) -> None:
     outputs = evaluate(instance.program, values)
     rng = np.random.default_rng(1)
     seeds = {n: rng.standard_normal(outputs[n].shape) for n in instance.outputs if outputs[n].dtype.kind == "f"}
-    gradients = derived(instance, values, outputs, seeds)
-    for operand, kept in derived(instance, values, outputs, seeds, keep=True).items():
+    gradients = derived_gradients(instance, values, outputs, seeds)
+    for operand, kept in derived_gradients(instance, values, outputs, seeds, keep=True).items():
         np.testing.assert_allclose(kept, gradients[operand], rtol=1e-9, atol=1e-12, err_msg=f"{use.op}: {operand}")
     for operand, value in values.items():
         if value.dtype.kind == "f":
@@ -57,7 +57,7 @@ def check(use: Use) -> None:
 Values = Mapping[str, Any]
 
 
-def derived(
+def derived_gradients(
     instance: Instance, values: Values, outputs: Values, seeds: Values, *, keep: bool = False
 ) -> dict[str, Any]:
     """Return gradients by operand from the printed and parsed declaration.

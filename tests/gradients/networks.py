@@ -61,18 +61,18 @@ def resnet() -> Network:
     net = Network("tiny resnet")
     net.input("x", 2, 3, 8, 8)
     net.input("target", 2, dtype=DType.I64, below=5)
-    _normalised(net, "x", "stem", 3, 4)
+    _normalise(net, "x", "stem", 3, 4)
     net.op("relu", "stem.norm", out="r")
     net.op("max_pool", "r", out="p", kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
     for name, features, results in BLOCKS:
         stride = (1, 1) if features == results else (2, 2)
-        _normalised(net, "p" if name == "one" else "one", f"{name}.a", features, results, stride)
+        _normalise(net, "p" if name == "one" else "one", f"{name}.a", features, results, stride)
         net.op("relu", f"{name}.a.norm", out=f"{name}.r")
         shortcut = "p"
         if features != results:
             net.weight(f"{name}.short", results, features, 1, 1)
             shortcut = net.op("conv", "one", f"{name}.short", out=f"{name}.s", strides=stride)
-        _normalised(net, f"{name}.r", f"{name}.b", results, results)
+        _normalise(net, f"{name}.r", f"{name}.b", results, results)
         net.op("add", f"{name}.b.norm", shortcut, out=f"{name}.sum")
         net.op("relu", f"{name}.sum", out=name)
     net.op("global_average_pool", "two", out="g")
@@ -90,7 +90,7 @@ STATISTICS = {
 }
 
 
-def _normalised(net: Network, x: str, name: str, features: int, results: int, stride: tuple[int, int] = (1, 1)) -> None:
+def _normalise(net: Network, x: str, name: str, features: int, results: int, stride: tuple[int, int] = (1, 1)) -> None:
     """Add a 3x3 convolution and its batch norm."""
     net.weight(name, results, features, 3, 3)
     net.op("conv", x, name, out=f"{name}.y", pads=(1, 1, 1, 1), strides=stride)

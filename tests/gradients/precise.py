@@ -62,7 +62,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return mp.nan if exponent != int(exponent) else size * (1 - 2 * (int(exponent) % 2))
 
 
-def _truncated(x: Any) -> Any:
+def _truncate(x: Any) -> Any:
     return mp.mpf(int(x))
 
 
@@ -71,7 +71,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
     "and": lambda a, b: a and b, "or": lambda a, b: a or b, "not": operator.not_, "min": min, "max": max,
     "sign": mp.sign, "copysign": lambda a, b: abs(a) * (1 if b >= 0 else -1), "floormod": _remainder(mp.floor),
-    "fmod": _remainder(_truncated), "floor": mp.floor, "ceil": mp.ceil, "trunc": _truncated,
+    "fmod": _remainder(_truncate), "floor": mp.floor, "ceil": mp.ceil, "trunc": _truncate,
     "exp": _exp, "expm1": lambda x: _exp(x) - 1, "log": lambda x: mp.log(x) if x else -mp.inf,
     "log1p": lambda x: mp.log(1 + x) if x != -1 else -mp.inf, "pow": _power,
     "sqrt": mp.sqrt, "rsqrt": lambda x: _divide(mp.mpf(1), mp.sqrt(x)), "hypot": lambda a, b: mp.sqrt(a * a + b * b),

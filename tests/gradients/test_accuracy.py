@@ -25,9 +25,9 @@ from .precise import evaluate_precisely
 
 #: Tiny, small, middling, large and extreme numbers.
 MAGNITUDES = (1e-30, 1e-20, 1e-8, 1e-4, 0.1, 0.5, 0.999, 1, 1.001, 2.5, 5, 8.5, 10, 20, 60, 100, 1e4, 1e10, 1e18)
-SIGNED = np.array([*(-m for m in reversed(MAGNITUDES)), 0, *MAGNITUDES]).astype(np.float32).astype(float)
+SIGNED_MAGNITUDES = np.array([*(-m for m in reversed(MAGNITUDES)), 0, *MAGNITUDES]).astype(np.float32).astype(float)
 #: Values of an operand, by how many operands there are.
-PLACES = {1: SIGNED, 2: SIGNED[[0, 2, 6, 8, 11, 15, 18, 19, 20, 22, 23, 26, 27, 31, 33, 36, 38]]}
+PLACES = {1: SIGNED_MAGNITUDES, 2: SIGNED_MAGNITUDES[[0, 2, 6, 8, 11, 15, 18, 19, 20, 22, 23, 26, 27, 31, 33, 36, 38]]}
 #: Functions that devices compute with an error of so many epsilons; sums, products and quotients are rounded rightly.
 _NAMES = (
     "exp expm1 log log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2 hypot "
@@ -35,11 +35,11 @@ _NAMES = (
 )
 LIBRARY = frozenset(_NAMES.split())
 LIBRARY_ERROR = 2
-EPSILON, TINY, LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("eps", "tiny", "max"))
+EPSILON, TINY, MAX_FLOAT = (float(getattr(np.finfo(np.float32), name)) for name in ("eps", "tiny", "max"))
 PAIRS = (len(PLACES[2]),) * 2
 
 #: Functions within others: a result that is not stored has the derivative that is found from its operand.
-COMPOSED = """
+COMPOSED_DECLARATIONS = """
 op scaled_tanh : unary "tanh between other numbers" { y = 30 * tanh(0.1 * x) }
 op scaled_expm1 : unary "exponential of a half, less 1" { y = 2 * expm1(0.5 * x) }
 op log_sigmoid : unary "logarithm of the logistic function" { y = min(x, 0) - log1p(exp(min(x, -x))) }
@@ -51,15 +51,15 @@ op scaled_atan : unary "inverse tangent of a double" { y = 0.5 * atan(2 * x) }
 op scaled_erf : unary "error function of a half" { y = 3 * erf(0.5 * x) }
 op log_sum : binary "logarithm of a sum of exponentials" { type T: float  y = logaddexp(a, b) }
 """
-VOCABULARY = REGISTRY.extend(Source("composed.cuts", COMPOSED))
+VOCABULARY = REGISTRY.extend(Source("composed.cuts", COMPOSED_DECLARATIONS))
 OWN = [item for item in VOCABULARY if item not in REGISTRY]
 
 OF_ONE = [
-    *(uses(op, SIGNED.shape) for op in OWN if op != "log_sum"),
-    *(Use(use.op, uses(use.op, SIGNED.shape).types) for use in SCALAR),
-    uses("gelu", SIGNED.shape, approximate="tanh"),
-    uses("swish", SIGNED.shape, alpha=1.702),
-    uses("celu", SIGNED.shape, alpha=0.3),
+    *(uses(op, SIGNED_MAGNITUDES.shape) for op in OWN if op != "log_sum"),
+    *(Use(use.op, uses(use.op, SIGNED_MAGNITUDES.shape).types) for use in SCALAR),
+    uses("gelu", SIGNED_MAGNITUDES.shape, approximate="tanh"),
+    uses("swish", SIGNED_MAGNITUDES.shape, alpha=1.702),
+    uses("celu", SIGNED_MAGNITUDES.shape, alpha=0.3),
 ]
 OF_TWO = [
     *(uses(op, PAIRS, PAIRS) for op in ("add", "sub", "mul", "div", "atan2", "hypot", "copysign", "prelu", "log_sum")),
@@ -102,10 +102,10 @@ def _calls(expr: Expr) -> set[Expr]:
 def _in_single(error: float) -> Evaluate:
     """Return the evaluation in f32 whose library is off by so many epsilons."""
 
-    def moved(fn: str, values: Any) -> Any:
+    def move_values(fn: str, values: Any) -> Any:
         return (values * (1 + error * EPSILON)).astype(np.float32) if fn in LIBRARY else values
 
-    return lambda program, given: evaluate(program, given, np.float32, perturb=moved if error else None)
+    return lambda program, given: evaluate(program, given, np.float32, perturb=move_values if error else None)
 
 
 def check(use: Use) -> None:
@@ -127,10 +127,10 @@ def check(use: Use) -> None:
         single, _ = gradient(use, given, _in_single(error))
         for name, place in ((n, p) for n, a in exact.items() for p in np.ndindex(a.shape)):
             truth, found = exact[name][place], float(single[name][place])
-            if not abs(truth) <= LARGEST or not all(np.isfinite(stored[n][place]) for n in stored):
+            if not abs(truth) <= MAX_FLOAT or not all(np.isfinite(stored[n][place]) for n in stored):
                 continue
-            shifts = [abs(moved[name][place] - truth) for moved in near]
-            scale = EPSILON * abs(truth) + sum(s for s in shifts if s <= LARGEST) + TINY
+            shifts = [abs(move_values[name][place] - truth) for move_values in near]
+            scale = EPSILON * abs(truth) + sum(s for s in shifts if s <= MAX_FLOAT) + TINY
             at = {n: float(given[n][place]) for n in (*names, *stored)}
             assert abs(found - truth) <= roundings * (1 + abs(error)) * scale, (
                 f"{use.op}: {name} at {at}, library off by {error}: expected {float(truth)}, found {found}"

@@ -26,12 +26,12 @@ def has_oracle(use: Use) -> bool:
     return use.op in ORACLES and (use.op != "rnn" or len(use.types) == 3)
 
 
-POOLED = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
-TIED = [
+POOL_ATTRIBUTES = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+TIED_USES = [
     uses("conv", (2, 4, 7, 6), (6, 2, 3, 3), (6,), strides=(2, 1), pads=(1, 0, 1, 0), groups=2),
     uses("conv_transpose", (2, 4, 5), (4, 3, 3), (3,), strides=(2,), pads=(1, 1)),
-    uses("max_pool", (1, 2, 8, 8), **POOLED),
-    uses("average_pool", (1, 2, 7, 7), **POOLED, count_include_pad=True),
+    uses("max_pool", (1, 2, 8, 8), **POOL_ATTRIBUTES),
+    uses("average_pool", (1, 2, 7, 7), **POOL_ATTRIBUTES, count_include_pad=True),
     uses("layer_norm", (4, 6), (6,), (6,)),
     uses("group_norm", (2, 4, 3), (4,), (4,), num_groups=2),
     uses("softmax", (4, 6), axis=0),
@@ -46,7 +46,7 @@ TIED = [
 ]
 
 
-def computed(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
+def compute_results(use: Use, values: dict[str, Any], seeds: dict[str, Any]) -> dict[str, Any]:
     """Return declared results by name, and derived gradients by operand."""
     bench, mark = bench_of([use], backward=True), f"{use.op} 0."
     given = {mark + name: value for name, value in values.items()} | {
@@ -66,7 +66,7 @@ def check(use: Use, values: dict[str, Any]) -> None:
     rng = np.random.default_rng(2)
     seeds = {name: rng.standard_normal(tuple(result.shape)) for name, result in zip(names, results, strict=True)}
     torch.autograd.backward(results, [torch.tensor(seed) for seed in seeds.values()])
-    found = computed(use, values, seeds)
+    found = compute_results(use, values, seeds)
     for name, result in zip(names, results, strict=True):
         np.testing.assert_allclose(found[name], result.detach().numpy(), rtol=1e-6, atol=1e-9, err_msg=name)
     for name, tensor in tensors.items():
@@ -85,6 +85,6 @@ def test_gradient_equals_autograd(use: Use) -> None:
     check(use, use.values())
 
 
-@pytest.mark.parametrize("use", TIED, ids=lambda use: use.op)
+@pytest.mark.parametrize("use", TIED_USES, ids=lambda use: use.op)
 def test_gradient_equals_autograd_where_many_values_are_equal(use: Use) -> None:
     check(use, {name: np.round(v * 2) / 2 if v.dtype.kind == "f" else v for name, v in use.values().items()})

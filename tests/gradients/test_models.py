@@ -15,14 +15,14 @@ from cuts.ops.costs import program_costs
 from cuts.ops.language.inference import Instances
 from cuts.tests.models import light_models
 
-SMALL = ("light_squeezenet", "light_shufflenet", "light_resnet50")
+SMALL_MODELS = ("light_squeezenet", "light_shufflenet", "light_resnet50")
 
 
 def flops(graph: Graph, nodes: tuple[Node, ...], instances: Instances) -> int:
     return sum(program_costs(instances.of_node(node, graph).program).flops for node in nodes)
 
 
-@pytest.mark.parametrize("path", [p for p in light_models() if p.stem in SMALL], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in light_models() if p.stem in SMALL_MODELS], ids=lambda p: p.stem)
 def test_backward_costs_about_twice_forward(path: Path) -> None:
     graph = cuts.with_loss(load_model(str(path), load_spec([])), "mse_loss")
     training = cuts.grad(graph, loss="loss")

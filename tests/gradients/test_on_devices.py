@@ -32,12 +32,12 @@ def gradients_of(net: Network, device: str, last: str, *wrt: str, mode: Any = "m
 
 
 #: Networks with their optimisers; half of them are left to the nights.
-STEPPED = [("resnet", "momentum"), ("transformer", "adam")]
-STEPPED += [("bert", "nesterov"), ("lstm", "adamw")] if NIGHTLY else []
+STEP_CASES = [("resnet", "momentum"), ("transformer", "adam")]
+STEP_CASES += [("bert", "nesterov"), ("lstm", "adamw")] if NIGHTLY else []
 
 
 @cache
-def stepped(name: str, kind: str, device: str) -> tuple[Network, cuts.Training, cuts.CompiledPlan]:
+def make_steps(name: str, kind: str, device: str) -> tuple[Network, cuts.Training, cuts.CompiledPlan]:
     """Return a network, its training graph, and the plan of a step."""
     net = NETWORKS[name][0]()
     training = cuts.grad(net.graph("loss"), optimiser=OPTIMISERS[kind], updates=STATISTICS if name == "resnet" else {})
@@ -77,9 +77,9 @@ def test_backward_of_rows_and_windows(op: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "kind"), STEPPED)
+@pytest.mark.parametrize(("name", "kind"), STEP_CASES)
 def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, device: str) -> None:
-    net, training, plan = stepped(name, kind, device)
+    net, training, plan = make_steps(name, kind, device)
     data = batches(net)
     losses, state = train(training, plan.run, data)
     expected_losses, expected = torch_training(net, NETWORKS[name][1], kind, data)
@@ -91,13 +91,13 @@ def test_three_steps_of_a_small_network_equal_pytorch(name: str, kind: str, devi
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "kind"), STEPPED)
+@pytest.mark.parametrize(("name", "kind"), STEP_CASES)
 def test_ten_steps_twice_leave_the_same_bits(name: str, kind: str, device: str) -> None:
     """Train a convolutional network with batch norms, and one with lookups.
 
     Rows of the lookups get sums of gradients.
     """
-    net, training, plan = stepped(name, kind, device)
+    net, training, plan = make_steps(name, kind, device)
     data = [batch for _ in range(4) for batch in batches(net)][:10]
     first, second = (training.run(data, plan, progress=False) for _ in range(2))
     assert first.losses == second.losses

@@ -65,7 +65,7 @@ def gradient(
     return graph, made.spec
 
 
-def built(graph: Graph, spec: Spec, memory: int | None) -> CompiledPlan:
+def build_plan(graph: Graph, spec: Spec, memory: int | None) -> CompiledPlan:
     """Return a plan whose blocks have parallel threads, as a GPU's do."""
     small = evolve(find_target("opencl"), lockstep=True, NUM_SM=8, MAX_thread=64, MAX_shared=49152, l2_bytes=1 << 30)
     return build_graph(graph, spec, small, CompileOptions(memory=memory))
@@ -78,7 +78,7 @@ def test_gradients_without_scores_are_the_reference(name: str) -> None:
     graph, spec = gradient(shape, attributes, mask)
     scores = 4 * shape[0] * shape[1] * shape[3] * shape[4]
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
-    plan = built(graph, spec, values + scores)
+    plan = build_plan(graph, spec, values + scores)
     assert plan.plan.arena <= values + scores // 4
     assert all(result.ok for result in plan.verify())
 
@@ -110,7 +110,7 @@ def test_row_sums_leave_chains_of_partial_rows(causal: bool) -> None:
 def test_halves_without_scores_are_the_reference(dtype: DType) -> None:
     graph, spec = gradient((1, 2, 2, 128, 128, 8), {}, None, dtype)
     values = sum(kind.nbytes for t, kind in graph.types.items() if t in {*graph.inputs, *graph.outputs})
-    plan = built(graph, spec, values + 2 * 2 * 128 * 128)
+    plan = build_plan(graph, spec, values + 2 * 2 * 128 * 128)
     assert plan.plan.arena <= values + 2 * 2 * 128 * 128 // 4
     assert all(result.ok for result in plan.verify())
 
@@ -163,7 +163,7 @@ def test_long_gradients_without_scores_equal_the_reference(causal: bool) -> None
 
 def test_cached_scores_stay_without_a_limit() -> None:
     graph, spec = gradient(*CASES["even"])
-    assert built(graph, spec, None).plan.arena > 4 * 2 * 128 * 128
+    assert build_plan(graph, spec, None).plan.arena > 4 * 2 * 128 * 128
 
 
 @needs_opencl
@@ -179,7 +179,7 @@ def test_infinities_spread_as_in_the_reference(value: float) -> None:
     inputs["v"][0, 1, 5, 3] = value
     inputs["dy"][0, 0, 7, 2] = value
     limit = sum(array.nbytes for array in inputs.values()) * 2 + 4 * 2 * 64 * 96
-    plan = built(graph, spec, limit)
+    plan = build_plan(graph, spec, limit)
     found, expected = plan.run(inputs), plan.reference(inputs)
     for tensor, array in expected.items():
         np.testing.assert_array_equal(np.isfinite(found[tensor]), np.isfinite(array), err_msg=tensor)

@@ -152,7 +152,7 @@ def fourier_output(draw: Draw) -> Use:
 
 
 #: Operations whose sizes depend on each other, each with the family that draws them.
-LINKED = {"conv_transpose", "split", "octave_conv", "rnn", "lstm", "gru", "fourier_output"}
+LINKED_OPERATIONS = {"conv_transpose", "split", "octave_conv", "rnn", "lstm", "gru", "fourier_output"}
 FAMILIES = (
     broadcast, product, general_product, transposed_convolution, reduction, norm, reshape, piece, pad, gather, resize,
     attention,
@@ -167,7 +167,7 @@ def test_gradients_at_any_shape(data: st.DataObject) -> None:
     check(family(lambda low, high: data.draw(st.integers(low, high))))
 
 
-def resized(draw: Draw, use: Use) -> Use | None:
+def resize_use(draw: Draw, use: Use) -> Use | None:
     """Return a use with other sizes, or None where its declaration refuses.
 
     Half of the sizes stay.
@@ -183,11 +183,11 @@ def resized(draw: Draw, use: Use) -> Use | None:
 
 
 @pytest.mark.parametrize(
-    "use", [use for use in (*DIFFERENTIABLE, *SCALAR) if use.op not in LINKED], ids=lambda use: use.op
+    "use", [use for use in (*DIFFERENTIABLE, *SCALAR) if use.op not in LINKED_OPERATIONS], ids=lambda use: use.op
 )
 @given(data=st.data())
 @settings(max_examples=3, suppress_health_check=[HealthCheck.filter_too_much])
 def test_gradients_at_other_sizes(use: Use, data: st.DataObject) -> None:
-    made = resized(lambda low, high: data.draw(st.integers(low, high)), use)
+    made = resize_use(lambda low, high: data.draw(st.integers(low, high)), use)
     assume(made is not None)
     check(made)

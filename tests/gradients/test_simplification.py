@@ -122,14 +122,14 @@ def test_a_reshape_is_undone_without_a_sum(shape: tuple[int, ...], other: tuple[
     assert [(s.combine, s.body.__class__.__name__) for s in program.statements] == [(None, "Read")]
 
 
-PRINTED = [
+PRINTED_CASES = [
     uses("conv", (1, 2, 5), (2, 2, 3), strides=(2,)),
     uses("layer_norm", (2, 3), (3,)),
     uses("lstm", (2, 1, 2), (1, 8, 2), (1, 8, 2)),
 ]
 
 
-@pytest.mark.parametrize("use", PRINTED, ids=lambda use: use.op)
+@pytest.mark.parametrize("use", PRINTED_CASES, ids=lambda use: use.op)
 def test_a_derived_declaration_prints_and_comes_back(use: Use) -> None:
     text = declare("gradient", "a gradient", derive(use.instance).program)
     (declaration,) = parse(Source("g", text))

@@ -62,7 +62,7 @@ def batches(count: int = STEPS) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[cuts.Training, cuts.CompiledPlan]:
+def training_and_plan() -> tuple[cuts.Training, cuts.CompiledPlan]:
     """The training graph, and its plan."""
     graph = training()
     return graph, graph.build("opencl")
@@ -97,11 +97,11 @@ def test_each_dropout_drops_something_else_in_each_step() -> None:
     net.op("mul", "sum", net.weight("w", 64), out="scaled")
     net.op("reduce_sum", "scaled", out="loss", keepdims=False)
     form = cuts.in_training(net.graph("loss", "a", "b"), seed=3)
-    made = cuts.grad(form.graph, loss="loss", optimiser=cuts.SGD(), updates=form.updates)
-    state: dict[str, Any] = dict(made.initial)
+    derived = cuts.grad(form.graph, loss="loss", optimiser=cuts.SGD(), updates=form.updates)
+    state: dict[str, Any] = dict(derived.initial)
     seen = []
     for _ in range(2):
-        results, state = made.step(made.reference, state, {"x": np.ones(64, np.float32)})
+        results, state = derived.step(derived.reference, state, {"x": np.ones(64, np.float32)})
         seen += [results["a"], results["b"]]
     assert len({mask.tobytes() for mask in seen}) == 4
     assert all(16 < np.count_nonzero(mask) < 48 for mask in seen)
@@ -116,8 +116,8 @@ def test_an_attribute_that_nothing_has_is_refused() -> None:
 
 
 @needs_opencl
-def test_steps_on_the_device_equal_single_steps(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
-    graph, plan = made
+def test_steps_on_the_device_equal_single_steps(training_and_plan: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+    graph, plan = training_and_plan
     trained = graph.run(batches(), plan)
     state: dict[str, Any] = dict(graph.initial)
     losses = []
@@ -130,23 +130,25 @@ def test_steps_on_the_device_equal_single_steps(made: tuple[cuts.Training, cuts.
 
 
 @needs_opencl
-def test_one_seed_gives_the_same_bits_twice(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
-    graph, plan = made
+def test_one_seed_gives_the_same_bits_twice(training_and_plan: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+    graph, plan = training_and_plan
     assert_same(graph.run(batches(10), plan), graph.run(batches(10), plan))
 
 
-def test_steps_on_the_reference_follow_the_same_losses(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
-    graph, plan = made
+def test_steps_on_the_reference_follow_the_same_losses(
+    training_and_plan: tuple[cuts.Training, cuts.CompiledPlan],
+) -> None:
+    graph, plan = training_and_plan
     reference = graph.run(batches(2), graph.build("reference"))
     assert reference.losses == pytest.approx(graph.run(batches(2), plan).losses, rel=1e-5)
 
 
 @needs_opencl
-def test_results_of_each_step_are_reported(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
-    graph, plan = made
-    told: list[Any] = []
-    graph.run(batches(2), plan, outputs=["y"], notice=lambda step, found: told.append((step, found["y"].shape)))
-    assert told == [(1, (4, 5)), (2, (4, 5))]
+def test_results_of_each_step_are_reported(training_and_plan: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+    graph, plan = training_and_plan
+    reports: list[Any] = []
+    graph.run(batches(2), plan, outputs=["y"], notice=lambda step, found: reports.append((step, found["y"].shape)))
+    assert reports == [(1, (4, 5)), (2, (4, 5))]
 
 
 # ---- checkpoints
@@ -154,24 +156,24 @@ def test_results_of_each_step_are_reported(made: tuple[cuts.Training, cuts.Compi
 
 @needs_opencl
 def test_an_interrupted_run_resumes_with_equal_bits(
-    made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
+    training_and_plan: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
 ) -> None:
-    graph, plan = made
+    graph, plan = training_and_plan
 
-    def interrupted() -> Iterator[dict[str, Any]]:
+    def interrupted_batches() -> Iterator[dict[str, Any]]:
         yield from batches()[:3]
         raise KeyboardInterrupt
 
     file = tmp_path / "state.safetensors"
     with pytest.raises(KeyboardInterrupt):
-        graph.run(interrupted(), plan, checkpoint=file, every=2)
+        graph.run(interrupted_batches(), plan, checkpoint=file, every=2)
     assert load_checkpoint(file, {}).steps == 2
     assert_same(graph.run(batches(), plan, checkpoint=file, every=2), graph.run(batches(), plan))
     assert load_checkpoint(file, {}).steps == STEPS
     assert_same(graph.run(batches(), plan, checkpoint=file), graph.run(batches(), plan))  # there is nothing left to do
 
 
-KILLED = """
+KILLED_SCRIPT = """
 import os, signal, sys
 import cuts.frontends.weights
 from cuts.tests.gradients.test_steps import batches, training
@@ -193,7 +195,7 @@ graph.run(batches(), plan, checkpoint=sys.argv[1], every=1)
 
 def test_a_run_killed_during_writing_leaves_a_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "state.safetensors"
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(file)], check=False, capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", KILLED_SCRIPT, str(file)], check=False, capture_output=True)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     graph = training()
     plan = graph.build("reference")
@@ -203,9 +205,9 @@ def test_a_run_killed_during_writing_leaves_a_checkpoint(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["foreign", "cut", "other graph"])
 def test_checkpoints_of_other_graphs_are_refused(
-    made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path, damage: str
+    training_and_plan: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path, damage: str
 ) -> None:
-    graph, _ = made
+    graph, _ = training_and_plan
     plan = graph.build("reference")
     file = tmp_path / "state.safetensors"
     graph.run(batches(1), plan, checkpoint=file)
@@ -217,14 +219,16 @@ def test_checkpoints_of_other_graphs_are_refused(
         graph.run(batches(2), plan, checkpoint=file)
 
 
-def test_a_checkpoint_needs_a_place(made: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
-    graph, _ = made
+def test_a_checkpoint_needs_a_place(training_and_plan: tuple[cuts.Training, cuts.CompiledPlan]) -> None:
+    graph, _ = training_and_plan
     with pytest.raises(UsageError, match="says when to write a checkpoint, not where"):
         graph.run(batches(1), graph.build("reference"), every=2)
 
 
-def test_an_unwritable_checkpoint_is_one_error(made: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path) -> None:
-    graph, plan = made
+def test_an_unwritable_checkpoint_is_one_error(
+    training_and_plan: tuple[cuts.Training, cuts.CompiledPlan], tmp_path: Path
+) -> None:
+    graph, plan = training_and_plan
     with pytest.raises(UsageError, match=r"cannot write checkpoint .*: there is no such folder"):
         graph.run(iter(()), plan, checkpoint=tmp_path / "none" / "state.safetensors")
     with pytest.raises(UsageError, match=r"cannot write checkpoint .*none"):  # as where a folder is taken away

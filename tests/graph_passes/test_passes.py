@@ -244,7 +244,7 @@ def parse_lines(input_type: str, nodes: dict[str, str], output: str) -> Graph:
     return verify_graph(Graph("g", ("x",), (output,), types, tuple(parsed)), INSTANCES.infer)
 
 
-def folded(build: GraphBuilder, output: str) -> Graph:
+def fold_graph(build: GraphBuilder, output: str) -> Graph:
     graph = verify_graph(build.graph(output), INSTANCES.infer)
     after = run_passes(graph, [FoldAffine(INSTANCES)], infer=INSTANCES.infer)
     np.testing.assert_allclose(results(after)[output], results(graph)[output], rtol=1e-5, atol=1e-5)
@@ -260,7 +260,7 @@ def test_batch_norm_folds_into_convolution(groups: int, bias: bool) -> None:
         "conv", x, build.constant((8, 4 // groups, 3, 3)), build.constant((8,)) if bias else None, groups=groups
     )
     y = build.node("batch_norm", y, *(build.constant((8,)) for _ in range(4)))
-    assert [node.op for node in folded(build, y).nodes] == ["conv"]
+    assert [node.op for node in fold_graph(build, y).nodes] == ["conv"]
 
 
 def test_scale_and_bias_after_other_linear_operations_fold() -> None:
@@ -269,13 +269,13 @@ def test_scale_and_bias_after_other_linear_operations_fold() -> None:
     y = build.node("matmul", x, build.constant((4, 5)))
     y = build.node("mul", y, build.constant((5,)))
     y = build.node("div", y, build.constant(()))
-    assert [node.op for node in folded(build, y).nodes] == ["matmul"]
+    assert [node.op for node in fold_graph(build, y).nodes] == ["matmul"]
     y = build.node("gemm", y, build.constant((6, 5)), trans_b=True, beta=0.5)
     y = build.node("add", build.constant((6,)), y)
     y = build.node("sub", build.constant(()), y)
     y = build.node("layer_norm", y, build.constant((6,)))
     y = build.node("add", y, build.constant((6,)))
-    assert [node.op for node in folded(build, y).nodes] == ["matmul", "gemm", "layer_norm"]
+    assert [node.op for node in fold_graph(build, y).nodes] == ["matmul", "gemm", "layer_norm"]
 
 
 def test_only_scales_along_one_axis_fold() -> None:
@@ -288,7 +288,7 @@ def test_only_scales_along_one_axis_fold() -> None:
     power = build.node("relu", build.node("conv", x, w))  # not affine
     mixed = build.node("mul", build.node("conv", x, w), x)  # not constant
     y = build.node("add", build.node("add", rows, both), build.node("add", power, mixed))
-    assert len(folded(build, y).nodes) == len(build.nodes)
+    assert len(fold_graph(build, y).nodes) == len(build.nodes)
 
 
 def test_folding_into_any_operation_keeps_results() -> None:

@@ -29,7 +29,7 @@ from cuts.tests.needs import needs_opencl
 REGISTRY = Registry.builtin()
 INSTANCES = REGISTRY.instances
 HALVES = ("fp16", "bf16")
-MADE = graph(
+MADE_GRAPH = graph(
     {"x": (8, 16), "w": (16, 32), "b": (32,), "s": (32,), "v": (32, 4)},
     op("m", "matmul", "x", "w"), op("a", "add", "m", "b"), op("r", "gelu", "a"), op("n", "layer_norm", "r", "s"),
     op("q", "add", "n", "r"), op("e", "exp", "q"), op("z", "mul", "e", "b"), op("y", "matmul", "z", "v"),
@@ -37,7 +37,7 @@ MADE = graph(
 )  # fmt: skip
 
 
-def lowered(made: Graph, policy: str) -> Graph:
+def lower_precision(made: Graph, policy: str) -> Graph:
     found = LowerPrecision(INSTANCES, PRECISIONS[policy]).run(made)
     assert not list(violations(found, INSTANCES.infer))
     assert len({node.name for node in found.nodes}) == len(found.nodes)
@@ -48,7 +48,7 @@ def lowered(made: Graph, policy: str) -> Graph:
 
 
 def test_sums_and_large_values_stay_f32() -> None:
-    found = lowered(MADE, "fp16")
+    found = lower_precision(MADE_GRAPH, "fp16")
     text = {line.partition(" = ")[0].strip(): line.partition(" = ")[2] for line in print_graph(found).splitlines()}
     assert text["%m: f16[8, 32]"].startswith("matmul(%x.f16, %w.f16)")
     assert text["%r: f16[8, 32]"].startswith("gelu(%a)")
@@ -61,7 +61,7 @@ def test_sums_and_large_values_stay_f32() -> None:
 
 
 def test_strict_f32_changes_nothing() -> None:
-    assert lowered(MADE, "fp32") is MADE
+    assert lower_precision(MADE_GRAPH, "fp32") is MADE_GRAPH
 
 
 @pytest.mark.parametrize("policy", HALVES)
@@ -69,7 +69,7 @@ def test_constants_are_converted_and_stay_finite(policy: str) -> None:
     mask = np.array([0.0, -3.4028235e38, -np.inf, 1 / 3], np.float32)
     types = {"x": TensorType(DType.F32, (4,)), "m": TensorType(DType.F32, (4,)), "y": TensorType(DType.F32, (4,))}
     made = Graph("masked", ("x",), ("y",), types, (Node("n", "add", ("x", "m"), ("y",)),), {"m": mask})
-    (array,) = lowered(made, policy).constants.values()
+    (array,) = lower_precision(made, policy).constants.values()
     stored = PRECISIONS[policy].stored
     wide = array.astype(np.float64)
     assert array.dtype == stored.numpy
@@ -88,7 +88,7 @@ def test_every_operation_keeps_its_meaning(use: Any, policy: str) -> None:
     operands = tuple(n if t is not None else None for n, t in zip(instance.inputs, use.types, strict=False))
     made = Graph("one", tuple(n for n in names if n in types), outputs, types,
                  (Node(outputs[0], use.op, operands, outputs, use.attributes),))  # fmt: skip
-    found = lowered(made, policy)
+    found = lower_precision(made, policy)
     given = {n: np.asarray(v).astype(types[n].dtype.numpy) for n, v in values.items()}
     expected = run_reference(made, REGISTRY, given)
     got = run_reference(found, REGISTRY, given)
@@ -106,13 +106,13 @@ def test_every_operation_keeps_its_meaning(use: Any, policy: str) -> None:
 @needs_opencl
 @pytest.mark.parametrize("policy", HALVES)
 def test_a_reopened_plan_keeps_its_policy(policy: Any, tmp_path: Any) -> None:
-    plan = build(MADE, "opencl", precision=policy)
+    plan = build(MADE_GRAPH, "opencl", precision=policy)
     stored = PRECISIONS[policy].stored
     assert stored in {a.dtype for k in plan.kernels for a in k.arguments}
     small = {name: array / 4 for name, array in plan.random_inputs().items()}  # powers of normal numbers outgrow f16
     assert all(result.ok for result in plan.verify(small))
     if policy == "fp16":
-        plan = build(MADE, "opencl", precision=policy, mode="no-fusion")
+        plan = build(MADE_GRAPH, "opencl", precision=policy, mode="no-fusion")
         assert not all(result.ok for result in plan.verify())
         given = plan.random_inputs()
         text = first_wrong_step(plan.session, given, plan.reference_values(given), plan.tolerances())
@@ -132,5 +132,5 @@ def test_a_reopened_plan_keeps_its_policy(policy: Any, tmp_path: Any) -> None:
 )  # fmt: skip
 def test_what_cannot_be_followed_is_refused(precision: Any, target: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
-        build(MADE, target, precision=precision)
+        build(MADE_GRAPH, target, precision=precision)
     assert str(error.value) == message

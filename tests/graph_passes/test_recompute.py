@@ -36,18 +36,18 @@ def chain(layers: int = 4) -> cuts.Training:
 CHAIN = chain()
 
 
-def fitted(training: cuts.Training, memory: int) -> tuple[Any, Rematerialise]:
+def fit_memory(training: cuts.Training, memory: int) -> tuple[Any, Rematerialise]:
     step = Rematerialise(training.spec.registry.instances, memory)
     return step.run(training.graph), step
 
 
 def peak(training: cuts.Training) -> int:
-    return fitted(training, 1 << 40)[1].peaks[0]
+    return fit_memory(training, 1 << 40)[1].peaks[0]
 
 
 def test_with_room_for_all_nothing_changes() -> None:
     training = chain()
-    graph, step = fitted(training, 1 << 40)
+    graph, step = fit_memory(training, 1 << 40)
     assert graph is training.graph
     assert (step.again, step.moved) == ([], 0)
 
@@ -57,7 +57,7 @@ def test_with_room_for_all_nothing_changes() -> None:
 def test_what_fits_means_the_same(share: float) -> None:
     training = CHAIN
     before = peak(training)
-    graph, step = fitted(training, int(before * share) + 1)
+    graph, step = fit_memory(training, int(before * share) + 1)
     assert step.peaks[1] <= before * share + 1
     assert len(graph.nodes) >= len(training.graph.nodes)
     x = {"x": np.random.default_rng(0).standard_normal((256, 8)).astype(np.float32)}
@@ -68,14 +68,14 @@ def test_what_fits_means_the_same(share: float) -> None:
 
 def test_cheapest_values_are_rematerialised_first_products_never() -> None:
     training = chain()
-    _, step = fitted(training, peak(training) * 3 // 4)
+    _, step = fit_memory(training, peak(training) * 3 // 4)
     assert step.again and all(not value.startswith("m") for value in step.again)
 
 
 def test_what_cannot_fit_is_said_with_what_could() -> None:
     training = chain()
     with pytest.raises(PassError, match="expected values within 1000 bytes, found none below about"):
-        fitted(training, 1000)
+        fit_memory(training, 1000)
 
 
 @needs_opencl

@@ -44,7 +44,7 @@ from hypothesis import strategies as st
 from ..kernels.cases import builder, chains, legal_points, pairs, points, whole
 
 #: Few threads, so that every thread of a block can be looked at.
-SMALL = evolve(find_target("cuda:sm_90"), MAX_thread=32)
+SMALL_TARGET = evolve(find_target("cuda:sm_90"), MAX_thread=32)
 _SCALARS = 400
 
 Point = Mapping[Var, int]
@@ -208,32 +208,32 @@ def _scalars(phase: Phase) -> int:
 @given(st.data(), st.integers(0, 3), st.integers(0, 3))
 def test_extraction_on_demand_is_extraction_by_marking(data: st.DataObject, block: int, step: int) -> None:
     group = data.draw(st.one_of(chains(), pairs()))
-    schedule = data.draw(points(group, SMALL))
+    schedule = data.draw(points(group, SMALL_TARGET))
     assume(schedule is not None)
-    kernel = lower(group, schedule, {}, SMALL)
+    kernel = lower(group, schedule, {}, SMALL_TARGET)
     for phase in phases(kernel.items):
         if phase.shares and _scalars(phase) <= _SCALARS:
             check_phase(kernel, phase, block % kernel.blocks, step)
 
 
-def unmerged(node: Value) -> Value:
+def unmerge(node: Value) -> Value:
     """Return a value with loads for windows and divisions for quotients."""
     if isinstance(node, Window):
         return substitute_node(node.load, dict(zip(node.axes, node.at, strict=True)), {})
     if isinstance(node, Op):
-        return evolve(node, fn={"quotient": "div"}.get(node.fn, node.fn), args=tuple(unmerged(a) for a in node.args))
-    return evolve(node, arg=unmerged(node.arg)) if isinstance(node, Convert) else node
+        return evolve(node, fn={"quotient": "div"}.get(node.fn, node.fn), args=tuple(unmerge(a) for a in node.args))
+    return evolve(node, arg=unmerge(node.arg)) if isinstance(node, Convert) else node
 
 
 @settings(max_examples=60)
 @given(st.data())
 def test_merging_windows_leaves_every_value_as_it_is(data: st.DataObject) -> None:
     group = data.draw(st.one_of(chains(), pairs()))
-    schedule = data.draw(points(group, SMALL))
+    schedule = data.draw(points(group, SMALL_TARGET))
     assume(schedule is not None)
-    kernel = lower(group, schedule, {}, SMALL)
+    kernel = lower(group, schedule, {}, SMALL_TARGET)
     for phase, merged in zip(phases(kernel.items), phases(extract(kernel).items), strict=True):
-        plain = [evolve(r, value=unmerged(r.value)) if isinstance(r, (Store, Accumulate)) else r for r in merged.roots]
+        plain = [evolve(r, value=unmerge(r.value)) if isinstance(r, (Store, Accumulate)) else r for r in merged.roots]
         assert plain == list(extract_phase(phase).roots)
 
 
@@ -242,11 +242,11 @@ def test_equal_windows_of_loads_are_walked_once() -> None:
     source = make.node("add", make.input(1, 2, 16, 16), make.input(1, 2, 16, 16))
     result = make.node("conv", source, make.input(4, 2, 3, 3))
     group = whole(make.programs(), result)
-    space = make_space(group, SMALL)
+    space = make_space(group, SMALL_TARGET)
     several = 0
     for structure in space.templates:
         for point in legal_points(space, structure, 1, 64):
-            for phase in phases(extract(lower(group, point, {}, SMALL)).items):
+            for phase in phases(extract(lower(group, point, {}, SMALL_TARGET)).items):
                 windows = [
                     n
                     for n in post_order([r.value for r in phase.roots if isinstance(r, Accumulate)])

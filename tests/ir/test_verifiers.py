@@ -98,14 +98,14 @@ Checks = Sequence[Callable[[Any], Iterable[VerifyError]]]
 Case = tuple[str, str, str, str]
 
 
-def told(text: str, checks: Checks) -> dict[str, list[str]]:
+def reports_of(text: str, checks: Checks) -> dict[str, list[str]]:
     """Return each check's report on a text."""
     value = parse_ir(text)
     found = {check.__name__: [error.message for error in check(value)] for check in checks}
     return {name: messages for name, messages in found.items() if messages}
 
 
-def changed(text: str, old: str, new: str) -> str:
+def change_text(text: str, old: str, new: str) -> str:
     assert text.count(old) >= 1, f"{old!r} is not in the text"
     return text.replace(old, new, 1)
 
@@ -262,23 +262,23 @@ ALL = [
     ids=["program", "recurrence", "group", "block", "thread"],
 )
 def test_a_sound_text_breaks_nothing(text: str, checks: Checks) -> None:
-    assert told(text, checks) == {}
+    assert reports_of(text, checks) == {}
 
 
 @pytest.mark.parametrize(("text", "checks", "old", "new", "check", "words"), ALL)
 def test_a_violation_is_reported_by_its_check(
     text: str, checks: Checks, old: str, new: str, check: str, words: str
 ) -> None:
-    found = told(changed(text, old, new), checks)
+    found = reports_of(change_text(text, old, new), checks)
     assert any(words in message for message in found.get(check, ())), found
 
 
 @pytest.mark.parametrize(("old", "new", "check", "words"), GRAPHS)
 def test_a_violation_of_a_graph_names_its_phase(old: str, new: str, check: str, words: str) -> None:
-    found = told(changed(THREAD, old, new), THREAD_CHECKS)
+    found = reports_of(change_text(THREAD, old, new), THREAD_CHECKS)
     assert any("phase '" in message and words in message for message in found["check_graphs"]), found
-    (told_by,) = (c for c in GRAPH_CHECKS if c.__name__ == check)
-    assert any(list(told_by(phase.roots)) for phase in phases(parse_ir(changed(THREAD, old, new)).items))
+    (reporting,) = (c for c in GRAPH_CHECKS if c.__name__ == check)
+    assert any(list(reporting(phase.roots)) for phase in phases(parse_ir(change_text(THREAD, old, new)).items))
 
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
@@ -326,7 +326,7 @@ def test_what_no_text_of_ours_shows() -> None:
 
 
 def test_all_breaches_are_reported_at_once() -> None:
-    broken = changed(changed(PROGRAM, "inputs x", "inputs x, m"), "0 <= i1 + 1 < 4", "0 <= i1 + 1 < 5")
+    broken = change_text(change_text(PROGRAM, "inputs x", "inputs x, m"), "0 <= i1 + 1 < 4", "0 <= i1 + 1 < 5")
     with pytest.raises(CutsError) as caught:
         verify_program(parse_ir(broken))
     assert isinstance(caught.value, ErrorList)

@@ -42,17 +42,17 @@ from .strategies import indices as plain_indices
 substitutions = st.dictionaries(st.sampled_from(VARIABLES), plain_indices, max_size=3)
 
 
-def found(value: object, *kinds: type) -> Iterator[object]:
+def find_instances(value: object, *kinds: type) -> Iterator[object]:
     """Yield instances of some classes inside a value, by its fields."""
     if isinstance(value, kinds):
         yield value
     if isinstance(value, tuple):
         for item in value:
-            yield from found(item, *kinds)
+            yield from find_instances(item, *kinds)
     elif attrs.has(type(value)):
         for field in attrs.fields(type(value)):
             if field.init:
-                yield from found(getattr(value, field.name), *kinds)
+                yield from find_instances(getattr(value, field.name), *kinds)
 
 
 def outermost(value: object) -> Iterator[Index]:
@@ -69,7 +69,7 @@ def outermost(value: object) -> Iterator[Index]:
 
 @given(all_indices)
 def test_every_atom_of_an_index_is_visited(index: Index) -> None:
-    everything = set(found(index, *Primary.__args__))  # type: ignore[attr-defined]
+    everything = set(find_instances(index, *Primary.__args__))  # type: ignore[attr-defined]
     assert set(primaries(index)) == everything
     assert variables(index) == {a for a in everything if isinstance(a, Var)}
     assert set(indirects(index)) == {a for a in everything if isinstance(a, Indirect)}
@@ -85,16 +85,18 @@ def test_an_atom_comes_after_those_inside_it(index: Index) -> None:
 @given(exprs)
 def test_walks_visit_every_index_and_guard(expr: Expr) -> None:
     assert set(indices(expr)) == set(outermost(expr))
-    assert expr_variables(expr) == set(found(expr, Var))
-    assert set(expr_indirects(expr)) == set(found(expr, Indirect))
+    assert expr_variables(expr) == set(find_instances(expr, Var))
+    assert set(expr_indirects(expr)) == set(find_instances(expr, Indirect))
 
 
 @given(exprs)
 def test_every_node_and_every_tensor_is_visited(expr: Expr) -> None:
-    nodes = set(found(expr, *Expr.__args__))  # type: ignore[attr-defined]
+    nodes = set(find_instances(expr, *Expr.__args__))  # type: ignore[attr-defined]
     assert set(walk(expr)) == set(distinct(expr)) == nodes
     assert set(reads(expr)) == {n for n in nodes if isinstance(n, Read)}
-    assert set(tensors_read(expr)) == {n.tensor for n in found(expr, Read, Indirect) if isinstance(n, (Read, Indirect))}
+    assert set(tensors_read(expr)) == {
+        n.tensor for n in find_instances(expr, Read, Indirect) if isinstance(n, (Read, Indirect))
+    }
 
 
 @given(all_indices)

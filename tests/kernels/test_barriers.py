@@ -26,7 +26,7 @@ from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from ..fuzz.planted import BUGS
+from ..fuzz.planted_bugs import BUGS
 from ..fuzz.planting import Bug, mutate_function
 from .cases import builder, chains, halves, legal_points, pairs
 from .test_matrix_instructions import ahead_schedule, product

@@ -12,7 +12,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.bench.operators.cases import KINDS, gradient_case
 from cuts.bench.operators.shapes import convolution_case, read_convolution
-from cuts.bench.operators.tuned import vocabulary_of
+from cuts.bench.operators.tuning import vocabulary_of
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.fusion.interpret import interpret

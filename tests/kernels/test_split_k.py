@@ -15,7 +15,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.cases import gradient_case
 from cuts.bench.operators.shapes import convolution_case, read_convolution
-from cuts.bench.operators.tuned import group_of
+from cuts.bench.operators.tuning import group_of
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
 from cuts.ir.compiled_graph import CompileOptions

@@ -119,7 +119,7 @@ def details(
     return {"inside": float(inside.mean())}
 
 
-def timed(profile: Profile, precision: str, report: LatencyReport) -> None:
+def compare_timed(profile: Profile, precision: str, report: LatencyReport) -> None:
     """Compare with cuDNN's timed algorithms: its choice, and the argmin's score."""
     samples = profile.convolutions(precision)
     chosen, guessed = (
@@ -212,7 +212,7 @@ def main() -> int:
         if options.only in (None, "cases") and not options.quick:
             whole_cases(profile, precision, report)
         if options.only in (None, "timed") and not options.quick:
-            timed(profile, precision, report)
+            compare_timed(profile, precision, report)
         if options.only in (None, "networks") and not options.quick:
             networks(profile, precision, report)
     return 0

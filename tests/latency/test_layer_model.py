@@ -21,7 +21,7 @@ from cuts.tests.latency.simulator import KERNELS, choice, layers, profile
 
 NAMES = dict(enumerate(KERNELS))
 #: Enough for a library of a few kernels.
-FEW = Options(trees=12, rounds=80)
+FEW_TREES = Options(trees=12, rounds=80)
 
 
 def samples(count: int = 1500, seed: int = 0) -> Samples:
@@ -36,28 +36,28 @@ def samples(count: int = 1500, seed: int = 0) -> Samples:
     return Samples(each, np.full(count, "edges"), cases, numbers, *ragged, us, us * 0.9)
 
 
-def named(choices: np.ndarray) -> np.ndarray:
+def name_choices(choices: np.ndarray) -> np.ndarray:
     return np.array([NAMES[int(each.split(".")[0])] for each in choices])
 
 
 @pytest.fixture(scope="module")
-def fitted() -> LayerModel:
-    return LayerModel(FEW).fit(samples(), "cold", NAMES)
+def fitted_model() -> LayerModel:
+    return LayerModel(FEW_TREES).fit(samples(), "cold", NAMES)
 
 
-def test_kernels_and_times_of_unseen_layers_are_found(fitted: LayerModel) -> None:
+def test_kernels_and_times_of_unseen_layers_are_found(fitted_model: LayerModel) -> None:
     others = layers(500, seed=7)
     _, _, us = profile(others, noise=0.0)
-    predicted, chosen, _ = fitted.predict(others)
-    assert np.mean(named(chosen) == choice(others)) > 0.95
+    predicted, chosen, _ = fitted_model.predict(others)
+    assert np.mean(name_choices(chosen) == choice(others)) > 0.95
     assert score(predicted, us).within > 0.95
 
 
-def test_every_baseline_is_worse_on_stepped_curves(fitted: LayerModel) -> None:
+def test_every_baseline_is_worse_on_stepped_curves(fitted_model: LayerModel) -> None:
     others = layers(500, seed=7)
     _, _, us = profile(others, noise=0.0)
     train = samples()
-    ours = score(fitted.predict(others)[0], us).within
+    ours = score(fitted_model.predict(others)[0], us).within
     for baseline in all_baselines():
         assert score(baseline.fit(train.layers, train.choices, train.cold).predict(others), us).within < ours, (
             baseline.name
@@ -68,12 +68,12 @@ def test_the_argmin_mispredicts_suboptimal_libraries() -> None:
     others = layers(500, seed=7)
     train = samples()
     naive = LayerModel(ablations(Options())["as in the paper, argmin"]).fit(train, "cold", NAMES)
-    assert np.mean(named(naive.predict(others)[1]) == choice(others)) < 0.8
+    assert np.mean(name_choices(naive.predict(others)[1]) == choice(others)) < 0.8
 
 
 def test_intervals_come_from_held_out_data() -> None:
     train = samples(600)
-    test, us, confidence = unseen(train, "cold", NAMES, FEW)
+    test, us, confidence = unseen(train, "cold", NAMES, FEW_TREES)
     assert 0 < len(test) < len(train)
     assert score(us, test.cold).within > 0.7
     widths = half_widths(Calibration.of(us, test.cold, confidence), confidence)
@@ -101,7 +101,7 @@ def test_likely_choices_of_equal_times_are_joined() -> None:
 
 
 def test_a_model_that_was_kept_is_the_model(
-    fitted: LayerModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fitted_model: LayerModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
@@ -109,11 +109,11 @@ def test_a_model_that_was_kept_is_the_model(
 
     def fit() -> Mapping[str, Any]:
         asked.append(1)
-        return fitted.state()
+        return fitted_model.state()
 
     def same() -> bool:
-        found = LayerModel.of_state(FEW, cached_fit(("digest", "made up"), fit)).predict(others)
-        return all((one == other).all() for one, other in zip(found, fitted.predict(others), strict=True))
+        found = LayerModel.of_state(FEW_TREES, cached_fit(("digest", "made up"), fit)).predict(others)
+        return all((one == other).all() for one, other in zip(found, fitted_model.predict(others), strict=True))
 
     assert same() and len(asked) == 1
     assert same() and len(asked) == 1

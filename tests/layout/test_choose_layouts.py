@@ -38,7 +38,7 @@ from ..fusion.build import REGISTRY, Line, graph, op, random_inputs, run_groups
 from ..needs import needs_opencl
 
 GPU = find_target("cuda:sm_90")
-LAST, IMAGES = (0, 2, 3, 1), (1, 2, 3, 0)
+CHANNELS_LAST, IMAGES = (0, 2, 3, 1), (1, 2, 3, 0)
 
 
 def half(*shape: int) -> TensorType:
@@ -77,7 +77,7 @@ def chain(size: int = 14, batch: int = 2, kind: DType = DType.F16) -> Graph:
 def test_convolutions_with_taps_have_their_channels_innermost() -> None:
     programs = laid_out(chain())
     verify_programs(programs)
-    assert {t for t in "abcdefg" if programs.orders.get(t) == LAST} == set("abcdefg")
+    assert {t for t in "abcdefg" if programs.orders.get(t) == CHANNELS_LAST} == set("abcdefg")
     assert {"x", "y"}.isdisjoint(programs.orders)
 
 
@@ -110,12 +110,12 @@ def test_a_transposed_outputs_source_has_its_layout(batch: int) -> None:
     made = graph({"x": half(batch, 14, 14, 32), "w": half(64, 32, 3, 3)}, *lines, out="y")
     programs = laid_out(with_constants(made, "w"))
     verify_programs(programs)
-    assert programs.orders["a"] == programs.orders["b"] == LAST
+    assert programs.orders["a"] == programs.orders["b"] == CHANNELS_LAST
     copy = next(s for u in programs.units for s in u.statements if s.target == "y")
     assert [r.indices for r in copy.reads] == [copy.write]
     shared = graph({"x": half(batch, 32, 14, 14), "w": half(64, 32, 3, 3)}, op("a", "conv", "x", "w"),
                    op("y", "transpose", "a", perm=(0, 2, 3, 1)), op("z", "relu", "a"), out="y z")  # fmt: skip
-    assert laid_out(with_constants(shared, "w")).orders["a"] == LAST
+    assert laid_out(with_constants(shared, "w")).orders["a"] == CHANNELS_LAST
 
 
 @pytest.mark.parametrize("size", [7, 14, 35])
@@ -125,7 +125,7 @@ def test_without_atoms_images_lie_beside_their_pixels(size: int) -> None:
     verify_programs(programs)
     assert all(programs.orders[t] == IMAGES for t in "abcdefg"), "taps, strides and odd rows leave no other dim wide"
     assert {"x", "y"}.isdisjoint(programs.orders)
-    assert laid_out(made, "tf32").orders["b"] == LAST
+    assert laid_out(made, "tf32").orders["b"] == CHANNELS_LAST
 
 
 def test_a_single_image_stays_without_matrix_instructions() -> None:
@@ -171,7 +171,7 @@ def test_a_view_has_its_sources_order() -> None:
 def test_an_output_keeps_its_order() -> None:
     made = chain()
     programs = laid_out(evolve(made, outputs=("b", "y")))
-    assert "b" not in programs.orders and programs.orders["e"] == LAST
+    assert "b" not in programs.orders and programs.orders["e"] == CHANNELS_LAST
 
 
 def test_a_copied_outputs_source_keeps_its_order() -> None:
@@ -187,7 +187,7 @@ def test_a_dense_block_is_one_channels_last_buffer() -> None:
                  op("b", "conv", "j", "v", **pads), op("k", "concat", "j", "b", axis=1), op("c", "conv", "k", "w"),
                  op("y", "relu", "c"), out="y")  # fmt: skip
     programs = laid_out(made)
-    assert {t for t, o in programs.orders.items() if o == LAST} >= set("rajbk")
+    assert {t for t, o in programs.orders.items() if o == CHANNELS_LAST} >= set("rajbk")
     views = find_views(programs)
     assert {views.storage(t).buffer for t in "rajbk"} == {"k"}
     assert views.storage("b").strides == (81 * 48, 9 * 48, 48, 1) and views.storage("b").offset == 32
@@ -207,12 +207,12 @@ def first_layer(batch: int) -> Graph:
 
 def test_first_layers_have_many_images_innermost() -> None:
     programs = laid_out(first_layer(16))
-    assert programs.orders["h"] == (1, 2, 3, 0) and programs.orders["b"] == programs.orders["p"] == LAST
+    assert programs.orders["h"] == (1, 2, 3, 0) and programs.orders["b"] == programs.orders["p"] == CHANNELS_LAST
     # Rows are numbered as the images lie, images fastest; their target lies otherwise.
     (conv,) = (s for u in programs.units for s in u.statements if "h" in {r.tensor for r in s.reads})
     assert [a.extent for a in conv.axes] == [32, 32, 16, 32] and conv.write[0] == as_index(conv.axes[2])
     alone = laid_out(first_layer(1))
-    assert "h" not in alone.orders and alone.orders["p"] == LAST
+    assert "h" not in alone.orders and alone.orders["p"] == CHANNELS_LAST
 
 
 def test_depthwise_convolutions_between_others_take_their_order() -> None:
@@ -220,7 +220,7 @@ def test_depthwise_convolutions_between_others_take_their_order() -> None:
                  op("a", "conv", "x", "u"), op("b", "conv", "a", "v", pads=(1, 1, 1, 1), groups=32),
                  op("c", "conv", "b", "w"), op("y", "relu", "c"), out="y")  # fmt: skip
     programs = laid_out(made)
-    assert programs.orders["a"] == programs.orders["b"] == LAST
+    assert programs.orders["a"] == programs.orders["b"] == CHANNELS_LAST
 
 
 def test_what_loops_touch_keeps_its_order() -> None:
@@ -248,14 +248,14 @@ def networks(draw: st.DrawFn) -> Graph:
         lines.append(op("v0", "transpose", "x", perm=(0, 3, 1, 2)))
     values = [lines[0][0] if lines else "x"]
 
-    def typed() -> Graph:
+    def typed_graph() -> Graph:
         return graph(shapes, *lines, out=values[-1])
 
     for number in range(draw(st.integers(2, 5))):
         name, now = f"w{number}", values[-1]
-        shape = typed().types[now].shape
+        shape = typed_graph().types[now].shape
         kind = draw(st.sampled_from(["conv", "conv", "conv", "relu", "add", "pool", "concat", "mean"]))
-        same = [v for v in values if typed().types[v].shape == shape]
+        same = [v for v in values if typed_graph().types[v].shape == shape]
         if kind == "conv":
             groups = draw(st.sampled_from([1, 1, shape[1]]))
             taps, filters = (

@@ -18,7 +18,7 @@ from ..fusion.build import REGISTRY, graph, op
 from .test_choose_layouts import check, with_constants
 
 #: A GPU of one SM, so that few rows are work enough.
-SMALL = evolve(find_target("cuda:sm_90"), NUM_SM=1)
+SMALL_TARGET = evolve(find_target("cuda:sm_90"), NUM_SM=1)
 
 
 def f32(*shape: int) -> TensorType:
@@ -37,7 +37,7 @@ def network(rows: int = 64, batch: int = 1) -> Graph:
 
 
 def laid_out(made: Graph, sms: int = 1) -> Programs:
-    programs = choose_layouts(build_programs(made, REGISTRY), evolve(SMALL, NUM_SM=sms))
+    programs = choose_layouts(build_programs(made, REGISTRY), evolve(SMALL_TARGET, NUM_SM=sms))
     verify_programs(programs)
     return programs
 
@@ -51,7 +51,7 @@ def test_the_next_products_reduced_axis_is_outermost() -> None:
 
 @pytest.mark.parametrize("mode", ["no-fusion", "fusion", "mixed"])
 def test_networks_compute_the_reference(mode: str) -> None:
-    check(with_constants(network(batch=4), *"ubv"), mode, target=SMALL)
+    check(with_constants(network(batch=4), *"ubv"), mode, target=SMALL_TARGET)
 
 
 def test_few_rows_stay_as_they_are() -> None:
@@ -86,6 +86,6 @@ def test_batch_dims_differ_from_dims_of_a_factor() -> None:
     found = shared_dims(lines, programs.graph.constants)
     assert {("t", 0), ("p", 0)} <= found
     assert {d for tensor, d in found if tensor in ("t", "p")} == {0} and not any(tensor == "x" for tensor, _ in found)
-    alike = tuple(frozenset({("t", d), ("p", d)}) for d in (0, 1))
-    part = Component(frozenset("tp"), (), alike)
-    assert part.in_parallel().matching_dims == alike and part.in_parallel(found).matching_dims == alike[1:]
+    equal_dims = tuple(frozenset({("t", d), ("p", d)}) for d in (0, 1))
+    part = Component(frozenset("tp"), (), equal_dims)
+    assert part.in_parallel().matching_dims == equal_dims and part.in_parallel(found).matching_dims == equal_dims[1:]

@@ -33,7 +33,7 @@ GPU = find_target("cuda:sm_90")
 WITHOUT = evolve(GPU, atoms=())
 
 
-def _packed(make, weight: str, target: Target = WITHOUT):  # type: ignore[no-untyped-def]
+def _pack(make, weight: str, target: Target = WITHOUT):  # type: ignore[no-untyped-def]
     """Return the group of the last node before and after its constants were packed, and the graphs of either."""
     array = np.random.default_rng(0).standard_normal(make.types[weight].shape).astype(make.types[weight].dtype.numpy)
     inputs = tuple(i for i in make.inputs if i != weight)
@@ -55,7 +55,7 @@ def test_filters_are_stored_with_output_channels_innermost(shape, weights, attri
     make = builder()
     x, w = make.input(*shape), make.input(*weights)
     make.node("conv", x, w, **attributes)
-    group, packed, views, graph = _packed(make, w)
+    group, packed, views, graph = _pack(make, w)
     name = next(t for t in packed.inputs if t in graph.constants)
     assert graph.constants[name].shape == stored
     assert views.storage(name) == Storage(name, 0, graph.types[name].strides)
@@ -71,7 +71,7 @@ def test_a_matrix_times_few_vectors_keeps_its_layout(rows: int) -> None:
     make = builder()
     x, w = make.input(rows, 16), make.input(24, 16)
     make.node("gemm", x, w, trans_b=True)
-    group, packed, _, _ = _packed(make, w)
+    group, packed, _, _ = _pack(make, w)
     assert packed.tensors == group.tensors
 
 
@@ -80,7 +80,7 @@ def test_factors_lie_along_the_depth_in_vectors(depth: int, stored: tuple[int, i
     make = builder()
     x, w = make.input(32, depth, dtype=DType.F16), make.input(depth, 64, dtype=DType.F16)
     make.node("matmul", x, w)
-    _, packed, _, graph = _packed(make, w, GPU)
+    _, packed, _, graph = _pack(make, w, GPU)
     name = next(t for t in packed.tensors.values() if t in graph.constants)
     assert graph.constants[name].shape == stored
 

@@ -17,10 +17,10 @@ from ..fusion.build import REGISTRY, graph, op
 from .test_choose_layouts import GPU, IMAGES, chain, with_constants
 
 
-def tiled(*behind: tuple[str, str, str, int], batch: int = 8, out: str = "y") -> Graph:
+def tile_graph(*readers: tuple[str, str, str, int], batch: int = 8, out: str = "y") -> Graph:
     """A product over all images' pixels in one run, between convolutions.
 
-    `behind` reads the run too.
+    `uses` reads the run too.
     """
     pads = {"pads": (1, 1, 1, 1)}
     lines = (
@@ -29,7 +29,7 @@ def tiled(*behind: tuple[str, str, str, int], batch: int = 8, out: str = "y") ->
         op("e", "reshape", "d", shape=(16, batch, 6, 6)), op("g", "transpose", "e", perm=(1, 0, 2, 3)),
         op("r", "relu", "g"), op("h", "conv", "r", "f", **pads),
         op("y", "reduce_mean", "h", axes=(2, 3), keepdims=False),
-        *(op(name, what, read, axis=axis) for name, what, read, axis in behind),
+        *(op(name, what, read, axis=axis) for name, what, read, axis in readers),
     )  # fmt: skip
     types = {"x": (batch, 16, 6, 6), "f": (16, 16, 3, 3), "w": (16, 16)}
     made = graph({n: TensorType(DType.F32, shape) for n, shape in types.items()}, *lines, out=out)
@@ -51,19 +51,19 @@ def laid_out(made: Graph) -> Programs:
 
 
 def test_the_tiles_of_all_images_are_a_run() -> None:
-    assert runs(tiled()) == [{"c", "d"}]
+    assert runs(tile_graph()) == [{"c", "d"}]
     assert not runs(chain(batch=8, kind=DType.F32))
-    alone = build_programs(tiled(batch=1), REGISTRY)
-    assert choose_layouts(alone, GPU) is alone, "rows of a single image stay in front of its columns"
+    alone = build_programs(tile_graph(batch=1), REGISTRY)
+    assert choose_layouts(alone, GPU) is alone, "rows of a single image precede its columns"
 
 
 def test_a_run_with_a_known_order_stays() -> None:
-    assert not runs(tiled(("z", "cumsum", "d", 1), out="y z")), "a sum of what comes before"
-    assert not runs(tiled(out="y d")), "the caller takes it"
+    assert not runs(tile_graph(("z", "cumsum", "d", 1), out="y z")), "a sum of what comes before"
+    assert not runs(tile_graph(out="y d")), "the caller takes it"
 
 
 def test_images_come_innermost_and_copies_stay_views() -> None:
-    programs = laid_out(tiled())
+    programs = laid_out(tile_graph())
     assert programs.orders["h"] == IMAGES
     statements = {s.target: s for unit in programs.units for s in unit.statements}
     image = next(v for v in statements["c"].axes if v.extent == 8)
@@ -84,10 +84,10 @@ def test_a_lone_algorithm_has_its_network_layout() -> None:
 
 
 def test_turning_all_runs_keeps_programs_whole() -> None:
-    programs = build_programs(tiled(), REGISTRY)
+    programs = build_programs(tile_graph(), REGISTRY)
     verify_programs(rotate_runs(programs, tuple(find_runs(programs, fixed_tensors(programs, find_aliases(programs))))))
 
 
 def test_without_a_choice_nothing_changes() -> None:
-    programs = build_programs(tiled(), REGISTRY)
+    programs = build_programs(tile_graph(), REGISTRY)
     assert choose_layouts(programs, GPU, threads=False) is programs

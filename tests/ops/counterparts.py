@@ -45,51 +45,51 @@ def _infinite(ours: Array, theirs: Array) -> Array:
     return np.asarray(~np.isfinite(ours) & ~np.isfinite(theirs))
 
 
-def _rounded(ours: Array, theirs: Array) -> Array:
+def _agree_rounded(ours: Array, theirs: Array) -> Array:
     """Return where results differ by a rounding of the largest, or both overflow."""
     with np.errstate(all="ignore"):
         largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=1.0)
         return _infinite(ours, theirs) | (np.abs(ours - theirs) <= 1e-6 * largest)
 
 
-def _factored(ours: Array, theirs: Array) -> Array:
+def _agree_factored(ours: Array, theirs: Array) -> Array:
     with np.errstate(all="ignore"):
         largest = np.abs(theirs[np.isfinite(theirs)]).max(initial=1.0)
         return _infinite(ours, theirs) | (np.abs(ours - theirs) <= 1e-12 * largest)
 
 
-def _cancelled(ours: Array, theirs: Array) -> Array:
-    return np.asarray(_factored(ours, theirs) | np.isnan(theirs))
+def _agree_cancelled(ours: Array, theirs: Array) -> Array:
+    return np.asarray(_agree_factored(ours, theirs) | np.isnan(theirs))
 
 
-_FACTORED = Departure(
-    _factored,
+_FACTORED_RESULTS = Departure(
+    _agree_factored,
     "PyTorch factors x * a + (b - mean * a), so an infinity may meet its opposite there, and products overflow.",
     frozenset(("ends", "paired")),
 )
 #: Differences that are meant, by operation.
 DEPARTURES: dict[str, Departure] = {
-    **dict.fromkeys(("batch_norm", "batch_norm_training", "group_norm", "instance_norm"), _FACTORED),
+    **dict.fromkeys(("batch_norm", "batch_norm_training", "group_norm", "instance_norm"), _FACTORED_RESULTS),
     "conv_transpose": Departure(
         lambda ours, theirs: np.isnan(ours), "A tap of a filter that meets no element meets a zero, as padding is."
     ),
-    "gelu": Departure(_cancelled, "PyTorch's 1 + tanh(u) loses the digits that 1 / (1 + exp(-2 * u)) keeps."),
-    "gelu_grad": Departure(_cancelled, "PyTorch multiplies an infinite slope by zero, and cancels as in gelu."),
+    "gelu": Departure(_agree_cancelled, "PyTorch's 1 + tanh(u) loses the digits that 1 / (1 + exp(-2 * u)) keeps."),
+    "gelu_grad": Departure(_agree_cancelled, "PyTorch multiplies an infinite slope by zero, and cancels as in gelu."),
     "adam": Departure(
         _infinite,
         "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there, and steps overflow.",
         frozenset(("ends", "paired", "lonely")),
     ),
     "rotary": Departure(
-        _rounded,
+        _agree_rounded,
         "ONNX Runtime computes in single precision, where products overflow and cancel.",
         frozenset(("ends", "paired")),
     ),
     "sgd_momentum": Departure(
-        _factored, "PyTorch adds momentum to the step in another order.", frozenset(("ends", "paired"))
+        _agree_factored, "PyTorch adds momentum to the step in another order.", frozenset(("ends", "paired"))
     ),
     "bce_with_logits": Departure(
-        _factored, "PyTorch takes the logarithm of the logistic function off a score, which cancels."
+        _agree_factored, "PyTorch takes the logarithm of the logistic function off a score, which cancels."
     ),
     "resize_linear": Departure(_infinite, "PyTorch multiplies by a neighbour's weight of zero; here it is not read."),
 }
@@ -167,7 +167,7 @@ def _distinct(arrays: dict[str, Array], attributes: Attributes) -> None:
     arrays["indices"] = np.arange(places.size)[::-1].reshape(places.shape).astype(places.dtype)
 
 
-def _counted(arrays: dict[str, Array], attributes: Attributes) -> None:
+def _count_indices(arrays: dict[str, Array], attributes: Attributes) -> None:
     _positive("rate", "v")(arrays, attributes)
     arrays["step"] = np.asarray(3).astype(arrays["step"].dtype)
 
@@ -182,7 +182,7 @@ def _finite_scores(arrays: dict[str, Array], attributes: Attributes) -> None:
 #: Changes that make operands of any values ones that the counterpart has a meaning for.
 PREPARATIONS: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
     **dict.fromkeys(("nll_loss", "cross_entropy"), _classes), "bce_loss": _probabilities("x", "target"),
-    "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _counted,
+    "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _count_indices,
     "sgd": _positive("rate"), "sgd_momentum": _positive("rate"), "quantize": _positive("scale"),
     "batch_norm": _positive("var"), "attention": _finite_scores,
 }  # fmt: skip

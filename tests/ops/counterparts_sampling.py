@@ -25,12 +25,12 @@ def node(op: str, **attributes: str) -> Counterpart:
     """
 
     def apply(a: Attributes, *operands: Array | None) -> Any:
-        return _computed(op, {theirs: a[ours] for theirs, ours in attributes.items()}, *operands)
+        return _compute(op, {theirs: a[ours] for theirs, ours in attributes.items()}, *operands)
 
     return apply
 
 
-def _computed(op: str, attributes: Attributes, *operands: Array | None) -> Any:
+def _compute(op: str, attributes: Attributes, *operands: Array | None) -> Any:
     names = ["" if o is None else f"x{n}" for n, o in enumerate(operands)]
     given = {name: o for name, o in zip(names, operands, strict=True) if o is not None}
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(o.dtype) for name, o in given.items()}
@@ -61,19 +61,19 @@ def _single(function: Counterpart) -> Counterpart:
     return apply
 
 
-def _reversed(a: Attributes, x: Array, lengths: Array) -> Any:
+def _reverse(a: Attributes, x: Array, lengths: Array) -> Any:
     if a["time"] + a["batch"] != 1 or ((lengths < 0) | (lengths > x.shape[a["time"]])).any() or not x.size:
         return None
-    return _computed("ReverseSequence", {"time_axis": a["time"], "batch_axis": a["batch"]}, x, lengths.astype(np.int64))
+    return _compute("ReverseSequence", {"time_axis": a["time"], "batch_axis": a["batch"]}, x, lengths.astype(np.int64))
 
 
-def _rotated(a: Attributes, x: Array, cosine: Array, sine: Array) -> Any:
+def _rotate(a: Attributes, x: Array, cosine: Array, sine: Array) -> Any:
     pairs, (batch, _, steps, _) = cosine.shape[-1], x.shape
     if cosine.ndim > 3 or not x.size or not pairs:
         return None
     tables = [np.ascontiguousarray(np.broadcast_to(t, (batch, steps, pairs))) for t in (cosine, sine)]
     given = {"interleaved": int(a["interleaved"]), "rotary_embedding_dim": 2 * pairs if 2 * pairs < x.shape[-1] else 0}
-    return _computed("RotaryEmbedding", given, x, *tables)
+    return _compute("RotaryEmbedding", given, x, *tables)
 
 
 def _attention(a: Attributes, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
@@ -99,7 +99,7 @@ def _grid_sample(a: Attributes, x: Any, grid: Any) -> Any:
     return F.grid_sample(x, grid, modes[a["mode"]], **more)
 
 
-def _resized(mode: str) -> Counterpart:
+def _resize(mode: str) -> Counterpart:
     """PyTorch resizes axes of space, to given sizes; its nearest place is rounded down."""
     names = {"linear": ("linear", "bilinear", "trilinear"), "cubic": ("", "bicubic", ""), "nearest": ("nearest",) * 3}
 
@@ -116,7 +116,7 @@ def _resized(mode: str) -> Counterpart:
     return of_tensors(apply)
 
 
-def _deformed(a: Attributes, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> Any:
+def _deform(a: Attributes, x: Any, w: Any, offset: Any, b: Any = None, mask: Any = None) -> Any:
     rank = x.ndim - 2
     if (
         rank != 2
@@ -131,7 +131,7 @@ def _deformed(a: Attributes, x: Any, w: Any, offset: Any, b: Any = None, mask: A
     )
 
 
-def _aligned(a: Attributes, x: Any, rois: Any, batch: Any) -> Any:
+def _align(a: Attributes, x: Any, rois: Any, batch: Any) -> Any:
     if x.ndim != 4 or a["mode"] != "avg" or not x.numel() or not rois.numel():
         return None
     if ((batch < 0) | (batch >= len(x))).any():
@@ -173,7 +173,7 @@ def _frames(a: Attributes, x: Array, window: Array | None = None) -> Any:
     return np.swapaxes(views, -1, -2) * (1 if window is None else window[:, None])
 
 
-def _sampled(a: Attributes, x: Array, places: Array, weights: Array) -> Any:
+def _sample(a: Attributes, x: Array, places: Array, weights: Array) -> Any:
     axis = a["axis"]
     if not x.shape[axis]:
         return None
@@ -184,7 +184,7 @@ def _sampled(a: Attributes, x: Array, places: Array, weights: Array) -> Any:
     )
 
 
-def _quantised(a: Attributes, x: Array, scale: Array, zero: Array | None = None) -> Any:
+def _quantise(a: Attributes, x: Array, scale: Array, zero: Array | None = None) -> Any:
     """One scale, numbers that the integers hold, and types that PyTorch has."""
     kinds = {"u8": torch.uint8, "i8": torch.int8}
     if str(a["to"]) not in kinds or scale.size != 1 or not (scale > 0).all() or not np.isfinite(x / scale).all():
@@ -199,12 +199,12 @@ def _quantised(a: Attributes, x: Array, scale: Array, zero: Array | None = None)
 
 #: Operations that transform, sample or attend.
 SAMPLING: dict[str, Callable[..., Any]] = {
-    "attention": of_tensors(_attention), "rotary": _single(_rotated), "reverse_sequence": _reversed,
+    "attention": of_tensors(_attention), "rotary": _single(_rotate), "reverse_sequence": _reverse,
     "shrink": _single(node("Shrink", lambd="lambd", bias="bias")),
     "thresholded_relu": _single(node("ThresholdedRelu", alpha="alpha")),
-    "grid_sample": of_tensors(_grid_sample), "resize_linear": _resized("linear"), "resize_cubic": _resized("cubic"),
-    "resize_nearest": _resized("nearest"), "deform_conv": of_tensors(_deformed), "roi_align": of_tensors(_aligned),
+    "grid_sample": of_tensors(_grid_sample), "resize_linear": _resize("linear"), "resize_cubic": _resize("cubic"),
+    "resize_nearest": _resize("nearest"), "deform_conv": of_tensors(_deform), "roi_align": of_tensors(_align),
     "dft": _dft, "irdft": _irdft, "irfft2": _irfft2,
     "rfft2": lambda a, x: _pairs(np.fft.rfft2(x)) if x.size else None,
-    "frames": _frames, "sample_axis": _sampled, "quantize": _quantised,
+    "frames": _frames, "sample_axis": _sample, "quantize": _quantise,
 }  # fmt: skip

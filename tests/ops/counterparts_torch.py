@@ -55,7 +55,7 @@ def _array(result: Any) -> Array:
     return np.asarray(result.detach().resolve_conj().numpy())
 
 
-def named(name: str, **attributes: str) -> Counterpart:
+def by_name(name: str, **attributes: str) -> Counterpart:
     """Return a function of one tensor by its name.
 
     `attributes` maps its parameters to ours.
@@ -140,7 +140,7 @@ def _element_loss(name: str, probabilities: bool = False) -> Counterpart:
 # ---- places named by integers
 
 
-def _placed(places: Any, size: int) -> Any:
+def _place(places: Any, size: int) -> Any:
     """Return integers as indices, the nearest ones where they are none."""
     return torch.where(places < 0, places + size, places).clamp(0, size - 1).long()
 
@@ -160,7 +160,7 @@ def _gathered_rows(a: Attributes, x: Any, places: Any) -> Any:
     batch, depth = a.get("batch_dims", 0), places.shape[-1]
     if batch or not depth or not all(x.shape[:depth]):
         return None
-    return x[tuple(_placed(places[..., d], x.shape[d]) for d in range(depth))]
+    return x[tuple(_place(places[..., d], x.shape[d]) for d in range(depth))]
 
 
 def _bags(a: Attributes, table: Any, places: Any, weights: Any = None, lengths: Any = None) -> Any:
@@ -174,15 +174,13 @@ def _bags(a: Attributes, table: Any, places: Any, weights: Any = None, lengths: 
     there = torch.arange(most)[None] < counts[:, None]
     offsets = torch.cumsum(counts, 0) - counts
     shares = None if weights is None else weights[there]
-    return F.embedding_bag(
-        _placed(places, len(table))[there], table, offsets, mode=a["mode"], per_sample_weights=shares
-    )
+    return F.embedding_bag(_place(places, len(table))[there], table, offsets, mode=a["mode"], per_sample_weights=shares)
 
 
 def _interaction(a: Attributes, x: Any, first: Any, second: Any) -> Any:
     if not x.shape[1]:
         return None
-    rows, columns = (_placed(p, x.shape[1]) for p in (first, second))
+    rows, columns = (_place(p, x.shape[1]) for p in (first, second))
     return torch.einsum("npe,npe->np", x[:, rows], x[:, columns])
 
 
@@ -203,11 +201,11 @@ def _hardmax(a: Attributes, x: Any) -> Any:
 
 #: Operations that are functions of PyTorch.
 TORCH: dict[str, Counterpart] = {
-    "erf": named("erf"), "erfc": named("erfc"), "elu": named("elu", alpha="alpha"),
+    "erf": by_name("erf"), "erfc": by_name("erfc"), "elu": by_name("elu", alpha="alpha"),
     "celu": of_tensors(lambda a, x: F.celu(x, a["alpha"]) if 0 < a["alpha"] < math.inf else None),
-    "gelu": named("gelu", approximate="approximate"), "hard_swish": named("hardswish"), "mish": named("mish"),
-    "leaky_relu": named("leaky_relu", negative_slope="alpha"), "sigmoid": named("sigmoid"),
-    "softplus": of_tensors(lambda a, x: F.softplus(x, threshold=700)), "softsign": named("softsign"),
+    "gelu": by_name("gelu", approximate="approximate"), "hard_swish": by_name("hardswish"), "mish": by_name("mish"),
+    "leaky_relu": by_name("leaky_relu", negative_slope="alpha"), "sigmoid": by_name("sigmoid"),
+    "softplus": of_tensors(lambda a, x: F.softplus(x, threshold=700)), "softsign": by_name("softsign"),
     "selu": of_tensors(lambda a, x: F.selu(x) if (a["alpha"], a["gamma"]) == (
         1.6732632423543772, 1.0507009873554805) else None),
     "swish": of_tensors(lambda a, x: F.silu(x) if a["alpha"] == 1 else x * torch.sigmoid(a["alpha"] * x)),

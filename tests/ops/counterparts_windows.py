@@ -38,7 +38,7 @@ def _convolution(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     return function(padded, w, b, groups=a["groups"], **window)
 
 
-def _transposed(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
+def _transpose(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     rank = _spatial(x)
     if not rank or _symmetric(a, rank) is None or not all(w.shape):
         return None
@@ -58,7 +58,7 @@ def _transposed(a: Attributes, x: Any, w: Any, b: Any = None) -> Any:
     )  # fmt: skip
 
 
-def _pooled(a: Attributes, x: Any) -> Any:
+def _pool(a: Attributes, x: Any) -> Any:
     rank = _spatial(x)
     begin = _symmetric(a, rank) if rank else None
     if begin is None or any(2 * p > k for p, k in zip(begin, a["kernel_shape"], strict=True)):
@@ -70,7 +70,7 @@ def _pooled(a: Attributes, x: Any) -> Any:
 
 
 def _max_pool(a: Attributes, x: Any) -> Any:
-    if (found := _pooled(a, x)) is None or not x.is_floating_point():
+    if (found := _pool(a, x)) is None or not x.is_floating_point():
         return None
     rank, begin = found
     function = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[rank - 1]
@@ -90,7 +90,7 @@ def _max_pool_positions(a: Attributes, x: Any) -> Any:
 
 
 def _average_pool(a: Attributes, x: Any) -> Any:
-    if max(a["dilations"], default=1) > 1 or (found := _pooled(a, x)) is None:
+    if max(a["dilations"], default=1) > 1 or (found := _pool(a, x)) is None:
         return None
     rank, begin = found
     function = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
@@ -100,7 +100,7 @@ def _average_pool(a: Attributes, x: Any) -> Any:
 def _lp_pool(a: Attributes, x: Any) -> Any:
     """PyTorch keeps signs of odd powers."""
     rank = _spatial(x, 2)
-    if a["p"] < 2 or a["p"] % 2 or not rank or any(a["pads"]) or max(a["dilations"]) > 1 or _pooled(a, x) is None:
+    if a["p"] < 2 or a["p"] % 2 or not rank or any(a["pads"]) or max(a["dilations"]) > 1 or _pool(a, x) is None:
         return None
     kernel, strides = tuple(a["kernel_shape"]), tuple(a["strides"])
     if rank == 1:
@@ -108,14 +108,14 @@ def _lp_pool(a: Attributes, x: Any) -> Any:
     return F.lp_pool2d(x, a["p"], kernel, strides, a["ceil_mode"])
 
 
-def _folded(a: Attributes, x: Any) -> Any:
+def _fold(a: Attributes, x: Any) -> Any:
     begin = _symmetric(a, len(a["sizes"]))
     if len(a["sizes"]) != 2 or begin is None or not x.is_floating_point() or not all(x.shape[1:]):
         return None
     return F.fold(x, a["sizes"], a["block"], a["dilations"], begin, a["strides"])
 
 
-def _unpooled(a: Attributes, x: Any, places: Any) -> Any:
+def _unpool(a: Attributes, x: Any, places: Any) -> Any:
     count = x.shape[0] * x.shape[1] * math.prod(a["sizes"])
     places = torch.where(places < 0, places + count, places).reshape(-1)
     if ((places < 0) | (places >= count)).any() or len(set(places.tolist())) < len(places):
@@ -125,8 +125,8 @@ def _unpooled(a: Attributes, x: Any, places: Any) -> Any:
 
 #: Operations on windows.
 WINDOWS: dict[str, Counterpart] = {
-    "conv": of_tensors(_convolution), "conv_transpose": of_tensors(_transposed), "col2im": of_tensors(_folded),
+    "conv": of_tensors(_convolution), "conv_transpose": of_tensors(_transpose), "col2im": of_tensors(_fold),
     "max_pool": of_tensors(lambda a, x: None if (y := _max_pool(a, x)) is None else y[0]),
     "max_pool_positions": of_tensors(_max_pool_positions), "average_pool": of_tensors(_average_pool),
-    "lp_pool": of_tensors(_lp_pool), "max_unpool": of_tensors(_unpooled),
+    "lp_pool": of_tensors(_lp_pool), "max_unpool": of_tensors(_unpool),
 }  # fmt: skip

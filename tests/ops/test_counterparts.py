@@ -38,7 +38,7 @@ REGISTRY = Registry.builtin()
 #: Kinds of values: those of the sweep, and rows that are masked whole.
 VALUES = (*(kind.__name__.strip("_") for kind in KINDS), "paired", "masked")
 #: Sizes, and samples that are drawn to find one of each.
-SIZES, DRAWN = ("known", "empty", "one", "odd", "other"), 12
+SIZES, DRAWN_CASES = ("known", "empty", "one", "odd", "other"), 12
 #: Cases of an operation by day.
 BY_DAY = 24
 #: Uses where special values meet attributes, besides those of the suite.
@@ -102,7 +102,7 @@ def special_cases(op: str) -> Iterator[Case]:
 
 def _cases_of_slot(slot: Slot) -> Iterator[Case]:
     chosen: dict[str, list[Sample]] = {size: [] for size in SIZES}
-    for number in range(DRAWN):
+    for number in range(DRAWN_CASES):
         if sample := draw(REGISTRY, slot, 7, number):
             chosen[size_of(sample, number)].append(sample)
     for samples in chosen.values():

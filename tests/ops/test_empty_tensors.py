@@ -69,7 +69,7 @@ def test_a_result_of_no_elements_needs_no_kernel(op: str) -> None:
     assert run("reference", op, *operands, **attributes)[1].shape == shape
 
 
-FILLED: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
+FILLED_CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
     "reduce_sum": ((f(2, 0),), {"axes": (1,)}, 0),
     "reduce_prod": ((f(2, 0),), {"axes": (1,)}, 1),
     "reduce_max": ((f(2, 0),), {"axes": (1,)}, -np.inf),
@@ -82,9 +82,9 @@ FILLED: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
 
 
 @needs_opencl
-@pytest.mark.parametrize("op", FILLED)
+@pytest.mark.parametrize("op", FILLED_CASES)
 def test_a_reduction_over_nothing_is_its_identity(op: str) -> None:
-    operands, attributes, value = FILLED[op]
+    operands, attributes, value = FILLED_CASES[op]
     for target in ("opencl", "reference"):
         found = run(target, op, *operands, **attributes)[1]
         assert found.size

@@ -43,7 +43,7 @@ def errors(text: str) -> list[str]:
     return lines
 
 
-def refused(op: str, operands: list[Any], text: str = "", **attributes: Any) -> str:
+def refusal(op: str, operands: list[Any], text: str = "", **attributes: Any) -> str:
     """Return the vocabulary's or a text's error message for its operands."""
     registry = REGISTRY.extend(Source("op.cuts", text)) if text else REGISTRY
     with pytest.raises((GraphError, SpecError)) as caught:
@@ -66,7 +66,7 @@ def test_parentheses_are_kept_where_they_matter() -> None:
 
 
 #: Operations that take more lines than most, each with its reason.
-LONG = {
+LONG_OPERATIONS = {
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",
@@ -80,7 +80,8 @@ def test_every_operation_is_summarised_and_short() -> None:
         assert op.summary
         own = [item for item in op.items if item.span.source is op.span.source and item.span.start > op.span.start]
         assert (
-            len(own) + sum(len(item.items) for item in own if isinstance(item, Repetition)) <= 15 or op.name in LONG
+            len(own) + sum(len(item.items) for item in own if isinstance(item, Repetition)) <= 15
+            or op.name in LONG_OPERATIONS
         ), op.name
 
 
@@ -161,79 +162,79 @@ def test_text_outside_a_declaration_and_an_open_bracket() -> None:
 
 
 def test_operands_that_do_not_fit_are_explained() -> None:
-    assert refused("conv", types((1, 4, 8, 8), (6, 3, 3, 3))) == (
+    assert refusal("conv", types((1, 4, 8, 8), (6, 3, 3, 3))) == (
         "op 'conv': operand 'w': expected 4 / 1 input channels and a multiple of 1 output channels, found 3 and 6"
     )
-    assert refused("conv", types((1, 4, 8, 8))) == "op 'conv': expected 2 to 3 operands (x, w, b?), found 1"
+    assert refusal("conv", types((1, 4, 8, 8))) == "op 'conv': expected 2 to 3 operands (x, w, b?), found 1"
     assert (
-        refused("conv", types((4,), (6, 3, 3))) == "op 'conv': operand 'x': expected at least 2 axes, found 1 in f32[4]"
+        refusal("conv", types((4,), (6, 3, 3))) == "op 'conv': operand 'x': expected at least 2 axes, found 1 in f32[4]"
     )
     assert (
-        refused("conv", types((1, 4, 8), (6, 4, 3), (5,)))
+        refusal("conv", types((1, 4, 8), (6, 4, 3), (5,)))
         == "op 'conv': operand 'b': expected K = 6, found 5 in f32[5]"
     )
     assert (
-        refused("relu", [TensorType(DType.BOOL, (3,))])
+        refusal("relu", [TensorType(DType.BOOL, (3,))])
         == "op 'relu': operand 'x': expected element type number, found bool"
     )
     assert (
-        refused("add", [*types((3,)), TensorType(DType.F16, (3,))])
+        refusal("add", [*types((3,)), TensorType(DType.F16, (3,))])
         == "op 'add': operand 'b': expected element type f32, found f16"
     )
-    assert "op 'add' of (f32[2, 3], f32[4]): shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refused(
+    assert "op 'add' of (f32[2, 3], f32[4]): shapes [2, 3] and [4] do not broadcast: sizes 3 and 4 differ" in refusal(
         "add", types((2, 3), (4,))
     )
     assert (
-        refused("matmul", types((2, 3), (4, 5)))
+        refusal("matmul", types((2, 3), (4, 5)))
         == "op 'matmul': operand 'b': expected inner size 3, found shape [4, 5]"
     )
     assert (
-        refused("batch_norm", types((1, 4), (4,), (4,), (3,), (4,)))
+        refusal("batch_norm", types((1, 4), (4,), (4,), (3,), (4,)))
         == "op 'batch_norm': operand 'mean': expected C = 4, found 3 in f32[3]"
     )
 
 
 def test_attributes_that_do_not_fit_are_explained() -> None:
     x = types((2, 3, 4))
-    assert refused("softmax", x, axis=3) == "op 'softmax': attribute 'axis': expected an axis from -3 to 2, found 3"
+    assert refusal("softmax", x, axis=3) == "op 'softmax': attribute 'axis': expected an axis from -3 to 2, found 3"
     assert (
-        refused("softmax", types(()), axis=0)
+        refusal("softmax", types(()), axis=0)
         == "op 'softmax': attribute 'axis': expected no axis, as there is none, found 0"
     )
-    assert refused("softmax", x, axes=3) == "op 'softmax': unknown attribute 'axes'; it has axis"
-    assert refused("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
+    assert refusal("softmax", x, axes=3) == "op 'softmax': unknown attribute 'axes'; it has axis"
+    assert refusal("softmax", x, axis="last") == "op 'softmax': attribute 'axis': expected an axis, found last"
     assert (
-        refused("transpose", x, perm=(0, 0, 1))
+        refusal("transpose", x, perm=(0, 0, 1))
         == "op 'transpose': attribute 'perm': expected distinct axes, found [0, 0, 1]"
     )
-    assert refused("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
+    assert refusal("max_pool", x) == "op 'max_pool': attribute 'kernel_shape': expected a list of integers, found none"
     assert (
-        refused("max_pool", x, kernel_shape=(2, 2))
+        refusal("max_pool", x, kernel_shape=(2, 2))
         == "op 'max_pool': attribute 'kernel_shape': expected 1 items, found [2, 2]"
     )
-    assert refused("pad", x, pads=(0,) * 6, mode="odd") == (
+    assert refusal("pad", x, pads=(0,) * 6, mode="odd") == (
         'op \'pad\': attribute \'mode\': expected "constant" or "edge" or "reflect" or "wrap", found odd'
     )
     assert (
-        refused("reshape", x, shape=(5, -1))
+        refusal("reshape", x, shape=(5, -1))
         == "op 'reshape': attribute 'shape': [5, -1] does not hold the 24 elements of shape [2, 3, 4]"
     )
 
 
 def test_shape_errors_point_into_the_declaration() -> None:
     head = 'op t "t" {\n  in x: f32[N]\n  out y: f32[N]\n  '
-    assert refused("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
+    assert refusal("t", types((4,)), head + "y[n] = x[n + 1]\n}") == (
         "op.cuts:4:10: error: op 't' of (f32[4]): 'x' is read out of bounds: index n + 1 of axis 0 runs from 1 to 4, "
         "the axis has 4 elements; "
         "say what is 'outside'\n"
         "   4 |   y[n] = x[n + 1]\n     |          ^^^^^^^^"
     )
-    assert "writes 2 of the 4 elements of 'y'" in refused("t", types((4,)), head + "y[2 * n] = x[n] for n < N // 2\n}")
-    assert "'y' is written several times, for every value of m" in refused(
+    assert "writes 2 of the 4 elements of 'y'" in refusal("t", types((4,)), head + "y[2 * n] = x[n] for n < N // 2\n}")
+    assert "'y' is written several times, for every value of m" in refusal(
         "t", types((4,)), head + "y[n] = x[n] for m < 2\n}"
     )
-    assert "the product of n and n is not affine" in refused("t", types((4,)), head + "y[n] = x[n * n]\n}")
-    assert "'y' has element type f32, the value bool" in refused("t", types((4,)), head + "y = x > 0\n}")
+    assert "the product of n and n is not affine" in refusal("t", types((4,)), head + "y[n] = x[n * n]\n}")
+    assert "'y' has element type f32, the value bool" in refusal("t", types((4,)), head + "y = x > 0\n}")
 
 
 def test_an_unknown_op_suggests_near_ones() -> None:

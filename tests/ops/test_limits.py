@@ -22,7 +22,7 @@ HEAD = 'op t "t" {\n  in x: f32[N], i: i64[N]\n  attr a: int = 1, f: float = 1\n
 X = [TensorType(DType.F32, (8,)), TensorType(DType.I64, (8,))]
 
 
-def refused(lines: str, **attributes: object) -> str:
+def refusal(lines: str, **attributes: object) -> str:
     """Return a declaration's error as `line:column message`, and its hint.
 
     It must come soon.
@@ -38,7 +38,7 @@ def refused(lines: str, **attributes: object) -> str:
 
 OF = "op 't' of (f32[8], i64[8]): "
 
-LONG = f"{OF}a repetition has at most 65536 turns, found 10000000"
+LONG_LOOP_ERROR = f"{OF}a repetition has at most 65536 turns, found 10000000"
 OUTSIDE = "'y' is written out of bounds: j runs from 0 to 9999999, axis 0 has 8 elements"
 
 
@@ -49,8 +49,8 @@ OUTSIDE = "'y' is written out of bounds: j runs from 0 to 9999999, axis 0 has 8 
         ("let k = 2 ** 100 * 2 ** 100  y = x * k", f"5:11 {OF}the value of 2^100 * 2^100 has more than 128 bits"),
         ("let k = 10.0 ** 400  y = x * k", f"5:11 {OF}10.0 ** 400 is too large for a number"),
         ("let k = (0 - 8) ** 0.5  y = x * k", f"5:11 {OF}-8 ** 0.5 is no real number"),
-        ("each j < 10000000: y[j] = x[j]", f"5:12 {LONG} | it is no loop: {OUTSIDE}"),
-        ("each j < 10000000 { y[j] = x[j] }", f"5:12 {LONG} | it is no loop: {OUTSIDE}"),
+        ("each j < 10000000: y[j] = x[j]", f"5:12 {LONG_LOOP_ERROR} | it is no loop: {OUTSIDE}"),
+        ("each j < 10000000 { y[j] = x[j] }", f"5:12 {LONG_LOOP_ERROR} | it is no loop: {OUTSIDE}"),
         (
             "temp h[t < 10000000]: f32[N]  h[0][n] = x[n]  y[n] = h[0][n]",
             f"1:4 {OF}op 't' writes 0 of the 8 elements of 'h_1'",
@@ -65,19 +65,19 @@ OUTSIDE = "'y' is written out of bounds: j runs from 0 to 9999999, axis 0 has 8 
 def test_what_takes_for_ever_is_refused(lines: str, message: str) -> None:
     if "2^100" in message:
         message = message.replace("the value of 2^100 * 2^100", f"{2**100} * {2**100}")
-    assert refused(lines) == message
+    assert refusal(lines) == message
 
 
 def test_repetitions_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_MAX_ITEMS", 1000)
     lines = "each j < 90 { each k < 90: y[n] = x[n] }"
-    assert refused(lines) == f"5:26 {OF}repetitions have at most 1000 turns in all"
+    assert refusal(lines) == f"5:26 {OF}repetitions have at most 1000 turns in all"
 
 
 def test_lists_within_each_other_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_MAX_TOTAL_ITEMS", 1000)
     lines = "let k = [sum([p + q for p < 90]) for q < 90]  y = x * k[0]"
-    assert refused(lines) == f"5:16 {OF}lists have at most 1000 items in all"
+    assert refusal(lines) == f"5:16 {OF}lists have at most 1000 items in all"
 
 
 @pytest.mark.parametrize("number", ["9" * 100_000, "9" * 41, "1e999", "1." + "9" * 100_000])
@@ -98,7 +98,7 @@ def test_a_number_of_many_digits_is_refused(number: str) -> None:
 def test_an_attribute_that_no_machine_holds_is_refused(name: str) -> None:
     kind = "an integer" if name == "a" else "a number"
     assert (
-        refused("y = x", **{name: 10**400})
+        refusal("y = x", **{name: 10**400})
         == f"op 't': attribute '{name}': expected {kind}, found 1{'0' * 39}... (401 digits)"
     )
 
@@ -130,7 +130,7 @@ def test_element_types_are_listed_as_operands_are() -> None:
 @pytest.mark.parametrize("subscript", ["i[n] + 1", "n + i[n]", "i[n] * 2"])
 def test_an_element_in_an_index_needs_a_function(subscript: str) -> None:
     column = 10
-    assert refused(f"y[n] = x[{subscript}] outside 0") == (
+    assert refusal(f"y[n] = x[{subscript}] outside 0") == (
         f"5:{column} {OF}a subscript is an index or an element of an integer tensor, found an element value;"
         " to compute with an element of an integer tensor as an index, write index(element, size)"
     )
@@ -140,11 +140,11 @@ def test_an_element_in_an_index_needs_a_function(subscript: str) -> None:
 
 
 def test_places_that_data_decides_cannot_be_written() -> None:
-    assert refused("y[i[n]] = x[n] for n < N") == (
+    assert refusal("y[i[n]] = x[n] for n < N") == (
         f"5:3 {OF}'y' is written where data says, at i[n] of axis 0: an element could be written twice, or never"
         " | say what becomes of values that meet, as in scatter sum y[i[n]] = value (or prod, min, max)"
     )
     assert (
-        refused("y[n + 1] = x[n] for n < N")
+        refusal("y[n + 1] = x[n] for n < N")
         == f"5:3 {OF}'y' is written out of bounds: n + 1 runs from 1 to 8, axis 0 has 8 elements"
     )

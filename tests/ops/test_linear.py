@@ -41,7 +41,7 @@ def total(row: list[float]) -> Expr:
     return result
 
 
-def combined(rows: list[list[float]]) -> np.ndarray[Any, Any]:
+def combine_rows(rows: list[list[float]]) -> np.ndarray[Any, Any]:
     """Return combined sums' values as the matrix of their coefficients."""
     made = LinearCombiner(TENSORS, Folder(TENSORS)).combine([total(row) for row in rows])
     return np.array([[float(Vector(unit).value(body)) for unit in np.eye(WIDTH)] for body in made])
@@ -53,7 +53,7 @@ COEFFICIENTS = st.sampled_from([0.0, 1.0, -1.0, 0.5, -0.5, 0.25, 2.0, 0.5**0.5, 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(COEFFICIENTS, min_size=WIDTH, max_size=WIDTH), min_size=1, max_size=6))
 def test_combined_sums_keep_their_coefficients(rows: list[list[float]]) -> None:
-    np.testing.assert_allclose(combined(rows), np.array(rows), rtol=1e-9, atol=1e-6 * np.abs(rows).max() * 1e-6)
+    np.testing.assert_allclose(combine_rows(rows), np.array(rows), rtol=1e-9, atol=1e-6 * np.abs(rows).max() * 1e-6)
 
 
 def test_tiny_coefficients_are_not_taken_for_each_other() -> None:
@@ -62,7 +62,7 @@ def test_tiny_coefficients_are_not_taken_for_each_other() -> None:
     They differ nevertheless.
     """
     rows = [[2e-16, -0.5, -0.7, 1.0, 0.7], [2e-16, 0.5, 0.7, 1.0, 0.7]]
-    np.testing.assert_allclose(combined(rows), rows, rtol=1e-9)
+    np.testing.assert_allclose(combine_rows(rows), rows, rtol=1e-9)
 
 
 def test_what_cancels_but_for_rounding_is_gone() -> None:

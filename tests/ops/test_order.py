@@ -47,7 +47,7 @@ def comparisons(program: Program) -> int:
 
 
 @st.composite
-def wanted(draw: Any) -> tuple[int, dict[str, Any], DType]:
+def requests(draw: Any) -> tuple[int, dict[str, Any], DType]:
     n = draw(st.one_of(st.integers(1, 60), st.sampled_from([64, 97, 120, 256, 360, 500])))
     k = draw(st.one_of(st.integers(0, min(n, 4)), st.integers(0, n)))
     dtype = draw(st.sampled_from([DType.F16, DType.F32, DType.F64, DType.I32, DType.U8]))
@@ -55,7 +55,7 @@ def wanted(draw: Any) -> tuple[int, dict[str, Any], DType]:
 
 
 @settings(max_examples=examples(60, 1500), deadline=None)
-@given(wanted(), st.integers(0, 2**32 - 1), st.integers(1, 40))
+@given(requests(), st.integers(0, 2**32 - 1), st.integers(1, 40))
 def test_elements_come_in_stable_order(case: tuple[int, dict[str, Any], DType], seed: int, kinds: int) -> None:
     n, attributes, dtype = case
     rng = np.random.default_rng(seed)

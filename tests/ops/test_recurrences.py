@@ -24,7 +24,7 @@ def program(case: Recurrence, short: int) -> Program:
         return case.registry["t"].instantiate(case.types, {}).program
 
 
-def drawn(found: Program) -> dict[str, np.ndarray]:
+def draw_operands(found: Program) -> dict[str, np.ndarray]:
     """Return random operands."""
     rng = np.random.default_rng(0)
     types = {name: found.tensors[name] for name in found.inputs}
@@ -36,7 +36,7 @@ def drawn(found: Program) -> dict[str, np.ndarray]:
 
 def results(found: Program) -> dict[str, np.ndarray]:
     """Return the results of a program for random operands."""
-    return evaluate(found, drawn(found))
+    return evaluate(found, draw_operands(found))
 
 
 @settings(max_examples=50)
@@ -80,7 +80,7 @@ def gradient(case: Recurrence, short: int, keep: bool = False) -> dict[str, np.n
         gradients = Gradients(registry)
         kept = gradients.with_saved_results(instance, ["x", "r"], ["y", "z"], ["y", "z"]) if keep else None
         steps = gradients.steps(instance, ["x", "r"], ["y", "z"]) if kept is None else (kept[0], *kept[1])
-        values = drawn(instance.program)
+        values = draw_operands(instance.program)
         values |= evaluate(instance.program, values)
         rng = np.random.default_rng(1)
         values |= {f"d{name}": rng.standard_normal(values[name].shape) for name in ("y", "z")}
@@ -159,7 +159,7 @@ HEAD = "in x: f32[S, N], r: f32[N, N]  out y: f32[N]  temp h[t < S + 1]: f32[N] 
 TYPES = [TensorType(DType.F32, (100, 4)), TensorType(DType.F32, (4, 4))]
 
 
-def stepped(lines: str) -> tuple[list[str], list[str]]:
+def written_tensors(lines: str) -> tuple[list[str], list[str]]:
     """Return tensors written by statements around a loop, and by its iterations."""
     text = f'op t "t" {{ {HEAD.replace("h[0] = x", "h[0][n] = 0")}  {lines}  y[n] = h[S][n] }}'
     found = Registry.builtin().extend(Source("op.cuts", text))["t"].instantiate(TYPES, {}).program
@@ -170,24 +170,24 @@ def stepped(lines: str) -> tuple[list[str], list[str]]:
 
 
 def test_stateless_products_are_computed_for_all_iterations() -> None:
-    around, inside = stepped("each t < S: h[t + 1][n] = h[t][n] + (sum[q < N] r[n, q] * x[t, q])")
+    around, inside = written_tensors("each t < S: h[t + 1][n] = h[t][n] + (sum[q < N] r[n, q] * x[t, q])")
     assert (around, inside) == (["h", "h_sum", "y"], ["h"])
 
 
 def test_values_of_the_iteration_alone_are_hoisted() -> None:
-    around, inside = stepped("each t < S: h[t + 1][n] = h[t][n] * f32(t) + (x[t - 1, n] outside 0)")
+    around, inside = written_tensors("each t < S: h[t + 1][n] = h[t][n] * f32(t) + (x[t - 1, n] outside 0)")
     assert (sorted(around), inside) == (["h", "h_ahead", "h_ahead2", "y"], ["h"])
 
 
 def test_values_that_no_iteration_needs_come_last() -> None:
     lines = "temp v[t < S]: f32[N]  out z: f32[S, N]  each t < S { h[t + 1] = h[t] * 2  v[t][n] = h[t + 1][n] + 1 }"
-    around, inside = stepped(f"{lines}  each t < S: z[t, n] = v[t][n]")
+    around, inside = written_tensors(f"{lines}  each t < S: z[t, n] = v[t][n]")
     assert (around, inside) == (["h", "v", "z", "y"], ["h"])
 
 
 def test_turns_that_share_no_state_are_no_loop() -> None:
     lines = "temp v[t < S]: f32[N]  out z: f32[S, N]  each t < S: v[t][n] = x[t, n]  each t < S: h[t + 1] = v[t]"
-    _, inside = stepped(f"{lines}  each t < S: z[t, n] = v[t][n] * 2")
+    _, inside = written_tensors(f"{lines}  each t < S: z[t, n] = v[t][n] * 2")
     assert inside == []
 
 
@@ -196,12 +196,12 @@ def test_turns_that_share_no_state_are_no_loop() -> None:
     ["h[t][n] if t > 0 else x[0, n]", "h[t][n] if t < S - 1 else 0", "(h[t - 1][n] if t > 0 else 0) + h[t][n]"],
 )
 def test_a_first_or_last_turn_may_differ(value: str) -> None:
-    _, inside = stepped(f"each t < S: h[t + 1][n] = {value}")
+    _, inside = written_tensors(f"each t < S: h[t + 1][n] = {value}")
     assert inside == ["h"]
 
 
 def test_an_iteration_without_slices_is_unrolled() -> None:
-    _, inside = stepped("each t < S: h[t + 1][n] = h[t // 2][n]")
+    _, inside = written_tensors("each t < S: h[t + 1][n] = h[t // 2][n]")
     assert inside == []
 
 

@@ -326,11 +326,11 @@ def test_every_step_can_be_moved() -> None:
     program = REGISTRY["reduce_l2"].instantiate([type_], {"axes": (1,)}).program
     seen: list[str] = []
 
-    def moved(fn: str, values: np.ndarray) -> np.ndarray:
+    def move_values(fn: str, values: np.ndarray) -> np.ndarray:
         seen.append(fn)
         return values * 2 if fn == "sqrt" else values
 
-    found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, perturb=moved)["y"]
+    found = evaluate(program, {"x": np.ones((2, 3), np.float32)}, perturb=move_values)["y"]
     np.testing.assert_allclose(found, 2 * 3**0.5)
     assert {"sqrt", "add"} <= set(seen)
 

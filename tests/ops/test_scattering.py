@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def drawn(
+def draw_slices(
     seed: int, lead: int, rows: int, places: tuple[int, ...], width: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw slices and indices, and return NumPy's sums.
@@ -46,7 +46,7 @@ CASES = st.tuples(
 @given(CASES)
 @settings(max_examples=40)
 def test_the_gradient_of_gather_adds_what_numpy_adds(case: Any) -> None:
-    dy, ids, expected = drawn(*case)
+    dy, ids, expected = draw_slices(*case)
     plan = cuts.build(graph("gather_grad", dy, ids, axis=1, size=case[2]), target="reference")
     np.testing.assert_allclose(plan.run({"x0": dy, "x1": ids})["y0"], expected, rtol=1e-6, atol=1e-6)
 
@@ -55,7 +55,7 @@ def test_the_gradient_of_gather_adds_what_numpy_adds(case: Any) -> None:
 @given(CASES)
 @settings(max_examples=5)
 def test_kernels_add_the_same(case: Any) -> None:
-    dy, ids, expected = drawn(*case)
+    dy, ids, expected = draw_slices(*case)
     plan = cuts.build(graph("gather_grad", dy, ids, axis=1, size=case[2]), target="opencl")
     found = [plan.run({"x0": dy, "x1": ids})["y0"] for _ in range(2)]
     np.testing.assert_allclose(found[0], expected, rtol=1e-5, atol=1e-5)

@@ -15,7 +15,7 @@ from cuts.backends.source import emit
 from cuts.bench.operators.cases import gradient_case
 from cuts.bench.operators.products import FORMATS, product_group
 from cuts.bench.operators.shapes import convolution_case, read_convolution
-from cuts.bench.operators.tuned import tune
+from cuts.bench.operators.tuning import tune
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
 from cuts.passes.compilation import Compilation

@@ -25,14 +25,21 @@ from cuts.ops import Registry
 from cuts.search.child import Child
 from cuts.tests.fuzz.campaign.asking import SERVICE, ask_child, check_graph
 from cuts.tests.fuzz.drawing import draw_graphs
-from cuts.tests.fuzz.planted import BUGS
+from cuts.tests.fuzz.planted_bugs import BUGS
 from cuts.tests.fuzz.planting import Bug
 from cuts.tests.fuzz.sweep.running import batches_of_round
 
 #: Seconds that a batch of the sweep or a file of tests may take; the sweep's seed, and sets of numbers.
 LAWS, SEED, SETS = 600.0, 1, 8
 #: Modules that work on the results of lowering.
-BEHIND = ("passes.lowering.", "passes.assemble", "passes.fusion.groups:form_key", "backends.", "runtime.", "ir.vector")
+LATE_STAGES = (
+    "passes.lowering.",
+    "passes.assemble",
+    "passes.fusion.groups:form_key",
+    "backends.",
+    "runtime.",
+    "ir.vector",
+)
 
 
 @frozen
@@ -66,7 +73,7 @@ class Hunt:
     graphs: Sequence[tuple[int, Graph]]
     batches: Sequence[int] = ()
     clean: dict[tuple[int, str], bool] = field(factory=dict)
-    told: dict[tuple[Any, ...], bool] = field(factory=dict)
+    known_failures: dict[tuple[Any, ...], bool] = field(factory=dict)
     sound: Child = field(factory=lambda: Child(SERVICE))
     lock: Lock = field(factory=Lock)
 
@@ -97,15 +104,15 @@ class Hunt:
     def _tells(self, call: tuple[Any, ...]) -> bool:
         """Return whether the unchanged compiler fails on a batch or a file of tests."""
         with self.lock:
-            if call not in self.told:
-                self.told[call] = bool(ask_child(self.sound, LAWS, *call).kind)
-            return self.told[call]
+            if call not in self.known_failures:
+                self.known_failures[call] = bool(ask_child(self.sound, LAWS, *call).kind)
+            return self.known_failures[call]
 
     def _by_graphs(self, bug: Bug, child: Child) -> Catch:
         """Try graphs until one shows a bug."""
         begin = time.monotonic()
         rounds = [("by chance", self.graphs[: len(self.graphs) // 2])]
-        if not bug.where.startswith(BEHIND):
+        if not bug.where.startswith(LATE_STAGES):
             rounds = [("interpreted", self.graphs), ("by chance", self.graphs[: len(self.graphs) // 10])]
         tried = 0
         for way, graphs in rounds:

@@ -103,7 +103,7 @@ def smallest(options: argparse.Namespace, number: int, graph: Graph, report: Rep
 
 def fuzz(options: argparse.Namespace) -> int:
     """Run the fuzzer; return 1 where it found something."""
-    counts = counted(options)
+    counts = count_graphs(options)
     _write(options, _record(options, counts))
     print(counts.table)
     return 1 if counts.findings else 0
@@ -123,7 +123,7 @@ def fuzz_on(options: argparse.Namespace) -> int:
     while first < options.graphs and time.monotonic() < end:
         own_part = {"first": first, "graphs": min(options.part, options.graphs - first), "out": path}
         part = argparse.Namespace(**{**vars(options), **own_part, "limit": end - time.monotonic()})
-        counts = counted(part)  # graphs are begun in order, and those that were begun are finished
+        counts = count_graphs(part)  # graphs are begun in order, and those that were begun are finished
         row = {**_record(part, counts), "until": first + counts.graphs}
         rows, own, first = [*rows, row], [*own, row], row["until"]
         _write_whole(path, {"parts": rows})
@@ -143,7 +143,7 @@ def _record(options: argparse.Namespace, counts: GraphCounts) -> dict[str, Any]:
     return {**facts, "ways": options.ways, **counts.record}
 
 
-def counted(options: argparse.Namespace) -> GraphCounts:
+def count_graphs(options: argparse.Namespace) -> GraphCounts:
     """Check the given graphs, and write the reduced form of each finding."""
     counts = GraphCounts()
     found: list[tuple[int, Graph, Report]] = []

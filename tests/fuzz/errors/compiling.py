@@ -40,7 +40,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 PRECISIONS: tuple[PrecisionName, ...] = ("fp32", "tf32", "fp16")
 #: Percentages of compilations that differentiate the graph, limit the memory, store tensors in random orders, and
 #: recompute contractions for any cache size.
-TRAINED, LIMITED, ORDERED, RECOMPUTED = 15, 10, 30, 40
+TRAINED_PERCENT, LIMITED_PERCENT, ORDERED_PERCENT, RECOMPUTED_PERCENT = 15, 10, 30, 40
 
 
 @frozen
@@ -87,10 +87,10 @@ def draw_settings(seed: int, number: int) -> CompileSettings:
         MODES[number // len(TARGETS) % len(MODES)],
         asked if asked in precisions_of(find_target(target)) else "fp32",
         str(rng.choice(("model", "model", "measured", "chance"))),
-        percent() < TRAINED,
-        int(10 ** rng.uniform(3, 6)) if percent() < LIMITED else None,
-        percent() < ORDERED,
-        percent() < RECOMPUTED,
+        percent() < TRAINED_PERCENT,
+        int(10 ** rng.uniform(3, 6)) if percent() < LIMITED_PERCENT else None,
+        percent() < ORDERED_PERCENT,
+        percent() < RECOMPUTED_PERCENT,
         number,
     )
 

@@ -95,7 +95,7 @@ class GraphGrowth:
         weights = np.array([WEIGHTS[name] for name in names], float)
         role = names[int(self.rng.choice(len(names), p=weights / weights.sum()))]
         tries = TRIES * (8 if role == "algorithms" else 1)
-        return any(self._fitted(self._one(roles()[role]), role) for _ in range(tries))
+        return any(self._fit(self._one(roles()[role]), role) for _ in range(tries))
 
     def graph(self) -> Graph:
         """Return the graph; unread values and some others are outputs."""
@@ -123,7 +123,7 @@ class GraphGrowth:
             self.inputs.append(name)
         return name
 
-    def _fitted(self, op: str, role: Role) -> bool:
+    def _fit(self, op: str, role: Role) -> bool:
         """Add a node of an operation that reads an existing value; False where the drawn one does not fit."""
         decl = self.registry[op]
         value = self.values[-1] if self.rng.integers(3) else self._one(self.values)
@@ -155,9 +155,9 @@ class GraphGrowth:
         """Return a value of a type: the one that the node is fitted to, another one of that type, or a new operand."""
         if self.types[value] == type_ and self.rng.integers(4):
             return value
-        alike = [v for v in self.values if self.types[v] == type_]
-        if alike and self.rng.integers(3):
-            return self._one(alike)
+        equal_types = [v for v in self.values if self.types[v] == type_]
+        if equal_types and self.rng.integers(3):
+            return self._one(equal_types)
         return self._operand(type_, bool(self.rng.integers(3) == 0))
 
     def _types(self, decl: OpDecl, first: TensorType) -> list[TensorType | None] | None:
@@ -166,7 +166,7 @@ class GraphGrowth:
             return None
         place = 0 if self.rng.integers(3) else int(self.rng.integers(len(decl.operands)))
         shapes = Windows(self.rng, bool(self.rng.integers(2)))
-        if not self._bound(decl, decl.operands[place], first, shapes):
+        if not self._bind(decl, decl.operands[place], first, shapes):
             return None
         dtypes = draw_dtypes(decl, Slot(decl.name, first.dtype), self.rng)
         if decl.operands[place].dtype in dtypes:
@@ -186,7 +186,7 @@ class GraphGrowth:
             types.pop()
         return types
 
-    def _bound(self, decl: OpDecl, operand: s.Operand, type_: TensorType, shapes: Shapes) -> bool:
+    def _bind(self, decl: OpDecl, operand: s.Operand, type_: TensorType, shapes: Shapes) -> bool:
         """Name the extents of a type by the dims of an operand; whether that has such a type."""
         classes = decl.element_types.get(operand.dtype)
         allowed = [d for c in classes for d in CLASSES[c]] if classes else [DType(operand.dtype)]

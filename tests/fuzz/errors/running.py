@@ -22,7 +22,7 @@ from ..reducing import reduce_graph
 from .compiling import CompileSettings, Outcome, compile_number, compile_one
 
 #: One compilation for OpenCL in so many is executed, and how often a finding is tried while it is cut down.
-EXECUTED, SHRINKING = 8, 60
+EXECUTED_GRAPHS, SHRINKING = 8, 60
 #: Seconds that a fixed-seed run in the tests may take: it stops at the first graph that begins later.
 TESTED_SECONDS = 30.0
 

@@ -24,7 +24,7 @@ from .running import compile_many, execute_graph, find_errors, replay_errors, sm
 #: Seed of the graphs of the suite, how many are compiled, and seconds after which no further one begins.
 SEED, COUNT, SECONDS = 44, examples(60, 600), float(examples(55, 1800))
 #: Graphs whose results are computed on a device.
-EXECUTED = examples(3, 60)
+EXECUTED_EXAMPLES = examples(3, 60)
 
 
 def test_random_graphs_end_without_foreign_exceptions() -> None:
@@ -34,7 +34,7 @@ def test_random_graphs_end_without_foreign_exceptions() -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("number", range(EXECUTED))
+@pytest.mark.parametrize("number", range(EXECUTED_EXAMPLES))
 def test_a_share_computes_the_reference(number: int) -> None:
     assert not execute_graph(grow_graph(SEED, number), number)
 
@@ -54,7 +54,7 @@ def test_every_operation_has_a_role() -> None:
     assert {registry[name].algorithms != () for name in roles()["algorithms"]} == {True}
 
 
-def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _plant_assertion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the compiler fail with an exception that is none of ours."""
 
     def single(self: GroupBuilder, unit: str) -> object:
@@ -64,7 +64,7 @@ def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_planted_assertion_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _planted(monkeypatch)
+    _plant_assertion(monkeypatch)
     out = tmp_path / "errors.json"
     assert find_errors(SEED, 2, 3, 60.0, out) == 1
     assert {outcome.kind for outcome in replay_errors(out)} == {"AssertionError"}
@@ -73,7 +73,7 @@ def test_a_planted_assertion_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_finding_is_cut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    _planted(monkeypatch)
+    _plant_assertion(monkeypatch)
     graphs = ((n, grow_graph(SEED, n)) for n in range(40))
     tried = ((g, compile_one(g, draw_settings(SEED, n))) for n, g in graphs if len(g.nodes) > 3)
     graph, outcome = next((g, o) for g, o in tried if o.kind == "AssertionError")

@@ -35,7 +35,7 @@ SERVICE = "cuts.tests.fuzz.sweep.service:Sweeper"
 #: Seconds that a batch may take.
 LIMIT = 600.0
 #: Differences that are printed.
-SHOWN = 40
+MAX_SHOWN = 40
 Row = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class SweepCounts:
         """Return the sum of a count."""
         return int(sum(row.get(name, 0) for row in self.rows))
 
-    def counted(self, name: str) -> Counter[str]:
+    def count_of(self, name: str) -> Counter[str]:
         """Return the sum of counts by key."""
         counts: Counter[str] = Counter()
         for row in self.rows:
@@ -68,7 +68,7 @@ class SweepCounts:
         return {
             **{name: self.total(name) for name in names}, "batches": len(self.rows),
             "seconds of work": round(sum(row["seconds"] for row in self.rows), 1),
-            "cases by type": dict(self.counted("types").most_common()), "operations": len(self.counted("operations")),
+            "cases by type": dict(self.count_of("types").most_common()), "operations": len(self.count_of("operations")),
             "differences": len(self.differences),
         }  # fmt: skip
 
@@ -76,7 +76,8 @@ class SweepCounts:
     def table(self) -> str:
         """The run in a few lines."""
         lines = [
-            f"{found['against']}: {Sample.of(found).text}: {found['text']}"[:400] for found in self.differences[:SHOWN]
+            f"{found['against']}: {Sample.of(found).text}: {found['text']}"[:400]
+            for found in self.differences[:MAX_SHOWN]
         ]
         return "\n".join([*lines, *(f"{name:<18}{value}" for name, value in self.record.items())])
 
@@ -96,7 +97,7 @@ def rows(options: argparse.Namespace, known: set[int]) -> Iterator[Row]:
                 if number is not None and not exhausted:
                     workers.submit(_job(options, number))
             for done in workers.collect(5.0):
-                yield from _answered(options, workers, done, parts)
+                yield from _answers(options, workers, done, parts)
     finally:
         workers.close()
 
@@ -106,7 +107,7 @@ def _job(options: argparse.Namespace, number: int, alone: int = -1) -> Job:
     return Job((number, alone), "batch", arguments, (number,), LIMIT)
 
 
-def _answered(
+def _answers(
     options: argparse.Namespace, workers: Workers, done: JobResult, parts: dict[int, list[Row]]
 ) -> Iterator[Row]:
     """Yield the row of a finished batch; a lost one is divided."""
@@ -120,7 +121,7 @@ def _answered(
         for place in range(count):
             workers.submit(_job(options, number, place))
         return
-    row = _lost(options, number, alone, done) if done.error else done.value
+    row = _lost_row(options, number, alone, done) if done.error else done.value
     if alone < 0:
         yield row
         return
@@ -129,7 +130,7 @@ def _answered(
         yield _together(number, parts.pop(number))
 
 
-def _lost(options: argparse.Namespace, number: int, alone: int, done: JobResult) -> Row:
+def _lost_row(options: argparse.Namespace, number: int, alone: int, done: JobResult) -> Row:
     """Return the row of a sample that ended its process."""
     from cuts.tests.fuzz.sweep.running import samples_of
 
@@ -144,7 +145,7 @@ def _together(number: int, several: list[Row]) -> Row:
     sums = SweepCounts(several)
     counts = {name: sums.total(name) for name in ("samples", "cases", "elements", "kernels", "opinions")}
     seconds = sum(row["seconds"] for row in several)
-    return {**counts, "types": dict(sums.counted("types")), "operations": dict(sums.counted("operations")),
+    return {**counts, "types": dict(sums.count_of("types")), "operations": dict(sums.count_of("operations")),
             "batch": number, "seconds": seconds, "differences": sums.differences}  # fmt: skip
 
 
@@ -201,7 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
                         help="how many; by default every operation comes in every type four times")  # fmt: skip
     parser.add_argument("--sets", type=int, default=28, help="sets of numbers that each sample runs on")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds behind which no batch is begun")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no batch is begun")
     parser.add_argument("--out", type=Path, default=Path("sweep_out"), help="the folder of results")
     parser.add_argument("--replay", type=Path, help="a file of differences to judge again")
     options = parser.parse_args(arguments)

@@ -72,8 +72,8 @@ class Judge:
         bad &= ~_may_overflow(found, expected, made)
         if adds_up(self.program):  # a common factor is taken out of a sum: inf * (1 + 0) is no inf * 1 + inf * 0
             bad &= ~(np.isinf(found) & np.isnan(expected))
-        apart = np.array([_distance(way, expected) for way in made])
-        lost = np.max(np.where(np.isfinite(apart), apart, 0.0), axis=0)
+        distances = np.array([_distance(way, expected) for way in made])
+        lost = np.max(np.where(np.isfinite(distances), distances, 0.0), axis=0)
         return bad & ~(np.isfinite(_distance(found, expected)) & (_distance(found, expected) <= MARGIN * lost))
 
     def explanations(self) -> list[dict[str, Array]]:
@@ -176,8 +176,8 @@ def _class(values: Array) -> Array:
 def _distance(found: Array, expected: Array) -> Array:
     """Return the distance of two results; infinite where one of them is no finite number."""
     with np.errstate(all="ignore"):
-        apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return np.where(np.isfinite(apart), apart, np.inf)
+        distances = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return np.where(np.isfinite(distances), distances, np.inf)
 
 
 @define

@@ -32,11 +32,11 @@ def _integer(of_floats: Callable[..., Any], of_integers: Callable[..., Any]) -> 
     return lambda a, x, y: of_floats(x, y) if is_real(x) else of_integers(*np.broadcast_arrays(x, y))
 
 
-def _divided(x: Array, y: Array) -> Array:
+def _divide(x: Array, y: Array) -> Array:
     return truncating_division(x.reshape(-1), y.reshape(-1)).reshape(x.shape)
 
 
-def _powered(x: Array, y: Array) -> Any:
+def _power(x: Array, y: Array) -> Any:
     exponent = y.astype(x.dtype)
     if is_real(x):
         return np.power(x, exponent)
@@ -44,7 +44,7 @@ def _powered(x: Array, y: Array) -> Any:
     return None if (exponent < 0).any() else powers(x.reshape(-1), exponent.reshape(-1)).reshape(x.shape)
 
 
-def _shifted(a: Attributes, x: Array, y: Array) -> Array:
+def _shift(a: Attributes, x: Array, y: Array) -> Array:
     x, y = np.broadcast_arrays(x, y)
     bits, left = 8 * x.dtype.itemsize, a["direction"] == "LEFT"
     inside = (y >= 0) & (y < bits)
@@ -61,29 +61,29 @@ def _wide(x: Array) -> Array:
 def _quotient(total: Array, count: int, dtype: Any) -> Array:
     if is_real(total):
         return np.asarray(total / count)
-    return _divided(np.asarray(total), np.full(np.shape(total), count, total.dtype)).astype(dtype)
+    return _divide(np.asarray(total), np.full(np.shape(total), count, total.dtype)).astype(dtype)
 
 
-def _reduced(function: Callable[..., Any]) -> Oracle:
+def _reduction(function: Callable[..., Any]) -> Oracle:
     return lambda a, x: function(x, axis=tuple(a["axes"]), keepdims=a["keepdims"])
 
 
-def _summed(x: Array, **how: Any) -> Array:
+def _sum(x: Array, **how: Any) -> Array:
     return np.asarray(np.add.reduce(x, dtype=x.dtype, **how))
 
 
 def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Any:
     count = int(np.prod([x.shape[d] for d in axis]))
-    return None if count == 0 else _quotient(_summed(_wide(x), axis=axis, keepdims=keepdims), count, x.dtype)
+    return None if count == 0 else _quotient(_sum(_wide(x), axis=axis, keepdims=keepdims), count, x.dtype)
 
 
 def _extreme(name: str) -> Oracle:
     """The greatest or least along axes; of nothing there is none that NumPy knows."""
-    return _reduced(lambda x, axis, keepdims: getattr(np, name)(x, axis=axis, keepdims=keepdims) if x.size else None)
+    return _reduction(lambda x, axis, keepdims: getattr(np, name)(x, axis=axis, keepdims=keepdims) if x.size else None)
 
 
 def _place(name: str) -> Oracle:
-    def found(a: Attributes, x: Array) -> Any:
+    def compute(a: Attributes, x: Array) -> Any:
         if not x.size:
             return None
         axis, n = a["axis"], x.shape[a["axis"]]
@@ -92,11 +92,11 @@ def _place(name: str) -> Oracle:
         place = n - 1 - place if a["select_last_index"] else place
         return np.expand_dims(place, axis) if a["keepdims"] else place
 
-    return found
+    return compute
 
 
-def _cumulated(name: str, neutral: int) -> Oracle:
-    def found(a: Attributes, x: Array) -> Array:
+def _scan(name: str, neutral: int) -> Oracle:
+    def compute(a: Attributes, x: Array) -> Array:
         axis = a["axis"]
         x = np.flip(x, axis) if a["reverse"] else x
         if a["exclusive"]:
@@ -105,21 +105,21 @@ def _cumulated(name: str, neutral: int) -> Oracle:
         total = getattr(np, name)(x, axis=axis, dtype=x.dtype)
         return np.asarray(np.flip(total, axis) if a["reverse"] else total)
 
-    return found
+    return compute
 
 
-def _clipped(a: Attributes, x: Array) -> Array:
+def _clip(a: Attributes, x: Array) -> Array:
     low, high = (None if a[n] is None else np.asarray(a[n], x.dtype) for n in ("min", "max"))
     x = x if low is None else np.maximum(x, low)
     return x if high is None else np.minimum(x, high)
 
 
-def _reshaped(a: Attributes, x: Array) -> Any:
+def _reshape(a: Attributes, x: Array) -> Any:
     shape = [x.shape[j] if d == 0 and not a["allowzero"] else d for j, d in enumerate(a["shape"])]
     return x.reshape(shape) if x.size or -1 not in shape else None
 
 
-def _sliced(a: Attributes, x: Array) -> Array:
+def _slice(a: Attributes, x: Array) -> Array:
     cut: list[Any] = [slice(None)] * x.ndim
     for axis, start, end, step in zip(a["axes"], a["starts"], a["ends"], a["steps"], strict=True):
         n = x.shape[axis]
@@ -132,7 +132,7 @@ def _sliced(a: Attributes, x: Array) -> Array:
     return x[tuple(cut)]
 
 
-def _padded(a: Attributes, x: Array) -> Any:
+def _pad(a: Attributes, x: Array) -> Any:
     if not x.ndim:
         return x
     pads = [(a["pads"][d], a["pads"][d + x.ndim]) for d in range(x.ndim)]
@@ -143,7 +143,7 @@ def _padded(a: Attributes, x: Array) -> Any:
     return np.pad(x, pads, mode=a["mode"])
 
 
-def _gathered(a: Attributes, x: Array, places: Array) -> Any:
+def _gather(a: Attributes, x: Array, places: Array) -> Any:
     n = x.shape[a["axis"]]
     return np.take(x, _nearest(places, n), axis=a["axis"]) if n else None
 
@@ -162,14 +162,14 @@ def _gathered_elements(a: Attributes, x: Array, places: Array) -> Any:
     return np.take_along_axis(x, _nearest(places, n), axis)
 
 
-def _scattered(a: Attributes, x: Array, places: Array, updates: Array) -> Any:
+def _scatter(a: Attributes, x: Array, places: Array, updates: Array) -> Any:
     result, axis, n = x.copy(), a["axis"], x.shape[a["axis"]]
     for at in np.ndindex(places.shape):
         place = int(places[at])
         place = place + n if place < 0 else place
         where = (*at[:axis], place, *at[axis + 1 :])
         if 0 <= place < n and all(p < d for p, d in zip(where, x.shape, strict=True)):
-            result[where] = _combined(a["reduction"], result[where], updates[at])
+            result[where] = _combine(a["reduction"], result[where], updates[at])
     return result
 
 
@@ -178,11 +178,11 @@ def _scattered_nd(a: Attributes, x: Array, rows: Array, updates: Array) -> Array
     for number, row in enumerate(rows):
         at = tuple(int(p) + n if p < 0 else int(p) for p, n in zip(row, x.shape, strict=False))
         if all(0 <= p < n for p, n in zip(at, x.shape[:depth], strict=True)):
-            result[at] = _combined(a["reduction"], result[at], updates[number])
+            result[at] = _combine(a["reduction"], result[at], updates[number])
     return result
 
 
-def _combined(how: str, old: Any, new: Any) -> Any:
+def _combine(how: str, old: Any, new: Any) -> Any:
     functions = {"none": lambda p, q: q, "add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
     return functions[how](old, new)
 
@@ -260,13 +260,13 @@ def _einsum(a: Attributes, x: Array, y: Array | None = None) -> Any:
 
 
 def _variadic(function: Callable[..., Any]) -> Oracle:
-    def found(a: Attributes, *operands: Array) -> Any:
+    def compute(a: Attributes, *operands: Array) -> Any:
         total = operands[0]
         for operand in operands[1:]:
             total = function(total, operand)
         return total
 
-    return found
+    return compute
 
 
 def _log_sum_exp(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
@@ -277,7 +277,7 @@ def _split(a: Attributes, x: Array) -> tuple[Array, ...]:
     return tuple(np.split(x, np.cumsum(a["split"])[:-1], a["axis"])) if a["split"] else ()
 
 
-def _converted(a: Attributes, x: Array) -> Array:
+def _convert(a: Attributes, x: Array) -> Array:
     wanted = DType(a["to"]) if not isinstance(a["to"], DType) else a["to"]
     if wanted.is_float:
         return round_to(x, wanted).astype(np.float64)
@@ -285,7 +285,7 @@ def _converted(a: Attributes, x: Array) -> Array:
 
 
 ORACLES: dict[str, Oracle] = {
-    "cast": _converted,
+    "cast": _convert,
     **{op: _plain(getattr(np, name)) for op, name in (
         ("acos", "arccos"), ("acosh", "arccosh"), ("asin", "arcsin"), ("asinh", "arcsinh"), ("atan", "arctan"),
         ("atanh", "arctanh"), ("ceil", "ceil"), ("cos", "cos"), ("cosh", "cosh"), ("exp", "exp"), ("expm1", "expm1"),
@@ -300,34 +300,34 @@ ORACLES: dict[str, Oracle] = {
         ("where", "where"), ("matmul", "matmul"))},
     "identity": _plain(np.array), "dropout": _plain(np.array),
     "reciprocal": _plain(lambda x: 1 / x), "rsqrt": _plain(lambda x: 1 / np.sqrt(x)),
-    "relu": _plain(lambda x: np.maximum(x, x.dtype.type(0))), "clip": _clipped, "is_inf": _infinite,
+    "relu": _plain(lambda x: np.maximum(x, x.dtype.type(0))), "clip": _clip, "is_inf": _infinite,
     "leaky_relu": lambda a, x: np.where(x >= 0, x, a["alpha"] * x),
     "thresholded_relu": lambda a, x: np.where(x > a["alpha"], x, 0),
     "shrink": lambda a, x: np.where(x < -a["lambd"], x + a["bias"], np.where(x > a["lambd"], x - a["bias"], 0)),
     "hard_sigmoid": lambda a, x: np.clip(a["alpha"] * x + a["beta"], 0, 1),
-    "div": _integer(np.divide, _divided), "pow": _plain(_powered), "bit_shift": _shifted,
+    "div": _integer(np.divide, _divide), "pow": _plain(_power), "bit_shift": _shift,
     "mod": lambda a, x, y: (np.fmod if a["fmod"] else np.remainder)(x, y),
     "prelu": _plain(lambda x, y: np.where(x >= 0, x, y * x)),
     "expand": lambda a, x: np.broadcast_to(x, np.broadcast_shapes(x.shape, a["shape"])),
     "sum": _variadic(np.add), "min": _variadic(np.minimum), "max": _variadic(np.maximum),
     "mean": lambda a, *x: _quotient(_variadic(np.add)(a, *map(_wide, x)), len(x), x[0].dtype),
     "gemm": _general, "einsum": _einsum,
-    "reduce_sum": _reduced(_summed),
-    "reduce_prod": _reduced(lambda x, **how: np.multiply.reduce(x, dtype=x.dtype, **how)),
-    "reduce_max": _extreme("max"), "reduce_min": _extreme("min"), "reduce_mean": _reduced(_mean),
-    "reduce_l1": _reduced(lambda x, **how: _summed(np.abs(x), **how)),
-    "reduce_l2": _reduced(lambda x, **how: np.sqrt(_summed(x * x, **how))),
-    "reduce_sum_square": _reduced(lambda x, **how: _summed(x * x, **how)),
-    "reduce_log_sum": _reduced(lambda x, **how: np.log(_summed(x, **how))),
+    "reduce_sum": _reduction(_sum),
+    "reduce_prod": _reduction(lambda x, **how: np.multiply.reduce(x, dtype=x.dtype, **how)),
+    "reduce_max": _extreme("max"), "reduce_min": _extreme("min"), "reduce_mean": _reduction(_mean),
+    "reduce_l1": _reduction(lambda x, **how: _sum(np.abs(x), **how)),
+    "reduce_l2": _reduction(lambda x, **how: np.sqrt(_sum(x * x, **how))),
+    "reduce_sum_square": _reduction(lambda x, **how: _sum(x * x, **how)),
+    "reduce_log_sum": _reduction(lambda x, **how: np.log(_sum(x, **how))),
     "argmax": _place("argmax"), "argmin": _place("argmin"),
-    "cumsum": _cumulated("cumsum", 0), "cumprod": _cumulated("cumprod", 1),
-    "reshape": _reshaped, "transpose": lambda a, x: np.transpose(x, a["perm"]),
-    "slice": _sliced, "split": _split, "concat": lambda a, *x: np.concatenate(x, a["axis"]), "pad": _padded,
+    "cumsum": _scan("cumsum", 0), "cumprod": _scan("cumprod", 1),
+    "reshape": _reshape, "transpose": lambda a, x: np.transpose(x, a["perm"]),
+    "slice": _slice, "split": _split, "concat": lambda a, *x: np.concatenate(x, a["axis"]), "pad": _pad,
     "tile": lambda a, x: np.tile(x, a["repeats"]), "depth_to_space": _depth_to_space,
     "space_to_depth": _space_to_depth,
     "trilu": lambda a, x: (np.triu if a["upper"] else np.tril)(x, a["k"]),
-    "gather": _gathered, "gather_elements": _gathered_elements, "one_hot": _one_hot,
-    "scatter_elements": _scattered, "scatter_nd": _scattered_nd, "top_k": _top,
+    "gather": _gather, "gather_elements": _gathered_elements, "one_hot": _one_hot,
+    "scatter_elements": _scatter, "scatter_nd": _scattered_nd, "top_k": _top,
     "global_max_pool": _plain(lambda x: x.max(tuple(range(2, x.ndim)), keepdims=True) if x.size else None),
     "global_average_pool": _plain(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True) if x.size else None),
 }  # fmt: skip
@@ -341,15 +341,15 @@ def second_opinion(op: str, attributes: Attributes, operands: list[Array | None]
     base = operands[0]
     if op == "pow" and base is not None and is_real(base):
         # The exponent becomes a number of the base's type: an odd integer may be rounded to an even one.
-        operands = [base, *(_converted({"to": dtype_of_numpy(base.dtype)}, y) for y in operands[1:] if y is not None)]
+        operands = [base, *(_convert({"to": dtype_of_numpy(base.dtype)}, y) for y in operands[1:] if y is not None)]
     wide = [o.astype(np.float64) if o is not None and is_real(o) else o for o in operands]
     while wide and wide[-1] is None:
         wide.pop()
     try:
         with np.errstate(all="ignore"):
-            found = oracle(attributes, *wide)
+            answer = oracle(attributes, *wide)
     except OverflowError:  # NumPy has no integer for an attribute that is an infinity
         return None
-    if found is None:
+    if answer is None:
         return None
-    return [np.asarray(r) for r in (found if isinstance(found, tuple) else (found,))]
+    return [np.asarray(r) for r in (answer if isinstance(answer, tuple) else (answer,))]

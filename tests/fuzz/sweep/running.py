@@ -191,7 +191,7 @@ def judge_reference(registry: Registry, samples: Sequence[Sample], sets: range) 
             if opinion is not None:
                 report.opinions += 1
                 if found := _against_opinion(use, judge, opinion):
-                    report.differences.append(Difference(use.sample, "numpy", data, found, _shown(given)))
+                    report.differences.append(Difference(use.sample, "numpy", data, found, _printable(given)))
                     break
     return report
 
@@ -224,7 +224,7 @@ def _first(bad: Array, found: Array, wanted: Array) -> str:
     return f"{list(at)}: found {found[at]!r}, expected {wanted[at]!r} ({int(bad.sum())} of {bad.size} elements)"
 
 
-def _shown(given: Mapping[str, Array]) -> dict[str, Any]:
+def _printable(given: Mapping[str, Array]) -> dict[str, Any]:
     """Return operands as JSON values, where they are few."""
     plain = {name: array.astype(np.float64) if is_real(array) else array for name, array in given.items()}
     return {name: array.tolist() if array.size <= 64 else f"{array.size} elements" for name, array in plain.items()}
@@ -244,7 +244,7 @@ def judge_target(registry: Registry, samples: Sequence[Sample], sets: range, tar
         plan = compile_samples(registry, uses, target, mode)
     except CutsError as error:
         if len(samples) > 1:
-            return _joined([judge_target(registry, [s], sets, target, turn) for s in samples])
+            return _join_reports([judge_target(registry, [s], sets, target, turn) for s in samples])
         return Report(len(samples), differences=[Difference(samples[0], target, -1, f"refused: {error}"[:500])])
     report = Report(len(samples), kernels=len(plan.kernels))
     for use in uses:
@@ -268,7 +268,7 @@ def _run(report: Report, plan: CompiledPlan, uses: Sequence[Bound], sets: range,
             if use.mark not in shown and (text := _fault(use, judge, found)):
                 shown.add(use.mark)
                 least, text = _simplest(plan, use, given, text)
-                report.differences.append(Difference(use.sample, target, data, text, _shown(least)))
+                report.differences.append(Difference(use.sample, target, data, text, _printable(least)))
 
 
 def _fault(use: Bound, judge: Judge, found: Mapping[str, Any]) -> str:
@@ -310,15 +310,15 @@ def simplify_arrays(
         if (simpler == arrays[name]).all():
             continue
         asked += 1
-        if told := shows({**arrays, name: simpler}):
-            arrays[name], text = simpler, told
+        if difference := shows({**arrays, name: simpler}):
+            arrays[name], text = simpler, difference
         elif last - first > 1:
             middle = (first + last) // 2
             parts += [(name, first, middle), (name, middle, last)]
     return arrays, text
 
 
-def _joined(reports: Sequence[Report]) -> Report:
+def _join_reports(reports: Sequence[Report]) -> Report:
     """Return several reports as one."""
     whole = Report()
     for report in reports:

@@ -30,7 +30,7 @@ MOST_ELEMENTS, MOST_TERMS, MOST_STATEMENTS = 3000, 400_000, 80
 #: How often a use is drawn before a known one is varied, and how often that is.
 TRIES, VARIATIONS = 24, 40
 #: The round in which lists of dims are drawn equal, and large enough for any two ends of a type to meet.
-WIDE_ROUND, WIDE = 1, (17, 17)
+WIDE_ROUND, WIDE_EXTENTS = 1, (17, 17)
 #: Attributes that are real numbers.
 _FLOATS = (0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 1e-5, 0.25, 100.0, math.inf, -math.inf)
 _INTS = (0, 1, 2, 3, -1, 4, 5, 7, -2, 16)
@@ -107,17 +107,17 @@ def draw(registry: Registry, slot: Slot, seed: int, number: int) -> Sample | Non
     rng = np.random.default_rng([seed, number, zlib.crc32(f"{slot.op} {slot.dtype}".encode())])
     decl, uses = registry[slot.op], known_uses(slot.op)
     known = uses[number : number + 1] if number != WIDE_ROUND else ()
-    if known and (found := _legal(registry, _retyped(decl, known[0], slot, rng, {}))):
+    if known and (found := _legal(registry, _retype(decl, known[0], slot, rng, {}))):
         return found
     for turn in range(TRIES):
-        wide = WIDE if number == WIDE_ROUND and turn < TRIES // 2 else None
+        wide = WIDE_EXTENTS if number == WIDE_ROUND and turn < TRIES // 2 else None
         if found := _legal(registry, _fresh(decl, slot, rng, turn >= TRIES // 2, wide)):
             return found
     for _ in range(VARIATIONS if uses else 0):
         use = uses[int(rng.integers(len(uses)))]
-        if found := _legal(registry, _retyped(decl, use, slot, rng, _sizes(use, rng))):
+        if found := _legal(registry, _retype(decl, use, slot, rng, _sizes(use, rng))):
             return found
-    return next((f for use in uses if (f := _legal(registry, _retyped(decl, use, slot, rng, {})))), None)
+    return next((f for use in uses if (f := _legal(registry, _retype(decl, use, slot, rng, {})))), None)
 
 
 def _legal(registry: Registry, sample: Sample | None) -> Sample | None:
@@ -171,8 +171,8 @@ class Shapes:
         """Return the extent of a name."""
         if name not in self.extents:
             used = list(self.extents.values())
-            alike = bool(used) and self.rng.integers(3) == 0
-            self.extents[name] = used[int(self.rng.integers(len(used)))] if alike else self.extent()
+            equal = bool(used) and self.rng.integers(3) == 0
+            self.extents[name] = used[int(self.rng.integers(len(used)))] if equal else self.extent()
         return self.extents[name]
 
     def several(self, name: str) -> tuple[int, ...]:
@@ -185,12 +185,12 @@ class Shapes:
         if name not in self.lists:
             earlier = list(self.lists.values())
             if earlier and self.rng.integers(5):
-                self.lists[name] = self.varied(earlier[int(self.rng.integers(len(earlier)))])
+                self.lists[name] = self.vary(earlier[int(self.rng.integers(len(earlier)))])
             else:
                 self.lists[name] = tuple(self.extent() for _ in range(int(self.rng.choice([0, 1, 2, 2, 3]))))
         return self.lists[name]
 
-    def varied(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def vary(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return a shape, varied by broadcasting.
 
         It stays, has axes of one element or fewer leading axes, or is another one of the same rank.
@@ -244,7 +244,7 @@ def draw_shape(operand: s.Operand, shapes: Shapes) -> tuple[int, ...] | None:
             found.append(shapes.single(name))
         elif operand.variadic:
             base = shapes.several(name)
-            found.extend(shapes.varied(base) if shapes.wide is None and shapes.rng.integers(3) else base)
+            found.extend(shapes.vary(base) if shapes.wide is None and shapes.rng.integers(3) else base)
         else:
             found.extend(shapes.several(name))
     return tuple(found)
@@ -319,7 +319,7 @@ def _sizes(use: Use, rng: np.random.Generator) -> dict[int, int]:
     return {d: d if rng.integers(2) else EXTENTS[int(rng.integers(8))] for d in extents}
 
 
-def _retyped(decl: OpDecl, use: Use, slot: Slot, rng: np.random.Generator, sizes: Mapping[int, int]) -> Sample | None:
+def _retype(decl: OpDecl, use: Use, slot: Slot, rng: np.random.Generator, sizes: Mapping[int, int]) -> Sample | None:
     """Return a use with the slot's element type, and other sizes."""
     dtypes = draw_dtypes(decl, slot, rng)
     operands = _spread_out(decl, len(use.types))

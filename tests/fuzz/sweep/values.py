@@ -37,7 +37,7 @@ def operands(program: Program, types: Mapping[str, TensorType], seed: int, numbe
         return {name: _tame(rng, type_, False).astype(type_.dtype.numpy) for name, type_ in types.items()}
     ends, (turn, kind_of) = not adds_up(program), divmod(number, len(KINDS) + 1)
     if kind_of == len(KINDS):
-        return {n: _paired(t, ends, order, turn) for order, (n, t) in enumerate(types.items())}
+        return {n: _pair_values(t, ends, order, turn) for order, (n, t) in enumerate(types.items())}
     common = KINDS[kind_of]
     arrays = {}
     for name, type_ in types.items():
@@ -118,7 +118,7 @@ def _ends(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     return rng.choice(extremes(type_.dtype), type_.shape)
 
 
-def _alike(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
+def _equal_values(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     """Return one number everywhere, or along an axis: where an identity that is not the type's own would win."""
     axis = int(rng.integers(-1, len(type_.shape)))
     shape = tuple(1 if axis in (-1, d) else n for d, n in enumerate(type_.shape))
@@ -133,7 +133,7 @@ def _lonely(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     return values
 
 
-def _paired(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
+def _pair_values(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
     """Return ends of a type so that those of two operands meet in every pair, going on from turn to turn."""
     values = np.array(_SPECIAL) if type_.dtype.is_float and not ends else extremes(type_.dtype)
     places = np.arange(type_.size) + turn * type_.size
@@ -142,4 +142,4 @@ def _paired(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
 
 
 #: Contents of data sets, in turn; pairs come next.
-KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _alike, _whole, _small)
+KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _equal_values, _whole, _small)

@@ -33,7 +33,7 @@ def total_of_rows(shape: tuple[int, ...], axis: int, combine: str = "reduce_sum"
     )
 
 
-def divided(whole: Graph) -> tuple[Programs, Programs]:
+def divide_programs(whole: Graph) -> tuple[Programs, Programs]:
     before = build_programs(whole, REGISTRY)
     after = sum_rows_first(before)
     verify_programs(after)
@@ -59,7 +59,7 @@ def test_rows_are_summed_first(
     shape: tuple[int, ...], axis: int, parts: list[tuple[tuple[int, ...], tuple[int, ...]]], combine: str
 ) -> None:
     whole = total_of_rows(shape, axis, combine)
-    _, after = divided(whole)
+    _, after = divide_programs(whole)
     assert sums(after) == parts
     statements = tuple(s for unit in after.units for s in unit.statements)
     inputs = {t: np.random.default_rng(n).standard_normal(shape) for n, t in enumerate("xy")}
@@ -85,7 +85,7 @@ def test_rows_are_summed_first(
     ],
 )
 def test_other_totals_stay_whole(whole: Graph) -> None:
-    before, after = divided(whole)
+    before, after = divide_programs(whole)
     assert after is before
 
 

@@ -85,7 +85,7 @@ def test_a_row_between_two_kernels_is_single() -> None:
     assert found.tensors["y"].dtype is DType.F16
 
 
-DECLARED = """
+DECLARATIONS = """
 op running_greatest "the greatest of all products so far" {
   in x: f32[N, M], w: f32[M]
   out y: f32[N, M]
@@ -112,7 +112,7 @@ op shifted "two places before" {
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     path = tmp_path_factory.mktemp("spec") / "own.cuts"
-    path.write_text(DECLARED)
+    path.write_text(DECLARATIONS)
     return Registry.builtin().load(path)
 
 

@@ -46,7 +46,7 @@ def in_parts(out: str = "y", weights: str = "softmax", axis: int = -1, keys: int
     )
 
 
-def divided(whole: Graph) -> tuple[Programs, Programs]:
+def divide_programs(whole: Graph) -> tuple[Programs, Programs]:
     before = build_programs(whole, REGISTRY)
     after = defer_normalisation(before)
     verify_programs(after)
@@ -64,10 +64,10 @@ def inputs_of(whole: Graph) -> dict[str, Any]:
     ids=["plain", "causal", "masked", "f64", "in parts"],
 )
 def test_sums_are_divided_after_the_product(whole: Graph) -> None:
-    before, after = divided(whole)
+    before, after = divide_programs(whole)
     assert len(after.units) == len(before.units) + 1
-    (apart,) = (unit for unit in after.units if unit.name.endswith(".weights"))
-    (weights,) = apart.statements
+    (weighting,) = (unit for unit in after.units if unit.name.endswith(".weights"))
+    (weights,) = weighting.statements
     assert weights.is_pointwise
     statements = tuple(s for unit in after.units for s in unit.statements)
     inputs = inputs_of(whole)
@@ -89,7 +89,7 @@ def test_sums_are_divided_after_the_product(whole: Graph) -> None:
     ids=["half", "short", "output", "read", "logarithms", "columns"],
 )
 def test_other_weights_stay(whole: Graph) -> None:
-    before, after = divided(whole)
+    before, after = divide_programs(whole)
     assert after is before
 
 
@@ -102,10 +102,10 @@ def test_a_training_step_keeps_what_its_gradient_reads(target: str) -> None:
     whole = attention(19, 19)
     training = cuts.grad(cuts.with_loss(whole, "mse_loss", prediction="y"), loss="loss", wrt=["q", "k", "v"])
     programs = build_programs(training.graph, training.spec.registry)
-    divided = defer_normalisation(programs)
-    verify_programs(divided)
-    for unit in divided.units:
-        form = normalise(unit.statements, divided.types, unit.writes, divided.tables)
+    rewritten = defer_normalisation(programs)
+    verify_programs(rewritten)
+    for unit in rewritten.units:
+        form = normalise(unit.statements, rewritten.types, unit.writes, rewritten.tables)
         assert not isinstance(form, Illegal), form
     assert compile_model(training.graph, training.spec, find_target(target), CompileOptions()).steps
 

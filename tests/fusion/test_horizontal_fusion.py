@@ -32,7 +32,7 @@ GPU = find_target("cuda:h200")
 #: A processor that is taken for a GPU, so that the whole way can be run on PoCL.
 PLAIN = evolve(find_target("opencl"), lockstep=True, NUM_SM=132, MAX_thread=32, MAX_shared=16384)
 REGISTRY = Registry.builtin()
-_SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+_SLOW_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
 def tables(count: int, rows: int = 8, kinds: int = 2) -> Graph:
@@ -61,13 +61,13 @@ def recurrence(name: str, source: str) -> list[Any]:
     ]
 
 
-def compiled(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGraph:
+def compile_model(model: Graph, mode: str = "mixed", target: Any = GPU) -> CompiledGraph:
     """Compile a graph for a target."""
     return compile_graph(model, REGISTRY, target, CompileOptions(mode=mode), emit)  # type: ignore[arg-type]
 
 
 def test_look_ups_of_26_tables_are_one_launch() -> None:
-    found = compiled(tables(26))
+    found = compile_model(tables(26))
     assert found.groups[0]["estimate"] >= found.groups[0]["bound"]  # type: ignore[operator]
     assert [group["members"] for group in found.groups] == [26]
     assert len(found.steps) == len(found.kernels) == 1
@@ -84,7 +84,7 @@ def test_only_groups_with_common_readers_share_on_request() -> None:
 
 def test_a_loop_stays_whole_after_its_initial_values() -> None:
     lines = [*recurrence("a", "x"), *recurrence("b", "y"), op("c", "matmul", "a", "w"), op("d", "add", "c", "b")]
-    found = compiled(graph({"x": (6, 24), "y": (6, 24), "w": (24, 24)}, *lines, out="d al"))
+    found = compile_model(graph({"x": (6, 24), "y": (6, 24), "w": (24, 24)}, *lines, out="d al"))
     assert [loop.count for loop in found.loops] == [6, 6]
     turning = [group["nodes"] for group in found.groups if "turns" in group]
     assert sum(loop.last - loop.first for loop in found.loops) == len(turning)
@@ -97,7 +97,7 @@ def test_products_and_their_readers_are_two_launches() -> None:
         *(Node(f"n{n}", "matmul", ("x", f"w{n}"), (n,)) for n in "qkv"),
         Node("score", "gemm", ("q", "k"), ("s",), {"trans_b": True}),
     )
-    found = compiled(Graph("attention", ("x", "wq", "wk", "wv"), ("s", "v"), types, nodes))
+    found = compile_model(Graph("attention", ("x", "wq", "wk", "wv"), ("s", "v"), types, nodes))
     places = {tensor: n for n, group in enumerate(found.groups) for tensor in group["outputs"]}
     assert places["q"] == places["k"]
     assert places["s"] > places["q"]
@@ -105,32 +105,32 @@ def test_products_and_their_readers_are_two_launches() -> None:
 
 @pytest.mark.parametrize("mode", ["no-fusion", "fusion"])
 def test_other_modes_launch_each_group_by_itself(mode: str) -> None:
-    assert len(compiled(tables(3), mode).steps) == 3
+    assert len(compile_model(tables(3), mode).steps) == 3
 
 
 def test_only_kernels_with_partners_are_scheduled_for_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     choose = launch_schedules.choose
     monkeypatch.setattr(launch_schedules, "choose", lambda *given: asked.append(given) or choose(*given))
-    compiled(graph({"x": (64, 64)}, op("a", "softmax", "x"), op("b", "transpose", "a", perm=(1, 0)), out="b"))
+    compile_model(graph({"x": (64, 64)}, op("a", "softmax", "x"), op("b", "transpose", "a", perm=(1, 0)), out="b"))
     assert not asked
-    compiled(tables(4))
+    compile_model(tables(4))
     assert asked
 
 
 def test_a_processor_gets_no_wide_kernels() -> None:
-    assert len(compiled(tables(3), target=find_target("opencl")).steps) == 3
+    assert len(compile_model(tables(3), target=find_target("opencl")).steps) == 3
 
 
 def test_parameters_of_a_launch_are_limited() -> None:
     narrow = evolve(GPU, parameter_bytes=12 * 3 * 4)
-    found = compiled(tables(26), target=narrow)
+    found = compile_model(tables(26), target=narrow)
     assert max(int(group.get("members", 1)) for group in found.groups) == 4
     assert sum(int(group.get("members", 1)) for group in found.groups) == 26
 
 
 @needs_opencl
-@settings(max_examples=examples(8, 60), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(8, 60), deadline=None, suppress_health_check=_SLOW_CHECKS)
 @given(st.integers(2, 5), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_horizontal_fusion_keeps_results_of_branching_graphs(wide: int, deep: int, draw: Any) -> None:
     nodes: list[Any] = []
@@ -227,7 +227,7 @@ def test_kernels_of_other_widths_have_separate_launches() -> None:
 
 def test_lookups_of_many_tables_share_one_launch() -> None:
     """Scheduled separately, each lookup has a block for every other row."""
-    alone, together = compiled(tables(1, 2048)), compiled(tables(26, 2048, 26))
+    alone, together = compile_model(tables(1, 2048)), compile_model(tables(26, 2048, 26))
     assert len(together.steps) == 1
     assert together.kernels[0].grid[0] <= 26 * alone.kernels[0].grid[0] // 4
 
@@ -260,7 +260,7 @@ def gradients(count: int, rows: int) -> Graph:
 
 
 def test_atomic_updates_share_launches_only_with_each_other() -> None:
-    found = compiled(gradients(6, 64))
+    found = compile_model(gradients(6, 64))
     assert [group["members"] for group in found.groups] == [12, 6, 6, 6]  # fills, scales, sums, results
     assert {len({name[0] for name in group["outputs"]}) for group in found.groups} == {1}
 
@@ -277,7 +277,7 @@ def test_row_sums_of_shared_launches_are_right() -> None:
 
 
 @needs_opencl
-@settings(max_examples=examples(3, 120), deadline=None, suppress_health_check=_SLOW)
+@settings(max_examples=examples(3, 120), deadline=None, suppress_health_check=_SLOW_CHECKS)
 @given(st.lists(st.sampled_from(("add", "mul", "max")), min_size=1, max_size=2), st.integers(1, 3), st.data())
 def test_updates_of_memory_follow_its_fill(kinds: list[str], others: int, draw: Any) -> None:
     """The fill of an update's buffer may share a launch.

@@ -31,11 +31,11 @@ _TURNS = ("abs", "neg", "relu", "sign")
 _REDUCTIONS = ("reduce_max", "reduce_min", "reduce_mean")
 _GROWING_REDUCTIONS = (*_REDUCTIONS, "reduce_sum", "reduce_l1", "reduce_sum_square", "reduce_prod")
 #: Sums of floats stay below it, for half precision to hold them.
-_MOST = 1000.0
+_MAX_MAGNITUDE = 1000.0
 #: Numbers below which values of a stretch come back.
 _BACK = 13
 #: Nodes of a stretch at most.
-_LONGEST = 4
+_MAX_STEPS = 4
 
 
 def numbers(rng: np.random.Generator, dtype: DType, shape: Sequence[int]) -> Array:
@@ -64,11 +64,11 @@ class TypedGrowth(Growth):
         """Add an operand: a constant or an input."""
         if self.flag():
             return self.source(*shape)
-        return self._known(numbers(self.build.rng, self.dtype, shape))
+        return self._add_known(numbers(self.build.rng, self.dtype, shape))
 
     def positive(self, *shape: int) -> str:
         """Add a constant of numbers between 1 and 3."""
-        return self._known(self.build.rng.integers(1, 4, shape))
+        return self._add_known(self.build.rng.integers(1, 4, shape))
 
     def keep(self, result: str, inputs: Sequence[str | None], bound: float | None = None, exact: bool = False) -> None:
         """Let later nodes of the stretch read a result of its type."""
@@ -76,7 +76,7 @@ class TypedGrowth(Growth):
             Growth.keep(self, result, inputs, bound, exact)
             self.exact.update(() if self.dtype.is_float else {result})
 
-    def _known(self, values: Array) -> str:
+    def _add_known(self, values: Array) -> str:
         name = self.build.array(values, self.dtype)
         self.bounds[name] = 4.0
         self.exact.add(name)
@@ -87,13 +87,13 @@ def stretch(growth: Growth, value: str) -> None:
     """Continue in a drawn element type for some nodes, and convert back."""
     dtype = growth.pick(tuple(DType))
     inner = TypedGrowth(growth.draw, growth.build, dtype=dtype)
-    inner.values.append(_entered(growth, inner, value))
-    for _ in range(growth.number(1, _LONGEST)):
+    inner.values.append(_enter(growth, inner, value))
+    for _ in range(growth.number(1, _MAX_STEPS)):
         _step(inner)
-    _left(growth, inner)
+    _leave(growth, inner)
 
 
-def _entered(growth: Growth, inner: TypedGrowth, value: str) -> str:
+def _enter(growth: Growth, inner: TypedGrowth, value: str) -> str:
     """Return a value of the inner type: an input, or a conversion of an exact value in range."""
     exact = [v for v in growth.values if v in growth.exact]
     if not exact or growth.flag():
@@ -122,8 +122,8 @@ def _step(growth: TypedGrowth) -> None:
 def arithmetic(growth: Growth, value: str) -> None:
     """Combine a value with an operand, an earlier value or itself."""
     shape, dtype = growth.shape(value), growth.dtype
-    alike = [v for v in growth.values if growth.shape(v) == shape]
-    other = growth.pick([None, *alike[::-1]]) or growth.operand(*(d if growth.flag() else 1 for d in shape))
+    equal_shapes = [v for v in growth.values if growth.shape(v) == shape]
+    other = growth.pick([None, *equal_shapes[::-1]]) or growth.operand(*(d if growth.flag() else 1 for d in shape))
     ops = _OF_CONDITIONS if dtype is DType.BOOL else _OF_INTEGERS if dtype.is_int else _OF_NUMBERS
     op = growth.pick(ops)
     more = {"direction": growth.pick(("LEFT", "RIGHT"))} if op == "bit_shift" else {}
@@ -159,7 +159,7 @@ def folding(growth: Growth, value: str) -> None:
     axes = tuple(d for d in range(rank) if growth.flag()) or (rank - 1,)
     whole = growth.bounds[value] * prod(growth.shape(value)[a] for a in axes)
     exact = not growth.dtype.is_float
-    ops = _GROWING_REDUCTIONS if exact else (*_REDUCTIONS, "reduce_sum") if whole < _MOST else _REDUCTIONS
+    ops = _GROWING_REDUCTIONS if exact else (*_REDUCTIONS, "reduce_sum") if whole < _MAX_MAGNITUDE else _REDUCTIONS
     growth.grow(growth.pick(ops), value, axes=axes, keepdims=growth.flag(), bound=4.0 if exact else whole)
 
 
@@ -167,7 +167,7 @@ def product(growth: Growth, value: str) -> None:
     """Multiply matrices."""
     *_, inner = growth.shape(value)
     bound = 4.0 * growth.bounds[value] * inner
-    if growth.dtype.is_float and bound > _MOST:
+    if growth.dtype.is_float and bound > _MAX_MAGNITUDE:
         turn(growth, value)
         return
     bound = bound if growth.dtype.is_float else 4.0
@@ -219,7 +219,7 @@ def _kinds(dtype: DType) -> Sequence[tuple[range, Maker]]:
     return _OF_ANY if dtype is DType.BOOL else (*_OF_ANY, *_OF_NUMBER)
 
 
-def _left(growth: Growth, inner: TypedGrowth) -> None:
+def _leave(growth: Growth, inner: TypedGrowth) -> None:
     """Convert the last value of a stretch to the graph's own type, integers when they are small."""
     value = inner.values[-1]
     if inner.dtype.is_int:

@@ -318,7 +318,7 @@ def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[
     try:
         return tuned(cases)
     except Exception as error:
-        if lost(error):
+        if is_device_lost(error):
             raise
         if len(cases) == 1:
             return [first_line(error)]
@@ -326,7 +326,7 @@ def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[
         return [*tune_separately(cases[:half], tuned), *tune_separately(cases[half:], tuned)]
 
 
-def lost(error: Exception) -> bool:
+def is_device_lost(error: Exception) -> bool:
     """Return whether every later row would fail with an error, too."""
     return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
 
@@ -339,7 +339,7 @@ def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
     try:
         return row | measure()
     except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
-        if lost(error):
+        if is_device_lost(error):
             raise
         return row | {"failure": first_line(error)}
     finally:

@@ -32,7 +32,7 @@ def write_kernels(made: Kernels, folder: Path) -> Path:
     return folder
 
 
-def opened(folder: Path) -> Kernels:
+def read_kernels(folder: Path) -> Kernels:
     """Return the kernels that a folder has."""
 
     def part(name: str, place: int, mark: object) -> object:

@@ -28,7 +28,7 @@ from .build import REGISTRY, graph, op
 
 
 @st.composite
-def transposed(draw: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+def transposed_convolutions(draw: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
     """Return operand shapes and attributes of a transposed convolution.
 
     It has one or two spatial dims.
@@ -57,7 +57,7 @@ def terms(program: Program) -> int:
 
 
 @settings(max_examples=examples(100, 2000), deadline=None)
-@given(transposed(), st.sampled_from([DType.F16, DType.BF16, DType.F32, DType.F64]), st.booleans())
+@given(transposed_convolutions(), st.sampled_from([DType.F16, DType.BF16, DType.F32, DType.F64]), st.booleans())
 def test_what_is_split_computes_the_same(
     case: tuple[dict[str, tuple[int, ...]], dict[str, Any]], dtype: DType, extreme: bool
 ) -> None:

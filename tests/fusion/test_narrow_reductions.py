@@ -27,14 +27,14 @@ def sums(unit: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("groups", "channels", "size", "apart"),
+    ("groups", "channels", "size", "separate"),
     [(4, 16, 32, True), (MAX_NARROW_RESULTS, 16, 32, True), (MAX_NARROW_RESULTS + 1, 16, 32, False), (4, 8, 16, False)],
 )
-def test_few_long_sums_are_separate_units(groups: int, channels: int, size: int, apart: bool) -> None:
+def test_few_long_sums_are_separate_units(groups: int, channels: int, size: int, separate: bool) -> None:
     units = build_programs(norm(groups, channels, size), REGISTRY).units
-    assert (channels * size * size >= MIN_NARROW_TERMS and groups <= MAX_NARROW_RESULTS) == apart
-    assert [sums(unit) for unit in units if sums(unit)] == ([1, 1] if apart else [2])
-    if apart:  # their readers are a unit of their own
+    assert (channels * size * size >= MIN_NARROW_TERMS and groups <= MAX_NARROW_RESULTS) == separate
+    assert [sums(unit) for unit in units if sums(unit)] == ([1, 1] if separate else [2])
+    if separate:  # their readers are a unit of their own
         assert sums(units[-1]) == 0
 
 

@@ -37,7 +37,7 @@ def deviations(shape: tuple[int, ...], axes: tuple[int, ...], out: str = "s") ->
     )
 
 
-def divided(whole: Graph) -> tuple[Programs, Programs]:
+def divide_programs(whole: Graph) -> tuple[Programs, Programs]:
     before = eliminate_common_reductions(build_programs(whole, REGISTRY))
     after = block_variances(before)
     verify_programs(after)
@@ -50,7 +50,7 @@ def divided(whole: Graph) -> tuple[Programs, Programs]:
 @pytest.mark.parametrize("out", ["s", "s m"])
 def test_parts_of_long_rows_mean_the_same(shape: tuple[int, ...], axes: tuple[int, ...], out: str) -> None:
     whole = deviations(shape, axes, out)
-    before, after = divided(whole)
+    before, after = divide_programs(whole)
     assert len(after.units) == len(before.units)  # the differences are gone, the parts are there
     assert "d" not in {t for unit in after.units for t in unit.writes}
     statements = tuple(s for unit in after.units for s in unit.statements)
@@ -70,7 +70,7 @@ def test_parts_of_long_rows_mean_the_same(shape: tuple[int, ...], axes: tuple[in
     ],
 )
 def test_other_rows_stay_whole(shape: tuple[int, ...], axes: tuple[int, ...], out: str) -> None:
-    before, after = divided(deviations(shape, axes, out))
+    before, after = divide_programs(deviations(shape, axes, out))
     assert after is before
 
 

@@ -37,13 +37,13 @@ def groups(batch: int = 3) -> dict[str, Group]:
     return {unit: shop.single(unit) for unit in shop.units}
 
 
-def fixed(group: Group) -> set[str]:
+def fixed_tensors(group: Group) -> set[str]:
     """Return the graph tensors that a group considers constant."""
     return {group.tensors[tensor] for tensor in group.form.fixed}
 
 
 def test_weights_are_fixed_and_results_of_kernels_not() -> None:
-    found = [fixed(group) for group in groups().values()]
+    found = [fixed_tensors(group) for group in groups().values()]
     assert found == [{"w"}, {"u"}, set()]
 
 

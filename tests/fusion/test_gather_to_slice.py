@@ -29,7 +29,7 @@ from .build import REGISTRY, graph, op
 EXTENT = 23
 
 
-def gathered(table: np.ndarray[Any, Any]) -> Program:
+def gather_program(table: np.ndarray[Any, Any]) -> Program:
     """Return the lookup of a table's integers along an axis."""
     types = [TensorType(DType.F32, (3, EXTENT)), TensorType(DType.I64, table.shape)]
     return REGISTRY["gather"].instantiate(types, {"axis": 1}).program
@@ -57,7 +57,7 @@ def tables(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], bool]:
 @given(tables())
 def test_a_table_that_steps_evenly_is_an_index(case: tuple[np.ndarray[Any, Any], bool]) -> None:
     table, even = case
-    program = gathered(table)
+    program = gather_program(table)
     (name,) = {t for s in program.statements for t in tensors_looked_up(s)}
     found = fold_gathers(program, {name: table})
     assert even == (not any(tensors_looked_up(s) for s in found.statements))

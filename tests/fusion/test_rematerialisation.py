@@ -51,7 +51,7 @@ def test_a_difference_is_rematerialised_after_its_square_sum(shape: tuple[int, .
     np.testing.assert_allclose(evaluate(program, values)["y"], expected["y"], rtol=1e-12)
 
 
-KEPT: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
+STORED_CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
     "a block holds the rows": ({"x": (4, 64, 32, 32)}, NORM, "y"),
     "blocks hold many rows": ({"x": (2, 128, 64, 64)}, NORM, "y"),
     "it is a result": ({"x": SHAPE}, NORM, "y d"),
@@ -61,9 +61,9 @@ KEPT: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", STORED_CASES)
 def test_stored_or_shared_values_are_computed_once(name: str) -> None:
-    inputs, lines, outs = KEPT[name]
+    inputs, lines, outs = STORED_CASES[name]
     before, after = written_again(graph(inputs, *lines, out=outs))
     assert after is before
 

@@ -27,7 +27,7 @@ from cuts.passes.verify import verify_programs
 #: output besides the gradients.
 CASES: dict[str, tuple[tuple[int, ...], dict[str, object], TensorType | None, bool]] = {
     "alone": ((1, 2, 2, 96, 96, 4), {}, None, False),
-    "behind the forward pass": ((1, 2, 2, 96, 96, 64), {}, None, True),
+    "after the forward pass": ((1, 2, 2, 96, 96, 64), {}, None, True),
     "other lengths": ((2, 1, 1, 80, 112, 4), {}, None, False),
     "causal": ((1, 2, 2, 96, 96, 64), {"causal": True}, None, True),
     "heads in groups": ((1, 4, 2, 96, 96, 64), {}, None, True),
@@ -49,7 +49,7 @@ def gradient(name: str) -> tuple[Graph, Registry]:
     return evolve(made.graph, inputs=(*operands, "dy"), outputs=outputs), made.spec.registry
 
 
-def prepared(graph: Graph, registry: Registry) -> Programs:
+def prepare_programs(graph: Graph, registry: Registry) -> Programs:
     """Return the statements after the earlier passes."""
     return eliminate_common_reductions(drop_unused(build_programs(graph, registry)))
 
@@ -62,7 +62,7 @@ def values(programs: Programs, inputs: dict[str, np.ndarray]) -> dict[str, np.nd
     return dict(evaluate(program, given))
 
 
-def stored(programs: Programs) -> int:
+def largest_stored(programs: Programs) -> int:
     """Return the size of the largest tensor stored between units.
 
     Recomputed tensors do not count.
@@ -75,7 +75,7 @@ def stored(programs: Programs) -> int:
 @pytest.mark.parametrize("name", CASES)
 def test_what_it_means_stays(name: str, way: RecomputeChoice) -> None:
     graph, registry = gradient(name)
-    before = prepared(graph, registry)
+    before = prepare_programs(graph, registry)
     after = recompute_contractions(before, lambda family: way)
     assert after is not before
     verify_programs(after)
@@ -94,17 +94,20 @@ def test_what_it_means_stays(name: str, way: RecomputeChoice) -> None:
 def test_each_side_has_products_of_its_own(name: str) -> None:
     graph, registry = gradient(name)
     (b, h, _, m, n, e), *_ = CASES[name]
-    after = defer_normalisation(recompute_contractions(prepared(graph, registry)))
+    after = defer_normalisation(recompute_contractions(prepare_programs(graph, registry)))
     again = [u for u in after.units if u.name.endswith(("tiles", "tiles_"))]
     assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2, 2]
     rows = [u for u in after.units if "weights" in u.name]
     assert len(rows) == 1  # of one softmax, which leaves its greatest scores and their sums
-    assert stored(after) in {b * h * m * n, b * h * m * e}  # scores within the chain, which pass through no memory
+    assert largest_stored(after) in {
+        b * h * m * n,
+        b * h * m * e,
+    }  # scores within the chain, which pass through no memory
 
 
 def test_all_sides_may_share_what_is_computed_again() -> None:
-    graph, registry = gradient("behind the forward pass")
-    after = recompute_contractions(prepared(graph, registry), lambda family: "once")
+    graph, registry = gradient("after the forward pass")
+    after = recompute_contractions(prepare_programs(graph, registry), lambda family: "once")
     again = [u for u in after.units if u.name.endswith("tiles")]
     assert [sum(s.combine == "sum" for s in u.statements) for u in again] == [2]
     assert [len(u.writes) for u in again] == [2]  # the weights, and the gradients of scores
@@ -112,7 +115,7 @@ def test_all_sides_may_share_what_is_computed_again() -> None:
 
 def test_all_stays_where_scores_are_stored_anyway() -> None:
     graph, registry = gradient("alone")
-    programs = prepared(graph, registry)
+    programs = prepare_programs(graph, registry)
     scores = next(s.target for u in programs.units for s in u.statements if s.target.endswith("d_z"))
     kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
     assert recompute_contractions(kept) is kept
@@ -121,13 +124,13 @@ def test_all_stays_where_scores_are_stored_anyway() -> None:
 
 def test_terms_of_an_exchanged_sum_are_the_same() -> None:
     graph, registry = gradient("alone")
-    every = [s for u in prepared(graph, registry).units for s in u.statements]
+    every = [s for u in prepare_programs(graph, registry).units for s in u.statements]
 
-    def written(end: str) -> Statement:
+    def write_statement(end: str) -> Statement:
         return next(s for s in every if s.target.endswith(end))
 
-    found = interchange_sums(written("d_t_sum"), written("d_w"), "weighted")
+    found = interchange_sums(write_statement("d_t_sum"), write_statement("d_w"), "weighted")
     assert found is not None
-    assert found.weighted.tensors_read == (written("grad.w").target, "v")
+    assert found.weighted.tensors_read == (write_statement("grad.w").target, "v")
     assert found.total.tensors_read == ("dy", "weighted")
-    assert interchange_sums(written("t_"), written("d_w"), "weighted") is None
+    assert interchange_sums(write_statement("t_"), write_statement("d_w"), "weighted") is None

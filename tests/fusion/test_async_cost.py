@@ -68,15 +68,15 @@ class Others(ByModel):
         return lambda: self.answers(pricings)
 
 
-def compiled(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
+def compile_network(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
     """Return the results of a compilation after the partition."""
     found: list[Compilation] = []
 
-    def noted(*given: object) -> Compilation:
+    def record(*given: object) -> Compilation:
         found.append(Compilation(*given))  # type: ignore[arg-type]
         return found[0]
 
-    monkeypatch.setattr(pipeline, "Compilation", noted)
+    monkeypatch.setattr(pipeline, "Compilation", record)
     options = CompileOptions(mode="mixed", stop_after="partition")
     pipeline.compile_graph(NETWORK, REGISTRY, TARGET, options, emit, selector)
     return found[0]
@@ -96,7 +96,7 @@ def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]
 
 def test_asynchronous_costs_equal_costs_on_demand(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
     selector = Others(TARGET, answers=in_any_order)
-    together = compiled(selector, monkeypatch)
+    together = compile_network(selector, monkeypatch)
     assert len(selector.asked) <= MAX_LOOKAHEAD_ROUNDS, "each time for all that a path of merges may come to"
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
@@ -110,41 +110,41 @@ LOOKED_AT = Counter(groups=197, structures=357, points=86_830)
 
 
 @pytest.fixture(scope="module")
-def counted() -> Counter[str]:
+def evaluation_counts() -> Counter[str]:
     """Evaluations of a partition."""
     return Counter()
 
 
 @pytest.fixture(scope="module")
-def alone(counted: Counter[str]) -> Iterator[Compilation]:
+def alone(evaluation_counts: Counter[str]) -> Iterator[Compilation]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
         whole, cost = evaluators.evaluate, evaluators.AnalyticCost.cost
 
-        def looked(*given: Any) -> Batch:
+        def count_batch(*given: Any) -> Batch:
             batch = whole(*given)
-            counted.update(structures=1, points=batch.size)
+            evaluation_counts.update(structures=1, points=batch.size)
             return batch
 
-        def costed(self: evaluators.AnalyticCost, group: FusedGroup) -> float:
-            counted.update(groups=1)
+        def count_cost(self: evaluators.AnalyticCost, group: FusedGroup) -> float:
+            evaluation_counts.update(groups=1)
             return cost(self, group)
 
-        patch.setattr(evaluators, "evaluate", looked)
-        patch.setattr(evaluators, "sample_batches", lambda *given: map(noted, sample_batches(*given)))
-        patch.setattr(evaluators.AnalyticCost, "cost", costed)
+        patch.setattr(evaluators, "evaluate", count_batch)
+        patch.setattr(evaluators, "sample_batches", lambda *given: map(record, sample_batches(*given)))
+        patch.setattr(evaluators.AnalyticCost, "cost", count_cost)
 
-        def noted(batch: Batch) -> Batch:
-            counted.update(structures=1, points=batch.size)
+        def record(batch: Batch) -> Batch:
+            evaluation_counts.update(structures=1, points=batch.size)
             return batch
 
-        yield compiled(ByModel(TARGET), patch)
+        yield compile_network(ByModel(TARGET), patch)
 
 
-def test_a_partition_evaluates_no_more_than_expected(alone: Compilation, counted: Counter[str]) -> None:
+def test_a_partition_evaluates_no_more_than_expected(alone: Compilation, evaluation_counts: Counter[str]) -> None:
     """Counts of the expensive steps stand for the planning time.
 
     A clock says little on a busy machine.
     """
     assert alone.groups
-    assert not counted - LOOKED_AT
+    assert not evaluation_counts - LOOKED_AT

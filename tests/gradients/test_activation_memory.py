@@ -62,8 +62,8 @@ def test_the_gradients_of_a_node_are_one_operation(make: Callable[[], Network]) 
     instances, nodes = training.spec.registry.instances, {node.name: node for node in graph.nodes}
     assert set(forward) <= set(nodes)
     # Where there are algorithms to choose from, gradients that share nothing are chosen separately.
-    apart = {name for name in forward if instances.of_node(nodes[name], graph).algorithms}
-    assert all(count == 1 or name in apart for name, count in forward.items())
+    separate = {name for name in forward if instances.of_node(nodes[name], graph).algorithms}
+    assert all(count == 1 or name in separate for name, count in forward.items())
     assert all(len(node.outputs) == 1 for node in backward if forward[node.name.split(".")[0]] > 1)
 
 

@@ -41,7 +41,7 @@ def test_a_model_beyond_memory_is_refused_without_inputs(
     assert time.monotonic() - start < 20
 
 
-LIMITED = """
+LIMITED_SCRIPT = """
 import resource, sys
 from cuts.cli import main
 import pyopencl
@@ -66,7 +66,7 @@ def test_a_memory_limit_refuses_a_large_result(tmp_path: Path) -> None:
     (tmp_path / "one_hot.json").write_text(json.dumps(model))
     path = os.pathsep.join(p for p in sys.path if p)
     result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", LIMITED, *arguments],
+        [sys.executable, "-W", "ignore", "-c", LIMITED_SCRIPT, *arguments],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert result.returncode == 4, result.stderr

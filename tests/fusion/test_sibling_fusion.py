@@ -47,12 +47,12 @@ def _sums(ops: tuple[str, ...], shape: tuple[int, ...], axes: tuple[int, ...], d
     return Graph("sums", tuple(make.inputs), outputs, dict(make.types), tuple(make.nodes))
 
 
-def _formed(graph: Graph) -> list[Group]:
+def _form_groups(graph: Graph) -> list[Group]:
     return partition(_partitioner(graph), "mixed")
 
 
 def test_sums_of_one_tensor_are_one_pass() -> None:
-    (group,) = _formed(_sums(("reduce_sum", "reduce_max", "reduce_sum_square"), (64, 64, 56, 56), (0, 2, 3)))
+    (group,) = _form_groups(_sums(("reduce_sum", "reduce_max", "reduce_sum_square"), (64, 64, 56, 56), (0, 2, 3)))
     assert len(group.form.segments[0].reductions) == 3
     assert len(group.form.inputs) == 1
 
