@@ -1,4 +1,4 @@
-"""Runs one of the measurements: `python -m cuts.bench PROCESS_NAME [options]`.
+"""Runs one of the measurements: `python -m cuts.bench NAME [options]`.
 
 Without a name, lists them.
 """

@@ -119,9 +119,9 @@ def _rank_command(arguments: Namespace) -> int:
 
 
 def _simulate(found: Ranking) -> dict[str, float]:
-    from ..cluster import simulation
+    from ..cluster import simulate
 
-    result = simulation.simulate(found.model, found.machine, found.ranked[0].way, training=found.training)
+    result = simulate(found.model, found.machine, found.ranked[0].way, training=found.training)
     return {"seconds": result.seconds, "idle": result.idle, "tasks": result.tasks}
 
 

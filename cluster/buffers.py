@@ -17,7 +17,7 @@ from .layer_files import PAGE
 class Arena:
     """Memory of one device, limited to `cap` bytes.
 
-    `is_used` counts the bytes taken, `uses` those of each purpose.
+    `used` counts the bytes taken, `uses` those of each purpose.
     """
 
     device: Device

@@ -18,7 +18,7 @@ Wait = Callable[[], None]
 class Engine(Protocol):
     """Communicator of a process.
 
-    Ranks count the GPUs of a layer first, then stages, then groups: `estimate_time = (group * p + stage) * wp + part`.
+    Ranks count the GPUs of a layer first, then stages, then groups: `rank = (group * p + stage) * wp + part`.
     """
 
     rank: int

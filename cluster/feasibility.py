@@ -15,7 +15,7 @@ from .ways import Column, Ways
 class Feasibility:
     """Bytes and checks of each way.
 
-    `memory` and `storage` are bytes on the GPU that needs most, `has_division` says whether the numbers divide.
+    `memory` and `storage` are bytes on the GPU that needs most, `divides` says whether the numbers divide.
     """
 
     memory: Column

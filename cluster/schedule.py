@@ -95,7 +95,7 @@ def adds_to_same(step: LayerPass, following: LayerPass | None) -> bool:
 def arrivals(steps: Sequence[LayerPass], spread: int) -> list[Arrival | None]:
     """Return the weights that arrive during each step.
 
-    A part of the next layer's weights arrives with each of the last `local_variables` steps before it. PR spreads them
+    A part of the next layer's weights arrives with each of the last `spread` steps before it. PR spreads them
     over a layer's micro-batches, so that storage is always busy; AR passes a layer in one step.
     """
     found: list[Arrival | None] = []

@@ -18,7 +18,9 @@ from .ways import Column, Ways
 class Layer:
     """Kind of layer, for one sequence and before distribution over GPUs.
 
-    Numbers are elements, not bytes. {1:}
+    Numbers are elements, not bytes. `inner` are the intermediates that the backward pass needs: those that every GPU of
+    a layer holds, and those that they share. `reduces` counts the sums over a layer's GPUs in the forward and in the
+    backward pass.
     """
 
     parameters: int
@@ -89,7 +91,9 @@ class Links:
 def links(ways: Ways, machine: Machine) -> Links:
     """Return the bandwidths of a placement of all GPUs.
 
-    The placement keeps the GPUs of a layer nearest, then the data-parallel groups, then stages. {1:}
+    The placement keeps the GPUs of a layer nearest, then the data-parallel groups, then stages. A ring
+    within a node runs at the speed of its links. Rings that leave the node share the node's link: as many as begin in
+    it.
     """
     inside, node = machine.gpu_link, machine.node_link
     near = ways.wp * ways.dp

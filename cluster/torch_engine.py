@@ -1,6 +1,7 @@
 """Exchange between processes through `torch.distributed`.
 
-It uses NCCL between GPUs, Gloo between processes on the CPU. {1:}
+It uses NCCL between GPUs, Gloo between processes on the CPU. Every direction between two stages has a process
+group of its own. On a GPU tensors are views of the runner's memory; elsewhere data passes through the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes `docs/modules.md`, what every module is for, from the docstrings: `python docs/make_modules.py`."""
+"""Write `docs/modules.md` from docstrings: `python docs/make_modules.py`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ how the rooms belong together.
 
 
 def modules(root: Path = ROOT) -> list[Path]:
-    """Return the shipped modules relative to the root, those of a package together, the package's face first."""
+    """Return the shipped modules relative to the root, package by package."""
     paths = [path.relative_to(root) for path in root.rglob("*.py")]
     shipped = [p for p in paths if p.parts[0] not in NOT_SHIPPED and not p.parts[0].startswith(".")]
     return sorted(shipped, key=lambda p: (p.parent.parts, p.name != "__init__.py", p.name))
 
 
 def purpose(module: Path) -> str:
-    """Return the first sentence of a module's docstring on one line, empty where it has none."""
+    """Return the first sentence of a module's docstring, or nothing."""
     text = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
     words = " ".join(text.split("\n\n")[0].split())
     end = words.find(". ")
@@ -34,7 +34,7 @@ def purpose(module: Path) -> str:
 
 
 def lines(root: Path = ROOT) -> Iterator[str]:
-    """Yield the lines of the document: a heading for each package, an item for each module."""
+    """Yield the lines of the document, package by package."""
     yield HEAD
     for package, found in groupby(modules(root), key=lambda path: path.parent):
         yield f"## `{package.as_posix()}/`\n" if package.parts else "## The package itself\n"

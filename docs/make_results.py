@@ -31,7 +31,7 @@ HEAD = """# Results
 
 ## Measure
 
-`python -m cuts.bench PROCESS_NAME --help` explains each measurement. A call adds the missing rows to its file until
+`python -m cuts.bench NAME --help` explains each measurement. A call adds the missing rows to its file until
 `--limit` seconds are over, `--table` prints the file, and `--again` measures known rows again.
 
 {commands}

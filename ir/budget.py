@@ -33,7 +33,7 @@ class Budget:
     `clock` returns the time in seconds. `stopped` is set by `stop`. `spent` has the seconds of each stage that `stage`
     timed, `stages` the begin and end of each, `needed` the seconds that the work after the last measurement is known to
     take, `final_seconds` those of measurements after the search. Shares are counted from the moment when
-    `features_and_conflicts` seconds were used up.
+    `counted` seconds were used up.
     """
 
     seconds: float = inf

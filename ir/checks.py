@@ -14,7 +14,7 @@ from .types import row_major
 class IndexCheck:
     """Check that the elements of an integer tensor are valid indices.
 
-    `node` uses them as indices of an axis of `extent` elements. `add_tensor` is the declaration's name of the tensor
+    `node` uses them as indices of an axis of `extent` elements. `tensor` is the declaration's name of the tensor
     and `value` the graph's, empty for an intermediate. Two results of the graph hold the outcome: `place` the row-major
     position of the first element out of range (the tensor's size where there is none), `found` that element.
     """

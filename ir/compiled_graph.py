@@ -25,7 +25,8 @@ Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 class Step:
     """Launch of kernel number `kernel`.
 
-    Graph tensor `tensors[i]` is bound to its argument `i`. {1:}
+    Graph tensor `tensors[i]` is bound to its argument `i`. A table argument is bound to the table's own name,
+    `KernelFunction.arguments[i].tensor`. Equal groups share a kernel.
     """
 
     kernel: int
@@ -98,7 +99,7 @@ class CompileOptions:
     values of f32 are stored and multiplied. With `horizontal_fusion`, independent groups may share a launch; with
     "connected" only those that some value joins: of a graph of many models, those of one. `begun` is the budget,
     running since the entry point was called, so that work before the passes counts. `memory` is the bytes that a run
-    may take on the device: values are rematerialised where storing them would take more. A `instance_phase`
+    may take on the device: values are rematerialised where storing them would take more. A `plain`
     compilation, for which nothing is measured, keeps every declaration and divides no reduction: with nothing fused and
     no launch shared, its kernels are the operations one by one, the reference of other plans.
 

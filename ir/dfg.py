@@ -93,7 +93,8 @@ class RegisterRead:
 class Window:
     """Element of a family of loads that several users share.
 
-    It is `load` with its variables `axes` at the places `at`. {1:}
+    It is `load` with its variables `axes` at the places `at`. Neighbouring outputs of a convolution read
+    overlapping elements; the family ranges over each distinct element once, and each user names its own.
     """
 
     load: Load
@@ -236,9 +237,9 @@ class Initialise:
 class LaneReduce:
     """Combine the values of the `lanes` threads that share an instance.
 
-    All of them hold the result afterwards. With `along` (`ir.lower_segment.SCAN_MODES`), threads hold the elements of a
+    All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
     row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
-    the combination of the elements before or after it; or, in an order (`ir.lower_segment.SORT_ORDERS`), the place of
+    the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
     the element of `keys` that comes there. The `extent` keys are held in the same way.
     """
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .source import Span
 
 E = TypeVar("E", bound="CutsError")
-#: Exceptions that show a fault of the compiler where a legal graph meets them, and what a user can do about it.
+#: Exceptions that show a fault of the compiler where a legal graph meets them.
 FAULTS = (
     AssertionError,
     LookupError,
@@ -32,7 +32,7 @@ REPORT = "this is a fault of cuts, not of the graph: please report it with the g
 class CutsError(Exception):
     """Base of every error that `cuts` raises on purpose.
 
-    `span` is the text at fault; `is_used` is the place of a use in another text, as of a graph's node that uses a
+    `span` is the text at fault; `used` is the place of a use in another text, as of a graph's node that uses a
     declaration.
     """
 
@@ -85,7 +85,7 @@ class PassError(CutsError):
 
 
 class InternalError(PassError):
-    """A pass met a fault of the compiler: the exception that showed it is the cause."""
+    """A fault of the compiler in a pass, with its cause."""
 
 
 class PlanError(CutsError):
@@ -142,7 +142,7 @@ def single_errors(error: CutsError) -> tuple[CutsError, ...]:
 def convert_error(error: CutsError, kind: Callable[..., E], prefix: str = "", used: Span | None = None) -> E:
     """Convert an error to another kind, with a prefix of its message.
 
-    Its places and its hint stay. `is_used` is a place from which the error was reached: the second one, or the only one
+    Its places and its hint stay. `used` is a place from which the error was reached: the second one, or the only one
     of an error without any.
     """
     if error.span is None:
@@ -152,7 +152,7 @@ def convert_error(error: CutsError, kind: Callable[..., E], prefix: str = "", us
 
 @contextmanager
 def naming_faults(place: str) -> Iterator[None]:
-    """Raise exceptions that are none of ours as an `InternalError` that names a place: a stage, or nodes."""
+    """Raise foreign exceptions as an `InternalError` that names a stage or nodes."""
     try:
         yield
     except InternalError as error:

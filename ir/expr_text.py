@@ -1,6 +1,9 @@
 """Text form of scalar expressions.
 
-Examples: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k], 0.0)`. {1:}
+Examples: `x[n, c, 2*p + r if 0 <= 2*p + r < 13 else 0] * f[k, c, r]`, `max(y[n, k], 0.0)`.
+
+Arithmetic and comparisons are infix, other functions calls, conversions calls of the element type (`f16(x[i])`).
+Literals are f32 with a point, i64 without one, or carry their type: `0.5:f16`.
 """
 
 from __future__ import annotations

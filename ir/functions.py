@@ -1,6 +1,9 @@
 """Tables of the scalar functions and of the reductions.
 
-A function has its meaning in NumPy, the C text for both printers, and its cost. {1:}
+A function has its meaning in NumPy, the C text for both printers, and its cost.
+
+`flops` follows the usual convention of one operation per arithmetic result; `issue` is the approximate number of issue
+slots on a GPU (special functions and sequences of several instructions cost more), which the lower bound uses.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Text form of indices, guards and variables.
 
-Examples: `2*p + r - 1`, `0 <= 2*p + r - 1 < 13`, `(q // 4)`, `ids[n]{1000}`. {1:}
+Examples: `2*p + r - 1`, `0 <= 2*p + r - 1 < 13`, `(q // 4)`, `ids[n]{1000}`.
+
+A variable is written by its name; its range stands once, in a declaration `var p < 13` at the head of the text. A
+second variable of the same name and another range is written with its range, `p'7`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kernel functions in source form, and the storage of tensors.
 
-Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.add_tensor`, never in source.
+Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.tensor`, never in source.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Storage:
 class Argument:
     """Pointer parameter of a kernel.
 
-    It has the graph tensor bound to it, its element type and whether the kernel writes it. {1:}
+    It has the graph tensor bound to it, its element type and whether the kernel writes it. The pointer addresses the
+    tensor's first element (`Storage.offset` is added at launch); strides are literals of the source. A `table` argument
+    is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
     """
 
     tensor: str

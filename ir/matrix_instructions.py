@@ -30,7 +30,9 @@ ELEMENT = Var("i", 16)
 class MatrixFragment:
     """Elements of one operand that a lane holds.
 
-    Element `i` of lane `t`, of `size` elements, is at (`row`, `column`). {1:}
+    Element `i` of lane `t`, of `size` elements, is at (`row`, `column`). Rows and columns are those of
+    the operand in the product: (m, k) of A, (k, n) of B, (m, n) of C. `packed` neighbours share a register of 32 bits,
+    the first one in its low bits.
     """
 
     row: Index

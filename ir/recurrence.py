@@ -32,7 +32,8 @@ class Unsliceable(Exception):
 class Slice:
     """Part of tensor `whole` that moves with a step.
 
-    Its element `i` is element `starts + i`. {1:}
+    Its element `i` is element `starts + i`. `starts` are constants or multiples of the step plus constants; `extents`
+    has None for a dim that the part lacks, as it is one element thick there.
     """
 
     whole: str

@@ -72,11 +72,11 @@ class ReduceDim:
 class Staging:
     """Staging of one operand of a reduction in shared memory.
 
-    `operand` is the position in `lower_segment.operands`. `order` permutes the tile's natural coordinates (reduce dims
+    `operand` is the position in `segment.operands`. `order` permutes the tile's natural coordinates (reduce dims
     or tensor dims first, as `passes.lowering.staging` lists them), outermost first: the paper's `FORMAT_shared`. `pad`
     adds elements to the pitch of the innermost coordinate against bank conflicts. With `cached`, wide asynchronous
     copies leave their data in the L1 cache (.ca), for reuse by the block (neighbouring taps), or by the next block of
-    the SM (weights). With `streamed_registers` (register staging), and where memory runs along another coordinate than
+    the SM (weights). With `carried` (register staging), and where memory runs along another coordinate than
     the tile, threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one
     before another K block is multiplied, and stored after it as one vector.
     """
@@ -149,7 +149,10 @@ class SegmentSchedule:
 class Schedule:
     """Candidate schedule: one segment schedule per segment.
 
-    The last one's dims make the grid. {1:}
+    The last one's dims make the grid. In a segment that writes shared memory, `dims` are the dims of the tensor it
+    writes, one each, with `block` at least the box that the later segment reads. `index` is "computed" or "table"
+    (DeepCuts, section 6.2). `raster` groups that many blocks of the outermost dim before the next dim. `min_blocks` is
+    the second argument of launch bounds, 0 for none.
     """
 
     segments: tuple[SegmentSchedule, ...]

@@ -49,7 +49,7 @@ class Reduction:
 
 @frozen(cache_hash=True)
 class Output:
-    """Store `add_tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
+    """Store `tensor[write(axes, extra)] = body(axes, extra)` where all `guards` hold.
 
     The `extra` axes are spread over the threads of an instance. With `into`, a reduction of values, the body is
     combined with the stored value by one atomic operation: the kernel expects the identity in every element that has no

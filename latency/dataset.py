@@ -1,9 +1,9 @@
 """Profiles in this folder: kernels and times of thousands of layers.
 
-`PROCESS_NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training;
+`NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training;
 `held`, `sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that
-ran, their grids and times, cold and warm. `PROCESS_NAME-networks.csv.xz` has the layers of whole networks.
-`PROCESS_NAME.json` describes the machine. `latency/profiling/tables.py` writes them.
+ran, their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks.
+`NAME.json` describes the machine. `latency/profiling/tables.py` writes them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ TRAINING = ("edges", "general")
 class Samples:
     """Measured convolutions: origin, kernels (`choices`) and microseconds.
 
-    A choice names the kernels that ran one after another. {1:}
+    A choice names the kernels that ran one after another. `blocks`, `cold_parts` and `warm_parts` have an array for
+    each convolution with a value for each of its kernels.
     """
 
     layers: Convolutions

@@ -44,7 +44,7 @@ class Options:
     """Parts of the fit.
 
     `select` is "forest" or "argmin"; `correct` adds the correction; `extended` the features that are not the paper's.
-    `trees` are those of each forest, `make_search` those of the correction.
+    `trees` are those of each forest, `rounds` those of the correction.
     """
 
     fit: KernelFit = field(factory=KernelFit)

@@ -2,7 +2,7 @@
 
 Kinds are `conv2d` (a row of `convolution.FIELDS`), `linear` (rows, inputs, outputs), those of `simple_model` (an image,
 and a window for pools), `move` (elements read, elements written: anything else that a memory-bound kernel does) and
-`is_free` (a view: no kernel).
+`free` (a view: no kernel).
 """
 
 from __future__ import annotations

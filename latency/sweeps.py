@@ -39,9 +39,11 @@ class _Values:
 
 
 def sweep(tokens: Sequence[str]) -> tuple[Curve, ...]:
-    """Return the curves that `PROCESS_NAME=VALUES` texts describe.
+    """Return the curves that `NAME=VALUES` texts describe.
 
-    Without any range it is a single curve of one layer. {1:}
+    Without any range it is a single curve of one layer.
+
+    Raises `UsageError` for texts that are no sizes, sizes given twice, and sweeps that are too large.
     """
     found: dict[str, _Values] = {}
     for token in tokens:

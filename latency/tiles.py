@@ -32,7 +32,7 @@ def grid_size(layers: Convolutions, blk_m: int, blk_n: int, form: str = "flat") 
 
 
 def tiles_down(layers: Convolutions, blk_m: int, form: str) -> Ints:
-    """Return the tiles along the first side: pixels, or those of `PERTURBED_RUNS`."""
+    """Return the tiles along the first side: pixels, or those of `MOVES`."""
     if form == "input":
         return layers.column("N") * ceil_div(layers.column("H") * layers.column("W"), blk_m)
     if form == "filter":

@@ -18,7 +18,7 @@ from .manual_gradients import gradient_lines
 
 _HEAD = """# Operations
 
-Written by `docs/make_ops.py` from the declarations in `spec/`; `cuts ops PROCESS_NAME` prints one entry. The language
+Written by `docs/make_ops.py` from the declarations in `spec/`; `cuts ops NAME` prints one entry. The language
 is explained in [spec/README.md](../spec/README.md). Costs are operations per element of a tensor, in terms of the
 declaration's sizes.
 """

@@ -266,7 +266,7 @@ def _magnitude(terms: Values) -> Values:
 class _Box(Evaluation):
     """Evaluation over a box: arrays have one dim per axis of the box, of size 1 where they do not vary.
 
-    `update_uses` is true for an index of a read, false for a compared one.
+    `reading` is true for an index of a read, false for a compared one.
     """
 
     reading = False

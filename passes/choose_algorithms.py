@@ -86,7 +86,7 @@ def _cheapest(seconds: Mapping[str, float], margin: float) -> str:
 class ChooseAlgorithms:
     """Replaces nodes by their cheapest algorithms.
 
-    `choices` lists the compared alternatives, `is_used` the algorithm of each new node, `replaced` that of each old
+    `choices` lists the compared alternatives, `used` the algorithm of each new node, `replaced` that of each old
     one.
 
     `plan` partitions the alternatives into kernels, all of them at once; `ahead` does so in other processes while this

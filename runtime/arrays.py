@@ -60,7 +60,9 @@ class DeviceArray:
 def host_array(name: str, value: object) -> Array:
     """Return a NumPy array over a host array or sequence.
 
-    It accepts NumPy, DLPack and sequences of numbers. {1:}
+    It accepts NumPy, DLPack and sequences of numbers.
+
+    Raises `UsageError` where the value is no array, or lies on another device.
     """
     try:
         if isinstance(value, np.ndarray):
@@ -141,7 +143,9 @@ def check_type(
 ) -> None:
     """Check the element type and shape of a tensor.
 
-    `kind` is its kind in messages. {1:}
+    `kind` is its kind in messages.
+
+    Raises `UsageError` where they differ from the expected type.
     """
     right = dtype == expected.dtype.numpy or _stands_for(dtype, expected.dtype)
     if not right or tuple(shape) != expected.shape:

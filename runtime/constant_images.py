@@ -1,4 +1,4 @@
-"""Constants of a plan as the bytes of their buffers, by content where plans share them on a device.
+"""Buffers of a plan's constants, by content where plans share them.
 
     constants w: f32[2, 3], b: f32[3]  ->  image of each buffer, digest of each large one
 
@@ -27,7 +27,7 @@ Share = Callable[[str, int, Callable[[int], None]], int]
 
 
 class ConstantImages:
-    """Bytes of the buffers of constants; large ones are released once a device has them."""
+    """Bytes of constant buffers; large ones are released after upload."""
 
     def __init__(self, images: Mapping[str, Array], large: tuple[str, ...]) -> None:
         self.large = large
@@ -38,7 +38,9 @@ class ConstantImages:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> ConstantImages:
-        """Return the images of a plan's constants; those that a step writes to are never large ones."""
+        """Return the images of a plan's constants.
+
+        Constants that a step writes to are never large ones."""
         images: dict[str, Array] = {}
         for name, array in plan.constants.items():
             storage, type_ = plan.storages[name], plan.types[name]
@@ -86,7 +88,7 @@ class ConstantImages:
 
 
 def without_elements(plan: Plan) -> Plan:
-    """Return a plan whose constants have their types and take no memory; its model is left out."""
+    """Return a plan without its model and without memory for constants."""
     constants = {n: np.broadcast_to(np.zeros((), a.dtype), a.shape) for n, a in plan.constants.items()}
     return evolve(plan, constants=constants, model=None)
 

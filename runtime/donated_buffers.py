@@ -71,7 +71,7 @@ def order_moves(moves: Sequence[BufferMove]) -> Moves:
 class DonatedSession:
     """Session whose outputs are inputs of the next run.
 
-    `streamed_registers` maps an input to the output that replaces it. Carried tensors stay on the device; those that do
+    `carried` maps an input to the output that replaces it. Carried tensors stay on the device; those that do
     not lie dense in memory go by way of the host.
 
     Raises `UsageError` where the plan lacks an input or an output that is to be carried.

@@ -54,7 +54,7 @@ class ExternalLayout:
     """Plan over external buffers: launches over blocks, and all places.
 
     `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
-    `varying_locals` and of the outputs.
+    `moving` and of the outputs.
     """
 
     chain: SequencePlan
@@ -238,7 +238,7 @@ class ExternalSession:
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch on a stream.
 
-        The other inputs, and then blocks of outputs, are at the addresses `varying_locals`.
+        The other inputs, and then blocks of outputs, are at the addresses `moving`.
         """
         with self._lock:
             self._chain.launch(fixed, moving, stream)

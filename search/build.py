@@ -109,7 +109,7 @@ class Factory:
         return [ScoredCandidate(p, candidate_of(space, p)) for p in points]
 
     def rank_each(self, wishes: Sequence[tuple[Any, ...]]) -> list[list[ScoredCandidate]]:
-        """Return the best candidates of each task, for the arguments of `estimate_time`.
+        """Return the best candidates of each task, for the arguments of `rank`.
 
         The list is empty where no point is legal.
         """

@@ -19,7 +19,7 @@ from .database import Measurement
 from .measure import Verdict
 from .oracle import MAX_WHOLE_EVALUATIONS, evaluations
 from .resources import Resources
-from .runner import Runner
+from .runner import MeasurementRunner
 from .settings import Settings
 from .task_record import Entry, TaskRecord
 from .tuning_task import measurement_key, schedule_text
@@ -111,7 +111,7 @@ class BuildQueue:
         self.settings = settings
         self.loop = DispatchLoop(resources)
         self.batches = 1
-        self.runner = Runner(resources, settings)
+        self.runner = MeasurementRunner(resources, settings)
 
     def prepare_reference(self, task: TaskRecord) -> None:
         """Have a large task's expected outputs and simple kernel computed."""

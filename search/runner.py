@@ -29,7 +29,7 @@ class _Request:
     turns: Sequence[Entry]
 
 
-class Runner:
+class MeasurementRunner:
     """Candidates of one search that are checked and timed."""
 
     def __init__(self, resources: Resources, settings: Settings) -> None:

@@ -52,7 +52,7 @@ def tuning_session(
 
     The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
     it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
-    and no result is stored. Where the final plan of a graph is known, only `searches_ahead` continues the search. With
+    and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
     `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
     and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
     them. Tasks are distributed to the workers of a Dask `scheduler` where one is given.

@@ -42,7 +42,7 @@ class Settings:
 
     At most `first` candidates by the cost model's order are tried, then `batch` per proposal, `most` in all; `patience`
     proposals may fail to improve by `tie`. A candidate that is `hopeless` times slower than the best is dropped after
-    `runs` runs; `finalists` are timed in `make_search` turns. Only a `final` search is stored as finished. `prove`
+    `runs` runs; `finalists` are timed in `rounds` turns. Only a `final` search is stored as finished. `prove`
     requests a pruning certificate at the end. A search that `remembers` begins with the best of other machines and ends
     with no less than the best of longer ones before it. `libraries` lets routines of vendors' libraries replace kernels
     that they beat. `aided` searches begin with the cost model's best candidates and skip those that a bound proves

@@ -46,7 +46,9 @@ class Checkpoint:
 def load_checkpoint(path: str | os.PathLike[str], types: Mapping[str, TensorType]) -> Checkpoint:
     """Read the state of a training graph.
 
-    `types` has the types of the tensors that the graph carries from step to step. {1:}
+    `types` has the types of the tensors that the graph carries from step to step.
+
+    Raises `UsageError` where the file is no checkpoint, or one of another training graph.
     """
     file = Path(path)
     try:

@@ -73,7 +73,7 @@ class _OnHost:
 class TrainingLoop:
     """Configuration of a training loop.
 
-    `streamed_registers` maps inputs to the outputs that replace them; `checkpoint` is a file, written after each
+    `carried` maps inputs to the outputs that replace them; `checkpoint` is a file, written after each
     `every` steps; `notice` is called after each step; `progress` shows a bar (by default on a terminal).
     """
 

@@ -6,7 +6,7 @@ It compiles like any other.
     plan = training.build("opencl")
     trained = training.run(batches, plan, checkpoint="state.safetensors", every=100)
 
-Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: the output `w.next_task`
+Parameters, the optimiser's state and running statistics are inputs and outputs of the graph: the output `w.next`
 is the input `w` of the next step. The learning rate is an input too, so that it may change without compiling
 again.
 """
@@ -54,7 +54,7 @@ Run: TypeAlias = Callable[[Mapping[str, object]], Mapping[str, Any]]
 class Training:
     """Training graph, its vocabulary, and the state between steps.
 
-    `streamed_registers` maps an input to the output that is its value in the next step; `initial` has the values of the
+    `carried` maps an input to the output that is its value in the next step; `initial` has the values of the
     first one. `gradients` names the gradient of each parameter in the graph; without an optimiser these are outputs.
     """
 

@@ -49,7 +49,7 @@ class Dialect:
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
     between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
     register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
-    `vectors` has the vector accesses of element types, `fork` the asynchronous copy of {bytes} bytes, `copy_element`
+    `vectors` has the vector accesses of element types, `copy` the asynchronous copy of {bytes} bytes, `copy_element`
     that of one element that is too narrow for it. `spaces` qualifies pointers to memory of a kind, `warp` is the number
     of lanes that exchange values by `shuffle`, or read that of a thread by `shuffle_from`. `meeting_counter` is the
     type of a loop's counter where threads synchronise in the loop, `meeting_end` the text after every condition on the

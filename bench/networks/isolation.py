@@ -24,7 +24,7 @@ from .systems import EXPORT_SYSTEMS, LEAVING, SYSTEMS, ModelCase, Row, run
 PATIENCE = 60.0
 
 
-class Comparison:
+class PairedRun:
     """Workload that systems are measured on, hosted by a child process."""
 
     def __init__(self, text: str, budget: float, exported: bool) -> None:

@@ -56,7 +56,7 @@ def missing(rows: Sequence[Row], wanted: Iterable[Pair], gpu: str) -> list[Pair]
 def parse_workload(text: str) -> ModelWorkload:
     """Read `MODEL:BATCH`, or `MODEL:training`; exit with the choices on an error.
 
-    `=SECONDS` at the end sets its own budget. `torchvision.PROCESS_NAME` is a network of images that is none of the
+    `=SECONDS` at the end sets its own budget. `torchvision.NAME` is a network of images that is none of the
     evaluation's.
     """
     found = _WORKLOAD.fullmatch(text.lower())

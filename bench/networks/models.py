@@ -162,7 +162,7 @@ BY_NAME = {model.name.lower(): model for model in APPLICATIONS}
 
 
 def other_vision(name: str) -> Application | None:
-    """Return a torchvision network by `torchvision.PROCESS_NAME`, or nothing without one."""
+    """Return a torchvision network by `torchvision.NAME`, or nothing without one."""
     package, _, own = name.partition(".")
     if package != "torchvision" or own not in torchvision_models().list_models(torchvision_models()):
         return None

@@ -80,7 +80,7 @@ def tune_plan(
     """Return the plan of a search within the budget, and its report.
 
     Where `libraries` are installed they take part in mode `mixed`, as users have it; a `fresh` search ignores earlier
-    ones, one that goes `searches_ahead` continues a finished one.
+    ones, one that goes `further` continues a finished one.
     """
     program = case.program  # making it is the exporter's work
     start, budget = perf_counter(), Budget.of(case.budget)

@@ -39,7 +39,7 @@ def block_passes(
     """Return the graphs of a block for a micro-batch.
 
     Inputs are `x` and the parameters by name, the output is `y`. The backward graph takes `dy` and, for each parameter
-    `w`, the sum so far as `w.sum`; it gives `dx` and `w.next_task`. Where `parts` GPUs share a layer there are two of
+    `w`, the sum so far as `w.sum`; it gives `dx` and `w.next`. Where `parts` GPUs share a layer there are two of
     each, attention and MLP: the parts of `y` and of `dx` of all GPUs are summed. Terms that are added once, not once a
     GPU, are multiplied by `share`, which is 1 on one of them and 0 on the others.
     """

@@ -38,8 +38,8 @@ def loss_graph(model: Transformer, micro: int, elements: int) -> tuple[Graph, Sp
 def adam_graph(elements: int, dtype: DType = DType.F32) -> tuple[Graph, Spec]:
     """Return a step of Adam for a run of parameters.
 
-    `w`, `g`, `mean`, `square`, `rate`, `step` -> `w.next_task`, `mean.next_task`, `square.next_task`; where gradients
-    and parameters are rounded to `dtype`, the rounded `value.next_task`, too.
+    `w`, `g`, `mean`, `square`, `rate`, `step` -> `w.next`, `mean.next`, `square.next`; where gradients
+    and parameters are rounded to `dtype`, the rounded `value.next`, too.
     """
     spec, rounded = load_spec(()), dtype != DType.F32
     scalars, flat = ("rate", "step"), f32(elements)

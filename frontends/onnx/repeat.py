@@ -26,7 +26,7 @@ MAX_UNROLLED_STEPS = 4
 class LoopBody:
     """Loop body: first states, scanned sequences, and collected results.
 
-    `sequences` and `collected` carry their axes. A `features_and_conflicts` body takes its number and a condition
+    `sequences` and `collected` carry their axes. A `counted` body takes its number and a condition
     first, and returns a condition.
     """
 

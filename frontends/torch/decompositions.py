@@ -15,7 +15,7 @@ from .recurrent import RECURRENT
 aten = torch.ops.aten
 
 #: Operations of the vocabulary that PyTorch would decompose.
-UNDECOMPOSED = (
+WHOLE_OPERATIONS = (
     "scaled_dot_product_attention.default", "silu.default", "mish.default", "pixel_shuffle.default",
     "upsample_bilinear2d.vec", "upsample_nearest2d.vec",
     "hardswish.default", "hardsigmoid.default", "elu.default",
@@ -45,7 +45,7 @@ def decompositions() -> dict[Any, Any]:
 def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
     """Return PyTorch's table, given the names of all composite operations."""
     table: dict[Any, Any] = {**torch.export.default_decompositions()}
-    for name in UNDECOMPOSED:
+    for name in WHOLE_OPERATIONS:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     return table | dict(RECURRENT)
@@ -71,7 +71,7 @@ def is_decomposed(operation: Any, table: Mapping[Any, Any]) -> bool:
     It always decomposes a composite one, unless that stays whole.
     """
     made_of_others: bool = operation._can_decompose()
-    return operation in table or (made_of_others and str(operation).removeprefix("aten.") not in UNDECOMPOSED)
+    return operation in table or (made_of_others and str(operation).removeprefix("aten.") not in WHOLE_OPERATIONS)
 
 
 # ---- calls with a fixed core form, which need no trace for each shape

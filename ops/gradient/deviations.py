@@ -20,7 +20,7 @@ from ...ir import Call, Const, Expr, Index, Program, Read, Statement, Var, as_in
 def is_sum_of_deviations(body: Expr, free: Sequence[Var], program: Program) -> bool:
     """Return whether a sum is one of deviations from the mean.
 
-    The sum is over `is_free`, the mean that of just those elements, as a program computes it, possibly negated.
+    The sum is over `free`, the mean that of just those elements, as a program computes it, possibly negated.
     """
     while isinstance(body, Call) and body.fn == "neg":
         (body,) = body.args

@@ -45,7 +45,7 @@ from .mixed_radix import Digit, digit_of, digits_of, elimination_key
 class Inverse:
     """All iterations that read one element.
 
-    `values` gives the solved variables; `is_free` are summed over; `guards` and `matches` (an indirect index equals a
+    `values` gives the solved variables; `free` are summed over; `guards` and `matches` (an indirect index equals a
     value) must hold. `phases` maps an axis of the element to the period with which its residues differ. `empty`:
     nothing reads the element.
     """

@@ -33,7 +33,7 @@ from .conditions import vanishes
 
 @frozen
 class Summand:
-    """Summand over `is_free`: `core` under all tests and guards, else 0."""
+    """Summand over `free`: `core` under all tests and guards, else 0."""
 
     core: Expr
     tests: tuple[Expr, ...]

@@ -20,7 +20,7 @@ from .conditions import vanishes
 
 @frozen
 class Term:
-    """Part of a gradient: the sum of `body` over `is_free`.
+    """Part of a gradient: the sum of `body` over `free`.
 
     It holds at `element`, for all `axes`.
     """

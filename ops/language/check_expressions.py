@@ -152,7 +152,7 @@ def reads_unwritten(name: str, span: Span) -> SpecError:
 def names_read(node: s.Expression) -> Iterator[s.Name]:
     """Yield the names in an expression that stand for values.
 
-    Arguments of functions about tensors, as in `estimate_time(x)`, are left out.
+    Arguments of functions about tensors, as in `rank(x)`, are left out.
     """
     if isinstance(node, s.Name):
         yield node

@@ -299,9 +299,9 @@ class Target(Node):
 
 @frozen
 class Assignment(Node):
-    """Assignment, possibly repeated by `each`, possibly a `noise`.
+    """Assignment, possibly repeated by `each`, possibly a `scatter`.
 
-    Its forms are `each j < n: target = value for c < C` and `noise sum target = value for c < C`.
+    Its forms are `each j < n: target = value for c < C` and `scatter sum target = value for c < C`.
 
     `into` names the reduction of the values that arrive at an element, `atomic` says that they may arrive in any order.
     """

@@ -19,7 +19,7 @@ MAX_KEPT_ROW = 1 << 16
 def cut_units(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
     """Return the ends of the program's units.
 
-    Each unit is as long as it has a normal form; one statement always has one. Parts of tensors `transferred_times` are
+    Each unit is as long as it has a normal form; one statement always has one. Parts of tensors `elsewhere` are
     written by other statements too.
     """
     statements = program.statements

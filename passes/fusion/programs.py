@@ -49,7 +49,7 @@ from .stride_residues import separate_lone_pieces, split_residues
 class Unit:
     """Statements of one node that stay together.
 
-    `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `is_free`
+    `reads` are the tensors it needs from elsewhere, `writes` those it may leave in memory, both in order. `free`
     units need no kernel: their result is a view of, or a place inside, a buffer that exists anyway. A loop has no
     statements, but units that are repeated.
     """

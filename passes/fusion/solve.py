@@ -26,7 +26,7 @@ from ...ops.gradient import Digit, digit_of, digits_of
 class Solution:
     """Values of the unknowns, their conditions, and remaining free variables.
 
-    `is_free` lists fresh or unconstrained variables: for every value of them the equations hold.
+    `free` lists fresh or unconstrained variables: for every value of them the equations hold.
     """
 
     values: Mapping[Var, Index]

@@ -25,7 +25,7 @@ def _mentions(expr: Expr, tensor: str) -> bool:
 def affine_parts(expr: Expr, tensor: str, one: Const, zero: Const) -> Parts | None:
     """Return `(a, b)` of an affine expression, or None.
 
-    `expr == a * read + b` for all reads of `add_tensor`, and neither mentions `add_tensor`.
+    `expr == a * read + b` for all reads of `tensor`, and neither mentions `tensor`.
     """
     if not _mentions(expr, tensor):
         return zero, expr
@@ -135,7 +135,7 @@ def linear_dims(program: Program, parameters: Collection[str], dim: int | None) 
 
 
 def additive_slots(program: Program) -> Iterator[tuple[str, int, float]]:
-    """Yield `(add_tensor, dim, factor)` for each input added to the result.
+    """Yield `(tensor, dim, factor)` for each input added to the result.
 
     It is added along one dim, times a constant factor.
     """

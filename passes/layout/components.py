@@ -106,12 +106,12 @@ def components(
         if not line.product:
             together.append([a.tensor for a in free])
             same += _along(free).values()
-    alike: dict[str, list[frozenset[Dim]]] = {}
+    matching: dict[str, list[frozenset[Dim]]] = {}
     for dims in merge_overlapping(same):
-        alike.setdefault(dims[0][0], []).append(frozenset(dims))
+        matching.setdefault(dims[0][0], []).append(frozenset(dims))
     for tensors in merge_overlapping([*together, *((t,) for t in touching)]):
         every = dict.fromkeys(line for t in tensors for line in touching[t])
-        yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in alike.get(t, ())))
+        yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in matching.get(t, ())))
 
 
 def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:

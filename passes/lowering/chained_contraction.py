@@ -24,7 +24,7 @@ def lower_chained_contraction(
 ) -> list[Item]:
     """Return the items of two segments with a streamed tile.
 
-    `lower_segment` lowers the first segment, which leaves its tile in parts, into its state.
+    `segment` lowers the first segment, which leaves its tile in parts, into its state.
     """
     first, last = states
     part = layout.part

@@ -100,7 +100,7 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
 
 
 def _is_greatest(shift: Expr, greatest: str) -> bool:
-    """Whether an expression is the greatest number, or 0 where that is -inf and the greatest number elsewhere."""
+    """Return whether an expression is the maximum, or 0 where the maximum is -inf."""
     element = guarded_read(shift, at=-inf, instead=0)
     return element is not None and element.tensor == greatest
 

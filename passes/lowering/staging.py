@@ -77,7 +77,7 @@ class Tile:
     padding, or unused. `uses` gives each coordinate in block-local variables, for the loads of compute phases. `pitch`
     is each coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged
     locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a
-    `streamed_registers` tile is staged through registers. `base` elements of other tiles lie before it in its buffer.
+    `carried` tile is staged through registers. `base` elements of other tiles lie before it in its buffer.
     """
 
     coordinates: tuple[Var, ...]

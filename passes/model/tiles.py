@@ -19,7 +19,7 @@ class StagedTile:
 
     `count` are a tile's elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box
     of tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first,
-    `streamed_registers` for register staging; `size` are the bytes of an element.
+    `carried` for register staging; `size` are the bytes of an element.
     """
 
     reduction: int

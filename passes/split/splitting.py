@@ -37,7 +37,7 @@ class Splitting:
     """Cost of groups with their best division.
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
-    else the parts have to take less than the part `min_gain` of the whole by the model. Slices replace a group only
+    else the parts have to take less than the part `worth` of the whole by the model. Slices replace a group only
     where both were timed.
     """
 

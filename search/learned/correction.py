@@ -46,7 +46,7 @@ class LearnedOrder:
     """Cost model with calibrated constants, corrected in the logarithm by trees.
 
     `evaluate_transfer` are seconds by schedule that another machine measured of the same operation: similar candidates
-    are corrected further (`transferred_times.py`).
+    are corrected further (`elsewhere.py`).
     """
 
     costs: CostCoefficients

@@ -1,7 +1,7 @@
 """Evaluation of learned orders on operations and machines that were held out.
 
 The order counts: the rank of the best candidate, and the number of candidates until one is within 5 % of it. Transfer
-between machines (`transferred_times.py`) is evaluated separately, on operations that were measured on several machines.
+between machines (`elsewhere.py`) is evaluated separately, on operations that were measured on several machines.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class UnitResult:
     """Result of a unit: machine, measurements, choice and winner, or an error.
 
     Where its time ended before it was `complete`, the choice is the best so far. `ranked` are the cost model's best
-    candidates, where the unit came without them; it took `make_search` rounds. `version` is that of the compiler there,
+    candidates, where the unit came without them; it took `rounds` rounds. `version` is that of the compiler there,
     as one release may have several.
     """
 

@@ -17,7 +17,7 @@ from ..build import ScoredCandidate
 from ..settings import FIRST_CANDIDATES
 from .proposer import Observation, Proposer, fastest
 from .search_domain import place_of
-from .surrogate import Prediction, Surrogate
+from .surrogate import Surrogate, SurrogateEstimate
 
 #: Number of fastest points whose neighbours are examined, the largest number of these, and the number of random points.
 NUM_PARENTS, MAX_NEIGHBOURS, NUM_RANDOM = 3, 400, 256
@@ -60,7 +60,7 @@ class Bayes(Proposer):
             outlook.assume_measured(places[place_of(points_of(taken)[0])])
         return found
 
-    def continues(self, known: Sequence[Observation], outlook: Prediction | None) -> bool:
+    def continues(self, known: Sequence[Observation], outlook: SurrogateEstimate | None) -> bool:
         """Return whether the search continues with this prediction."""
         return outlook is not None
 

@@ -14,7 +14,7 @@ from attrs import define
 
 from .bayes import Bayes
 from .proposer import Observation
-from .surrogate import Prediction
+from .surrogate import SurrogateEstimate
 
 #: Relative gain below which times count as equal: the tie band of a choice.
 TIE_BAND = 0.01
@@ -36,7 +36,7 @@ class EarlyStoppingBayes(Bayes):
     max_unsuccessful: int = MAX_UNSUCCESSFUL
     min_gain: float = MIN_EXPECTED_GAIN
 
-    def continues(self, known: Sequence[Observation], outlook: Prediction | None) -> bool:
+    def continues(self, known: Sequence[Observation], outlook: SurrogateEstimate | None) -> bool:
         """Return whether a recent point gained, or the next is expected to."""
         if outlook is None:
             return False

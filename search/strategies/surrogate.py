@@ -35,7 +35,7 @@ class Surrogate:
     aided: bool
     _known: dict[Place, Array] = field(factory=dict)
 
-    def predict(self, known: Sequence[Observation], points: Sequence[Point]) -> Prediction:
+    def predict(self, known: Sequence[Observation], points: Sequence[Point]) -> SurrogateEstimate:
         """Return the prediction for points, given measured ones with one valid time."""
         ran = fastest(known, MAX_FITTED_POINTS)
         tried = [k.point for k in (*ran, *[k for k in known if not np.isfinite(k.seconds)][-MAX_FITTED_POINTS:])]
@@ -51,7 +51,7 @@ class Surrogate:
 
         process = GaussianProcess.fit(normalise(rows), np.log(times) - self._estimates(tried))
         beliefs = process.at(normalise(self._rows(points)))
-        return Prediction(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
+        return SurrogateEstimate(beliefs, self._estimates(points), float(np.log(ran[0].seconds)))
 
     def _estimates(self, points: Sequence[Point]) -> Array:
         return np.asarray([np.log(max(p.score, 1e-12)) if self.aided else 0.0 for p in points])
@@ -66,7 +66,7 @@ class Surrogate:
 
 
 @define
-class Prediction:
+class SurrogateEstimate:
     """Expected improvements of points over the best time."""
 
     beliefs: Posterior

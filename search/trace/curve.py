@@ -12,7 +12,7 @@ from attrs import define, field
 MIN_SAMPLE_SECONDS = 0.05
 
 
-class TracedKernel(Protocol):
+class ReportedKernel(Protocol):
     """Kernel under search: number of launches and best time so far.
 
     The time is infinity without a measurement.
@@ -32,7 +32,7 @@ class SearchTrace:
     Moments are seconds since the compilation began. The cost model's predictions are known when the search has ended.
     """
 
-    tasks: Sequence[TracedKernel]
+    tasks: Sequence[ReportedKernel]
     times: list[tuple[float, list[float]]] = field(factory=list)
     expected: Sequence[float] = ()
 

@@ -153,7 +153,7 @@ def test_recorded_launch_uses_the_given_memory(chain: Any, driver: FakeDriver) -
     ours, x, y, copy = fixed_buffers(memory, 1, 2, 3, 4), memory.new(1, 1, 1, 1), memory.new(), memory.new()
     chain.launch(ours, (x, y, copy), 0)
     scratch, external = memory.new(), memory.new()
-    chain.launch_apart((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
+    chain.launch_individually((ours[0], scratch, ours[2]), (memory.new(2, 2, 2, 2), external, copy), 9)
     assert driver.calls["cuGraphLaunch"] == 1 and driver.calls["cuLaunchKernel"] == 2
     assert floats(external).tolist() == [6, 8, 10, 12] and floats(scratch + 16).tolist() == [3, 4, 5, 6]
     chain.launch(ours, (x, y, copy), 0)

@@ -6,7 +6,7 @@ It covers layers, whole cases and networks.
 
 Test samples are not in the training set: `held` has numbers of input channels that the training sweeps of the same case
 lack; whole cases are left out in turn. `--intervals` writes the widths of prediction intervals, `-o` the printed
-figures, of which `docs/make_results.py` makes tables.
+figures; `docs/make_results.py` makes tables from these.
 """
 
 from __future__ import annotations

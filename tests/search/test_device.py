@@ -123,7 +123,11 @@ def test_no_element_is_evaluated_twice(rows: int, terms: int, evaluated: int, mo
     """Two thousand random instances of 64 channels cover each thirty times."""
     form = group_of("reduce_sum", ((rows, terms),), {"axes": (1,), "keepdims": 0})
     x = np.random.default_rng(0).standard_normal((rows, terms)).astype(np.float32)
-    for name, value in {"WHOLE": 0, "ENOUGH": 40_000, "LEAST": 16}.items():
+    for name, value in {
+        "MAX_WHOLE_EVALUATIONS": 0,
+        "MAX_SAMPLE_EVALUATIONS": 40_000,
+        "MIN_SAMPLED_ELEMENTS": 16,
+    }.items():
         monkeypatch.setattr(f"cuts.search.oracle.{name}", value)
     (sample,) = expected_outputs(form, {"x0": x}, count=80).values()
     places = sample.places[0]

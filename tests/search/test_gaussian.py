@@ -34,7 +34,7 @@ from cuts.search.strategies.bayes_early_stop import (
     EarlyStoppingBayes,
 )
 from cuts.search.strategies.proposer import interleave_structures
-from cuts.search.strategies.surrogate import Prediction
+from cuts.search.strategies.surrogate import SurrogateEstimate
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
@@ -130,11 +130,11 @@ def test_equal_times_need_more_points_to_end() -> None:
     assert not search.continues(known[: MIN_MEASURED_POINTS + 2 * MAX_UNSUCCESSFUL], expecting(0.0))
 
 
-def expecting(gain: float) -> Prediction:
+def expecting(gain: float) -> SurrogateEstimate:
     """Return an outlook on one point with a certain expected gain."""
     row = np.zeros((1, 1))
     process = GaussianProcess.fit(row, np.zeros(1))
-    return Prediction(Posterior(process, row, row, np.asarray([-gain]), np.asarray([1e-12])), np.zeros(1), 0.0)
+    return SurrogateEstimate(Posterior(process, row, row, np.asarray([-gain]), np.asarray([1e-12])), np.zeros(1), 0.0)
 
 
 def test_model_points_are_tried_where_nothing_runs() -> None:

@@ -142,7 +142,7 @@ def test_search_begins_and_continues_in_learned_order(plain: list[MeasuredOperat
     strategy = make_strategy("rank", space, first, correction=Settings(correction=correction).correction)
     assert strategy.propose([], float("inf"), 6) == interleave_structures(first)
     near = FullSpace(space).near([first[0].point]) if first[0].point else set()
-    assert {p.places for p in strategy.ground.near([first[0].point])} == {p.places for p in near}  # type: ignore[attr-defined]
+    assert {p.places for p in strategy.domain.near([first[0].point])} == {p.places for p in near}  # type: ignore[attr-defined]
 
 
 def test_times_of_this_machine_come_from_a_database(plain: list[MeasuredOperation]) -> None:

@@ -82,11 +82,13 @@ def test_decisive_and_longest_kernels_are_measured_first() -> None:
     _, selector, _ = compile_within(lambda kernel: 1e-3, 1e9)
     asked = dict(selector._forms)
     (first, *_) = asked.values()
-    assert list(selector._next(asked, [[first]])) == [form_key(first)]
-    assert not selector._next(asked, [[]])
+    assert list(selector._groups_to_measure(asked, [[first]])) == [form_key(first)]
+    assert not selector._groups_to_measure(asked, [[]])
     many = dict.fromkeys(range(2 * MAX_GROUPS_AT_ONCE), first)
     selector._costs.update({n: float(n) for n in many})
-    assert list(selector._next(many, [])) == list(reversed(range(MAX_GROUPS_AT_ONCE, 2 * MAX_GROUPS_AT_ONCE)))
+    assert list(selector._groups_to_measure(many, [])) == list(
+        reversed(range(MAX_GROUPS_AT_ONCE, 2 * MAX_GROUPS_AT_ONCE))
+    )
 
 
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def _floor_quotient(ctx: ImportContext, a: Value, b: Value) -> Value:
 
 
 def _remainder(fmod: bool) -> Convert:
-    return lambda ctx, a, b: ctx.emit("mod", *ctx.common(a, b), fmod=fmod)
+    return lambda ctx, a, b: ctx.emit("mod", *ctx.promote(a, b), fmod=fmod)
 
 
 def _pow(ctx: ImportContext, a: Any, b: Any) -> Any:
@@ -185,7 +185,7 @@ def _threshold(ctx: ImportContext, x: Value, least: float, value: float) -> Any:
 
 
 def _shift(direction: str) -> Convert:
-    return lambda ctx, a, b: ctx.emit("bit_shift", *ctx.common(a, b), direction=direction)
+    return lambda ctx, a, b: ctx.emit("bit_shift", *ctx.promote(a, b), direction=direction)
 
 
 def _logical(op: str) -> Convert:

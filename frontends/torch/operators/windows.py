@@ -114,7 +114,7 @@ def adaptive_pool(ctx: ImportContext, x: Value, sizes: Any, once: bool = False) 
 
 
 def _allow_unbatched(convert: Convert, rank: int) -> Convert:
-    """Return a conversion for `estimate_time` spatial axes that also takes an unbatched tensor."""
+    """Return a conversion for `rank` spatial axes that also takes an unbatched tensor."""
 
     def apply(ctx: ImportContext, x: Value, *arguments: Any, **keywords: Any) -> Any:
         if len(ctx.shape(x)) == rank + 2:

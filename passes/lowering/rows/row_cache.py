@@ -52,7 +52,7 @@ from ..segment_state import SegmentState, row_share
 def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
     """Return the row elements that several statements of a segment read.
 
-    Reads of tensors that lie `transferred_times` than in global memory are left out.
+    Reads of tensors that lie `elsewhere` than in global memory are left out.
     """
     out = {*elsewhere, *(r.name for r in segment.reductions)}
     statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]

@@ -18,7 +18,7 @@ from .lanes import combine_lanes, sort_lanes
 from .matrix_instructions import add_mma
 from .totals import Totals
 
-#: Weight of a multiply-add in `matching_dims` where both factors come from vectors along the depth: an eighth, not a
+#: Weight of a multiply-add in `alike` where both factors come from vectors along the depth: an eighth, not a
 #: quarter,
 #: have three operands in one bank; filter gradients take no longer so than with transposed tiles.
 TWO_VECTORS_WEIGHT = 0.6
