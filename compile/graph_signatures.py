@@ -1,4 +1,4 @@
-"""Graph-signature cache.
+"""Cache of graph signatures by fingerprint.
 
 Caches, per fingerprint of a captured FX graph, its signature (inputs and outputs) and the key of its compiled plan.
 """

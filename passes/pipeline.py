@@ -66,7 +66,7 @@ STAGES: tuple[Stage[Any], ...] = (
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",
-          ("choose_algorithms.py", "fragments.py", "first_plans.py")),
+          ("choose_algorithms.py", "candidate_subgraphs.py", "baseline_plan.py")),
     Stage("memory", fit_memory, print_graph, verify_types,
           "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
           "where the memory is limited", ("graph/rematerialise.py",)),
@@ -92,7 +92,7 @@ STAGES: tuple[Stage[Any], ...] = (
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
            "fusion/groups.py",
-           "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "pricing.py")),
+           "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
           "unmeasured where the cost model expects to save a fifth of the time; or sliced-K, one kernel whose blocks "
@@ -105,17 +105,17 @@ STAGES: tuple[Stage[Any], ...] = (
            "schedule/choose.py")),
     Stage("reconsider", refine_partition, show_each(show_candidate), verify_schedules,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
-          "measured", ("second_thoughts.py",)),
+          "measured", ("refine_partition.py",)),
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
-          ("side_by_side.py", "launch_schedules.py", "launch_order.py")),
+          ("horizontal_fusion.py", "launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_each(print_ir), verify_threads,
           "block-level kernel -> thread-level kernel; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector; divisions by one number share its reciprocal",
-          ("lowering/extract.py", "lowering/threads/quotients.py", "lowering/threads/windows.py",
-           "lowering/threads/widen.py", "lowering/threads/spread.py")),
+          ("lowering/extract.py", "lowering/threads/reciprocal_division.py", "lowering/threads/windows.py",
+           "lowering/threads/vectorise.py", "lowering/threads/interleaved_copies.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

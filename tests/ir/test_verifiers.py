@@ -116,7 +116,7 @@ PROGRAMS: list[Case] = [
     (
         "= max over (r1) of x[i0, r1]",
         "= max over (r1) of x[i0, r1] + m[i0]",
-        "check_nothing_reads_what_it_writes",
+        "check_reads_and_writes_disjoint",
         "statement 0 (of 'm') reads what it writes",
     ),
     (
@@ -150,10 +150,10 @@ RECURRENCES: list[Case] = [
         "check_steps_are_axes",
         "step 'q' is no axis of 'h'",
     ),
-    ("= m[t, n] + h[t, n]", "= m[t, n] + h[t + 1, n]", "check_turns_in_order", "statement 2 (of 'h') reads 'h' before"),
-    ("x[t, q] * h[t, n]", "x[t, q] * h[t + 1, n]", "check_turns_in_order", "statement 1 (of 'm') reads 'h' before"),
-    ("x[t, q] * h[t, n]", "x[t, q] * h[3, n]", "check_turns_in_order", "statement 1 (of 'm') reads 'h' before"),
-    ("let h[t + 1, n]", "let h[t, n]", "check_turns_in_order", "statement 2 (of 'h') reads 'h' before its turn"),
+    ("= m[t, n] + h[t, n]", "= m[t, n] + h[t + 1, n]", "check_steps_in_order", "statement 2 (of 'h') reads 'h' before"),
+    ("x[t, q] * h[t, n]", "x[t, q] * h[t + 1, n]", "check_steps_in_order", "statement 1 (of 'm') reads 'h' before"),
+    ("x[t, q] * h[t, n]", "x[t, q] * h[3, n]", "check_steps_in_order", "statement 1 (of 'm') reads 'h' before"),
+    ("let h[t + 1, n]", "let h[t, n]", "check_steps_in_order", "statement 2 (of 'h') reads 'h' before its turn"),
 ]
 
 GROUPS: list[Case] = [

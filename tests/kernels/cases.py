@@ -338,7 +338,7 @@ class ByModel(Unhurried):
     target: Target
     complete: bool = True
     budget: Budget = field(factory=Budget, eq=False)
-    together: bool = False
+    may_share_launches: bool = False
     scale: float = 1.0
     decisions: None = None
 

@@ -210,6 +210,7 @@ TORCH: dict[str, Counterpart] = {
         1.6732632423543772, 1.0507009873554805) else None),
     "swish": of_tensors(lambda a, x: F.silu(x) if a["alpha"] == 1 else x * torch.sigmoid(a["alpha"] * x)),
     "sigmoid_grad": of_tensors(lambda a, y, dy: torch.ops.aten.sigmoid_backward(dy, y)),
+    "softsign_grad": of_tensors(lambda a, x, dy: dy / (1 + x.abs()) / (1 + x.abs())),
     "swish_grad": of_tensors(lambda a, x, dy: torch.ops.aten.silu_backward(dy, x) if a["alpha"] == 1 else None),
     "gelu_grad": of_tensors(lambda a, x, dy: torch.ops.aten.gelu_backward(dy, x, approximate=a["approximate"])),
     "softmax": of_tensors(lambda a, x: torch.softmax(x, a["axis"])),
