@@ -57,6 +57,8 @@ _VAGUE = (
 )
 VAGUE_CONSTANTS = frozenset(_VAGUE.split())
 _VERBS_IN_ED = frozenset(("embed", "feed", "need", "seed", "speed", "shed", "exceed", "proceed", "succeed"))
+#: Files that quote departures.
+SAMPLES = ("tests/language.py", "tests/test_language.py", "docs/glossary.md")
 COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
 
 
@@ -201,7 +203,7 @@ def language_files(paths: list[str]) -> list[Path]:
         ["git", "ls-files", "--", *(paths or ["."])], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     chosen = [ROOT / name for name in listed if name.endswith((".py", ".md", ".cuts"))]
-    return [path for path in chosen if path.exists() and path.name not in ("language.py", "glossary.md")]
+    return [path for path in chosen if path.exists() and str(path.relative_to(ROOT)) not in SAMPLES]
 
 
 def main() -> int:

@@ -190,12 +190,12 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         elapsed.append(options.begin().elapsed)
-        return SimpleNamespace(precision=options.precision, kept=None)
+        return SimpleNamespace(precision=options.precision, cache_folder=None)
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network.precision)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, reimport=None)
     plans = torch_backend._compile(torch_backend._read({}), captured, torch.device("cuda", 0))  # type: ignore[arg-type]
     for setting, expected in (("high", "tf32"), ("medium", "bf16"), ("highest", "fp32"), ("high", "tf32")):
         torch.set_float32_matmul_precision(setting)
@@ -286,11 +286,11 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
-        return SimpleNamespace(kept=None)
+        return SimpleNamespace(cache_folder=None)
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)
-    captured = SimpleNamespace(graph=None, registry=None, texts={}, begun=monotonic() - 5.0, again=None)
+    captured = SimpleNamespace(graph=None, registry=None, texts={}, start_time=monotonic() - 5.0, reimport=None)
     for options in ({}, {"tune": True}, {"budget": 60, "libraries": True}):
         torch_backend._compile(torch_backend._read(options), captured, torch.device("cpu"))  # type: ignore[arg-type]
     assert found == [

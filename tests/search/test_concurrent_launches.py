@@ -78,7 +78,7 @@ def choose_form(
         settings=SimpleNamespace(tie=0.01),
         budget=budget,
     )
-    agreement: Any = SimpleNamespace(trusted=lambda plans: [True, right], seconds=comparing)
+    agreement: Any = SimpleNamespace(check_plans=lambda plans: [True, right], seconds=comparing)
     monkeypatch.setattr("cuts.compile.concurrent_launches.CompiledPlan", Clocked)
     monkeypatch.setattr(Clocked, "branches", branches)
     monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
