@@ -93,13 +93,13 @@ USES = [*DIFFERENTIABLE, *SCALAR, *FLAT]
 class AnyOrder:
     """Launch sequences in an order that respects dependencies, other than the plan's."""
 
-    waits = True
+    is_blocking = True
 
     def __init__(self) -> None:
         self.chains = opencl()
         self.upload, self.settle = self.chains.upload, self.chains.settle
 
-    def chain(self, plan: SequencePlan, *rest: Any) -> Any:
+    def load(self, plan: SequencePlan, *rest: Any) -> Any:
         assert plan.waits is not None
         order = some_order(LaunchDependencies(plan.waits, ()), Random(1))
         return self.chains.load(evolve(plan, order=tuple(plan.order[number] for number in order)), *rest)

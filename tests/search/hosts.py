@@ -80,7 +80,7 @@ def tune_problems(hosts: Hosts | None, problems: Sequence[TuningTask], database:
     tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
     if hosts is not None:
         tuner = evolve(
-            tuner, rounds=lambda resources, settings: RemoteTuningLoop(hosts, resources, settings, notes.append)
+            tuner, make_search=lambda resources, settings: RemoteTuningLoop(hosts, resources, settings, notes.append)
         )
     return tuner
 

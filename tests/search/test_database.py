@@ -118,11 +118,11 @@ def test_unwritable_folder_is_an_error_not_a_rebuild(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cuts.search.database import Database, Trial
+from cuts.search.database import Database, Measurement
 from cuts.tests.search.fakes import problem_of
 database, problem = Database(Path(sys.argv[1])), problem_of()
 for n in range(100):
-    database.record(problem, [Trial(f"{sys.argv[2]} {n}", "ok", 1e-3)])
+    database.record(problem, [Measurement(f"{sys.argv[2]} {n}", "ok", 1e-3)])
 """
 
 

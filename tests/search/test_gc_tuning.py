@@ -39,13 +39,13 @@ SEARCHES = """
 import gc
 import sys
 
-from cuts.search import memory, seldom_collected
+from cuts.search import gc_tuning, reduced_garbage_collection
 
-memory.SELDOM = 500, 2, 1000
+gc_tuning.GC_THRESHOLDS = 500, 2, 1000
 if "freeze" in sys.argv:
     gc.freeze()
 kept, searched, frozen = [], [], gc.get_freeze_count()
-with seldom_collected():
+with reduced_garbage_collection():
     kept.extend([n] for n in range(len(gc.get_objects()) + frozen))
 gc.callbacks.append(lambda phase, facts: searched.append(facts["generation"]))
 kept.extend([n] for n in range(3 * gc.get_threshold()[0]))

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cuts.search.copies import ForkServer
-from cuts.search.copies import self_fork as twin
+from cuts.search.copies import ForkServer, self_fork
 
 from .test_fork_server import runs
 
@@ -26,11 +25,11 @@ SERVICES = "cuts.tests.search.services"
 BEGIN = f"""
 import os, sys, time
 from cuts.search.child import Child
-from cuts.search.copies import Nursery, twin
+from cuts.search.copies import ForkServer, self_fork
 import {SERVICES} as services
-nursery = Nursery("{SERVICES}")
+server = ForkServer("{SERVICES}")
 def child(service="Slow"):
-    return Child("{SERVICES}:" + service, nursery=nursery)
+    return Child("{SERVICES}:" + service, fork_server=server)
 """
 
 
@@ -57,15 +56,15 @@ def test_copies_of_the_asking_process_answer_and_end() -> None:
     process, parents, own, left = output_of("""
 made = [child() for _ in range(3)]
 found = [each.call(60.0, "process_ids") for each in made]
-print(type(nursery._process).__name__)
-print({parent for _, parent in found} == {nursery._process.pid}, len({pid for pid, _ in found}))
-print(os.getppid() != nursery._process.pid and os.getpgid(nursery._process.pid) != os.getpgid(0))
+print(type(server._process).__name__)
+print({parent for _, parent in found} == {server._process.pid}, len({pid for pid, _ in found}))
+print(os.getppid() != server._process.pid and os.getpgid(server._process.pid) != os.getpgid(0))
 for each in made:
     each.close()
-nursery.close()
-print([pid for pid, _ in found if os.path.exists(f"/proc/{pid}")], os.path.exists(f"/proc/{nursery._process.pid}"))
+server.close()
+print([pid for pid, _ in found if os.path.exists(f"/proc/{pid}")], os.path.exists(f"/proc/{server._process.pid}"))
 """)
-    assert process == "Twin"
+    assert process == "SelfFork"
     assert (parents, own, left) == ("True 3", "True", "[] False")
 
 
@@ -87,7 +86,7 @@ assert os.read(inlet, 1) == b"", "no other process has the other end"
 ours.write("still here")
 ours.close()
 mine.close()
-nursery.close()
+server.close()
 print(open(os.environ["OURS"]).read())
 """,
         OURS=str(tmp_path / "ours"),
@@ -105,7 +104,7 @@ for process in (pid, parent):
     os.kill(process, signal.SIGINT)
 print(mine.call(60.0, "nap", 0.0))
 os.kill(parent, signal.SIGTERM)
-print(nursery._process.wait(10.0) == -signal.SIGTERM)
+print(server._process.wait(10.0) == -signal.SIGTERM)
 mine.close()
 """)
     assert lines == ["0.0", "True"]
@@ -136,9 +135,9 @@ def test_unready_fork_ends_and_others_replace_it() -> None:
 from cuts.search import build
 from cuts.search.build import Job, Workers
 services.before_forks = lambda: time.sleep(300)
-twin.READY = 1
+self_fork.READY_SECONDS = 1
 workers = Workers(3, services.__name__ + ":Slow")
-lost = workers._nursery._process
+lost = workers._fork_server._process
 for number in range(9):
     workers.submit(Job(number, "process_ids", ()))
 found = []
@@ -148,31 +147,31 @@ print(type(lost).__name__, lost.wait(), [done.error for done in found if done.er
 print(len({pid for pid, _ in (done.value for done in found)}) > 1)
 workers.close()
 """)
-    assert lines == [f"Twin {-signal.SIGALRM} [] 9", "True"]
+    assert lines == [f"SelfFork {-signal.SIGALRM} [] 9", "True"]
 
 
 def test_process_with_threads_is_not_forked() -> None:
-    assert not twin.may_be_forked("cuts.search.nowhere")
+    assert not self_fork.may_be_forked("cuts.search.nowhere")
     over = threading.Event()
     other = threading.Thread(target=over.wait)
     other.start()
     try:
-        assert not twin.may_be_forked(SERVICES)
+        assert not self_fork.may_be_forked(SERVICES)
     finally:
         over.set()
         other.join()
     lines = output_of("""
 import numpy as np
 np.ones((64, 64)) @ np.ones((64, 64))
-print(twin.may_be_copied(services.__name__))
+print(self_fork.may_be_forked(services.__name__))
 sys.settrace(lambda *_: None)
-print(twin.may_be_copied(services.__name__))
+print(self_fork.may_be_forked(services.__name__))
 sys.settrace(None)
-twin.UNFIT = ("libc.so",)
-print(twin.may_be_copied(services.__name__))
-nursery.start()
-print(type(nursery._process).__name__)
-nursery.close()
+self_fork.FORK_UNSAFE_LIBRARIES = ("libc.so",)
+print(self_fork.may_be_forked(services.__name__))
+server.start()
+print(type(server._process).__name__)
+server.close()
 """)
     assert lines == ["True", "False", "False", "Popen"]
 
@@ -194,7 +193,7 @@ services.before_forks = gc.collect
 mine = child()
 mine.call(60.0, "nap", 0.0)
 mine.close()
-nursery.close()
+server.close()
 gc.collect()
 """)
     assert lines == ["given back by us"]
@@ -209,7 +208,7 @@ square @ square
 mine = child("Multiplying")
 print(mine.call(60.0, "product"), (square @ square)[0, 0])
 mine.close()
-nursery.close()
+server.close()
 """)
     assert lines == ["(400.0, 1) 400.0"]
 
@@ -217,12 +216,12 @@ nursery.close()
 def test_wait_for_a_fork_is_limited() -> None:
     lines = output_of("""
 import subprocess
-nursery.start()
+server.start()
 try:
-    nursery._process.wait(0.05)
+    server._process.wait(0.05)
 except subprocess.TimeoutExpired:
     print("it runs")
-nursery.kill()
-print(nursery._process.wait())
+server.kill()
+print(server._process.wait())
 """)
     assert lines == ["it runs", str(-signal.SIGKILL)]

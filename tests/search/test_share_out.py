@@ -121,7 +121,7 @@ def test_scheduler_workers_of_another_version_are_refused(
             assert engine.places == 2
             database = Database(None)
             tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
-            tuner = evolve(tuner, rounds=lambda resources, settings: RemoteTuningLoop(engine, resources, settings))
+            tuner = evolve(tuner, make_search=lambda resources, settings: RemoteTuningLoop(engine, resources, settings))
             tuner.run(PROBLEMS, SHORT_SEARCH)
             assert results(database, PROBLEMS) == undisturbed_results[0]
         finally:
