@@ -122,7 +122,7 @@ class Slowest(Unhurried):
     complete = False
     rounds = 0
     budget = Budget()
-    together = False
+    may_share_launches = False
     scale = 1.0
     decisions = None
 

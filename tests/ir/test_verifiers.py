@@ -290,7 +290,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_values_bound",
         "check_functions_applied",
         "check_reductions_complete",
-        "check_atoms_known",
+        "check_instructions_known",
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")

@@ -53,7 +53,7 @@ def run(plan: Plan, arena: SharedArena, x: Any, images: ConstantImages | None = 
     block = [*fixed, *(() if held else (given,)), *made][outlet.block]
     elements = arena.bytes_at(block).view(outlet.dtype.numpy)[outlet.offset :]
     strides = tuple(s * outlet.dtype.size for s in outlet.strides)
-    assert arena.untouched()
+    assert arena.is_untouched()
     return np.lib.stride_tricks.as_strided(elements, outlet.shape, strides).copy()
 
 
