@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from cuts.bench.tools.digest_cases import Case, all_cases, case_text
-from cuts.ir.budget import cores
+from cuts.ir.budget import processor_count
 
 
 def case_digest(case: Case) -> tuple[Case, str, float]:
@@ -64,7 +64,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with digests written before")
     parser.add_argument("--quick", action="store_true", help="a subset of some seconds")
     parser.add_argument("--kind", action="append", metavar="KIND", help="only cases of this kind; may be repeated")
-    parser.add_argument("--jobs", type=int, default=cores(), help="processes; all processors by default")
+    parser.add_argument("--jobs", type=int, default=processor_count(), help="processes; all processors by default")
     parser.add_argument("--show", nargs="+", metavar="WORD", help="print the text of one case")
     return parser.parse_args(argv)
 
