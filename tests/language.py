@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -59,6 +58,8 @@ VAGUE_CONSTANTS = frozenset(_VAGUE.split())
 _VERBS_IN_ED = frozenset(("embed", "feed", "need", "seed", "speed", "shed", "exceed", "proceed", "succeed"))
 #: Files that quote departures.
 SAMPLES = ("tests/language.py", "tests/test_language.py", "docs/glossary.md")
+#: Documents that scripts write.
+BUILT = ("docs/ops.md", "docs/modules.md")
 COMMIT = re.compile(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b")
 
 
@@ -198,12 +199,16 @@ def _defined(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 
 def language_files(paths: list[str]) -> list[Path]:
-    """Return the tracked files of the given paths that the rules are for."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--", *(paths or ["."])], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    chosen = [ROOT / name for name in listed if name.endswith((".py", ".md", ".cuts"))]
-    return [path for path in chosen if path.exists() and str(path.relative_to(ROOT)) not in SAMPLES]
+    """Return the files under the given paths, or all, that the rules are for."""
+    roots = [ROOT / path for path in paths] or [ROOT]
+    found = sorted({f for root in roots for f in ([root] if root.is_file() else root.rglob("*"))})
+    return [path for path in found if path.suffix in (".py", ".md", ".cuts") and _is_own(path.relative_to(ROOT))]
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a file is written by people: neither hidden, nor built, nor quoting departures."""
+    foreign = any(part.startswith(".") or part.endswith(".egg-info") for part in path.parts)
+    return not foreign and path.parts[0] not in ("build", "dist", "site") and str(path) not in (*SAMPLES, *BUILT)
 
 
 def main() -> int:
