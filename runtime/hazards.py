@@ -91,7 +91,7 @@ class LaunchDependencies:
 def launch_dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependencies:
     """Return the dependencies of each launch in a plan's arena.
 
-    With `apart`, as if no buffers shared memory.
+    With `separate_buffers`, as if no buffers shared memory.
     """
     launches = list(plan.launches())
     begins = (

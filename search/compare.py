@@ -114,7 +114,7 @@ class Comparer:
     def differences(self, found: Pointer, wanted: Pointer, count: int, relative: float, absolute: float) -> int:
         """Return the number of differences in the first `count` elements.
 
-        `count` is a multiple of `SMALL`.
+        `count` is a multiple of `SMALL_BLOCK`.
         """
         limit = self._limit
         self.device.upload(limit, np.array([relative, absolute], np.float32))

@@ -45,7 +45,7 @@ class Resources:
     Workers and device live until `close`. A run ends when `share` of the budget is used up. `monitor` is called with
     the searched tasks after each event. `ranked` has the best candidates of ranked spaces, `hill_climbed` those that a
     hill climb found for the cost of a group, `trusted` the tasks whose simple kernel was checked. `queries` has the
-    pending queries to workers, `has_answered` says that a worker has answered. `made` has the kernels that workers
+    pending queries to workers, `has_answered` says that a worker has answered. `kernels` has the kernels that workers
     built, by task and schedule or by the name of a launch; `ready` has speculatively built ones in the device's form.
     `searched_ahead` are the tasks of speculative searches, `quickly_searched` those whose first candidates a short
     search has measured. `on_idle` is called once, when a search only waits for running jobs of workers and device.

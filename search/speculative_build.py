@@ -61,7 +61,7 @@ def build_kernels(
 ) -> dict[Hashable, KernelFunction]:
     """Return kernels of jobs, built by workers within the budget.
 
-    The jobs come from `alone` or `together`. A kernel that fails is left out. Workers already build those that are
+    The jobs come from `alone` or `bundle_job`. A kernel that fails is left out. Workers already build those that are
     `coming`, a set that shrinks.
     """
     missing = {job.owner: job for job in wanted.values() if job.owner not in resources.kernels}

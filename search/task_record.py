@@ -65,12 +65,12 @@ class Entry:
 class TaskRecord:
     """Search for one tuning task.
 
-    `trials` are results of earlier sessions by schedule. `order` corrects the cost model's order of candidates. Nothing
+    `stored` are results of earlier sessions by schedule. `order` corrects the cost model's order of candidates. Nothing
     can be checked while the expected outputs are `unknown`, nothing but the simple kernel while the task is
     `untrusted`. Candidates that are `ready` are checked next; those of `turns` are timed in turns at the end, which is
     requested once (`turned`). A worker makes proposals while it is `asking`. `place` is the batch of tasks that its
     first jobs are in. `reached` is the best time at the last proposal, `tried` the number of candidates
-    then, `stale` the number of batches in a row without improvement, `vain` the candidates of these. `lost` is the
+    then, `stale` the number of batches in a row without improvement, `unsuccessful` the candidates of these. `lost` is the
     reason for a failed ranking, `error` the reason for an empty choice. `begun` and `ended` are times of the clock.
     """
 

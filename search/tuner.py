@@ -107,7 +107,7 @@ class Tuner:
         """Return a choice for every task; equal tasks are searched once.
 
         The run ends when `share` of the budget is used up. With `accept_known`, the best result of an unfinished
-        search is accepted. With `again`, tasks are searched although a finished search has a result.
+        search is accepted. With `search_again`, tasks are searched although a finished search has a result.
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
@@ -347,7 +347,7 @@ def search_deeper(
 
     A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
     kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
-    their loss against the whole program's time. With `apart`, each kernel is a program of its own, and one that a
+    their loss against the whole program's time. With `separate_programs`, each kernel is a program of its own, and one that a
     deeper search does not improve is left.
 
     Nothing is done without a time limit, where the search was cut short, or on a CPU that other processes use too.
@@ -377,7 +377,7 @@ def slowest_kernels(
 ) -> list[int]:
     """Return indices of measured kernels far above their roofline, largest loss first.
 
-    The loss is compared with the whole time, or with `apart` with the kernel's own time.
+    The loss is compared with the whole time, or with `separate_programs` with the kernel's own time.
     """
     taken = {n: problem.uses * (found[n].seconds or 0.0) for n, problem in enumerate(problems)}
     lost = {n: taken[n] - p.uses * Roofline(p.target).cost(p.form) for n, p in enumerate(problems)}

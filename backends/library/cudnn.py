@@ -154,7 +154,7 @@ class CuDNN(Library):
             found, places = with_plain_filter(device, found, places)
         key = device.stream_handle, found
         if key not in self._fastest:
-            self._fastest[key] = self._again(device, found) or self._fastest_plan(device, found, places)
+            self._fastest[key] = self._plan_by_name(device, found) or self._fastest_plan(device, found, places)
         return self._fastest[key].launch(device, places)
 
     def _fastest_plan(self, device: Device, convolution: Convolution, places: Mapping[str, Pointer]) -> PlanChoice:
@@ -166,7 +166,7 @@ class CuDNN(Library):
         self._names[convolution] = best.launch.choice.index, best.name
         return best.launch.choice
 
-    def _again(self, device: Device, convolution: Convolution) -> PlanChoice | None:
+    def _plan_by_name(self, device: Device, convolution: Convolution) -> PlanChoice | None:
         """Return the fastest plan of another stream, None where none is known or it is missing."""
         if convolution not in self._names:
             return None

@@ -37,7 +37,7 @@ class CapturedGraph:
     without a reader. Besides them the graph has the inputs `seeds`: random numbers, new ones for each run. Where
     `orders` has an input, the graph's input is that one with its axes in this order. Results have the names of views in
     `memory`, or of outputs, each with its own memory, where there is none. The capture began when the usual clock
-    showed `begun`. Where the graph has constants, `again` imports it once more, so that they need not be kept.
+    showed `begun`. Where the graph has constants, `reimport` imports it once more, so that they need not be kept.
     """
 
     graph: Graph

@@ -36,7 +36,7 @@ def convert_checked(value: Number, kind: torch.dtype) -> torch.Tensor:
 def convert_for_where(value: Number, kind: torch.dtype) -> torch.Tensor:
     """Return a number converted as in `where`.
 
-    It is as `filled`, but half types take integers beyond them as infinities.
+    It is as `convert_checked`, but half types take integers beyond them as infinities.
     """
     return _convert(lambda number, to: torch.scalar_tensor(number, dtype=to), value, kind)
 

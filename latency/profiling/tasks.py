@@ -5,7 +5,7 @@ They are convolutions of two networks with varied channels, and other operations
 A convolution is `(N, C, H, W, K, R, S, stride_h, stride_w, pad_h, pad_w, dilation, groups)`. Time rises in steps of
 tiles along `K`, so the sets for training hold only values beside the edges of steps (`edges`), where a sweep of all
 values would be `DENSE` times as long; the sets for evaluation hold numbers of channels that no training set has
-(`held`).
+(`held_out`).
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def held_out(each: int = 60) -> Iterator[LayerTask]:
 def more_edges(each: int = 200, filters: int = 3) -> Iterator[LayerTask]:
     """Yield more training sweeps with many input channels and few samples.
 
-    None has input channels that `held` or `sweep` has for its case.
+    None has input channels that `held_out` or `sweep` has for its case.
 
     Which kernel runs depends on the channels in regions with sharp borders: to learn where these are takes many values
     of either.

@@ -10,7 +10,7 @@ only another order of merges reaches are lost; graphs of few units get `algorith
 
 Two partitions agree on most units. The other units fall into *places*: sets of units, as small as possible, that groups
 of the one cover and groups of the other cover, too. The time of a partition is the sum of its groups', so each place
-may take the faster groups independently (`settle`).
+may take the faster groups independently (`combine_partitions`).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Partitioner:
 
     Groups that are `kept` exist from the beginning; none of them is merged with another one. Tensors that are
     `unwanted` in memory, as that is limited, cost the groups that write them more than any kernel takes. `least`
-    returns a cheap lower bound of a group's time; `foresee` receives the groups whose costs are needed next, none at
+    returns a cheap lower bound of a group's time; `announce` receives the groups whose costs are needed next, none at
     the end, and makes them `known`; `likely` receives groups that no queued merge contains.
     """
 

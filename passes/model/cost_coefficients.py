@@ -26,7 +26,7 @@ class CostCoefficients:
     `overlap` is the power in which times add up: the greater, the better resources work side by side.
 
     Latency, in units of that of DRAM: `direct` of a direct load, `divide` times more where its address takes
-    divisions, with exponents `guarded` and `apart` of its guards and its lines per 32 lanes; `staged_round` and
+    divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round` and
     `direct_round` of a round; `first` of a block; `entry` of a table; `fixed` of a kernel. `ahead` is the share of it
     that the work of other rounds hides. `barrier` scales the target's, `block` is clocks to start one, `tail` the share
     of the last wave that is not filled, `long` the cost of each doubling of a long body.

@@ -29,12 +29,12 @@ class SegmentTemplate:
     `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
-    last. A segment that `keeps` rows may cache part of them in shared memory between statements. With a matrix
+    last. A segment that `caches_rows` rows may cache part of them in shared memory between statements. With a matrix
     instruction `atom`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
     Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
-    along the dim at position `meets`, which is -1 elsewhere. A segment that `streams` may pass rows on in parts; it may
+    along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
-    at positions `parted` run along.
+    at positions `streamed_loops` run along.
     """
 
     dims: tuple[tuple[Var, ...], ...]

@@ -278,7 +278,7 @@ def sample_batches(space: Space, most: int) -> Iterator[Batch]:
 
 
 def sample_possible_batches(space: Space, most: int) -> Iterator[Batch]:
-    """Yield the sample of `sampled` with possible sizes.
+    """Yield the sample of `sample_batches` with possible sizes.
 
     Points whose sizes alone break a rule are left out, except for one where all do.
     """

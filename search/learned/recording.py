@@ -42,7 +42,7 @@ BEST_SHARE, NEIGHBOUR_SHARE = 0.1, 0.4
 NUM_PARENTS = 24
 #: Number of times that random points are drawn, each time twice as many, as several have the same schedule.
 MAX_DRAWS = 4
-#: Largest number of unrolled statements of a compiled kernel; the outcome of longer ones is `LONG`.
+#: Largest number of unrolled statements of a compiled kernel; the outcome of longer ones is `LONG_OUTCOME`.
 MAX_STATEMENTS, LONG_OUTCOME = 2500, "long"
 #: Seconds between two outputs of unfinished pools.
 OUTPUT_SECONDS = 20.0

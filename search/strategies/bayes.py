@@ -30,7 +30,7 @@ MIN_UNAIDED_POINTS = 6
 
 @define
 class Bayes(Proposer):
-    """Propose the largest expected improvement, after `begun` first points."""
+    """Propose the largest expected improvement, after `initial_points` first points."""
 
     initial_points: int = field(default=FIRST_CANDIDATES, kw_only=True)
     surrogate: Surrogate = field(init=False)

@@ -61,7 +61,7 @@ class TileReader:
 class Family:
     """Contractions with the readers for which they are recomputed.
 
-    The products `behind` read elementwise results of them; `sums` are stored sums over rows.
+    The products `consumers` read elementwise results of them; `sums` are stored sums over rows.
     """
 
     consumers: tuple[TileReader, ...]

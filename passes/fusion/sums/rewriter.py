@@ -13,7 +13,7 @@ from ..programs import Programs, Unit
 class Rewriter:
     """Rewriter of units.
 
-    `types` grows by added tensors, `found` is set once a rewrite changes the programs.
+    `types` grows by added tensors, `has_changed` is set once a rewrite changes the programs.
     """
 
     programs: Programs
