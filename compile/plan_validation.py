@@ -58,7 +58,8 @@ UNAVAILABLE_ERRORS = (CutsError, MemoryError)
 class PlanValidator:
     """Validator of the plans of a graph.
 
-    `make_plain` makes the plain plan on first need; `has_time` returns whether the budget has time for that where nothing is
+    `make_plain` makes the plain plan on first need; `has_time` returns whether the budget has time for that where
+    nothing is
     suspected.
     """
 

@@ -73,7 +73,8 @@ class MeasuredSelector:
 
     `evaluate` enables measured partition search. `audit` further candidates of every shipped kernel are timed, to see
     whether pruning discarded the winner. `cached` says that the plan was cached and nothing was searched. `decisions`
-    is the decision record that the next compilation replays, `made` that of the last one, `unfused_seconds` the seconds of the
+    is the decision record that the next compilation replays, `made` that of the last one, `unfused_seconds` the
+    seconds of the
     unfused units. `searches_ahead` continues the search where there are final decisions. `has_rival_plan` says that
     another candidate plan of the graph follows. `uncompared` has a sentence for each shipped plan that was not
     compared. `answer` is the record of the graph, stored once it is compiled.

@@ -70,7 +70,8 @@ class TaskRecord:
     `untrusted`. Candidates that are `ready` are checked next; those of `turns` are timed in turns at the end, which is
     requested once (`turned`). A worker makes proposals while it is `asking`. `place` is the batch of tasks that its
     first jobs are in. `reached` is the best time at the last proposal, `tried` the number of candidates
-    then, `stale` the number of batches in a row without improvement, `unsuccessful` the candidates of these. `lost` is the
+    then, `stale` the number of batches in a row without improvement, `unsuccessful` the candidates of these. `lost`
+    is the
     reason for a failed ranking, `error` the reason for an empty choice. `begun` and `ended` are times of the clock.
     """
 

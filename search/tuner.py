@@ -347,7 +347,8 @@ def search_deeper(
 
     A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
     kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
-    their loss against the whole program's time. With `separate_programs`, each kernel is a program of its own, and one that a
+    their loss against the whole program's time. With `separate_programs`, each kernel is a program of its own, and
+    one that a
     deeper search does not improve is left.
 
     Nothing is done without a time limit, where the search was cut short, or on a CPU that other processes use too.

@@ -42,7 +42,8 @@ class Tunable(Protocol):
     """Unit of tuning: a `Case`, or a PyTorch function as a `TorchCase`.
 
     `inputs` are shapes by name, in order; those in `weights` are constant. `sources` declare operations that the
-    vocabulary lacks. `type_of` and `values` give an input's type and contents, `is_channels_last` whether a tensor lies with its
+    vocabulary lacks. `type_of` and `values` give an input's type and contents, `is_channels_last` whether a tensor
+    lies with its
     channels innermost.
     """
 

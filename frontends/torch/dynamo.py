@@ -4,8 +4,9 @@ Where gradients are wanted, PyTorch's autograd makes two graphs of core operatio
 backward operations decompose, or are the derived adjoints of their forward operations (`operators.gradients`). A graph
 that cannot be imported runs in PyTorch, with a warning.
 
-The compiled graph of a module that needs nothing of autograd is cached by the module's fingerprint (`module_fingerprint.py`). A later
-process finds it by the same fingerprint: neither autograd nor our passes see the module again.
+The compiled graph of a module that needs nothing of autograd is cached by the module's fingerprint
+(`module_fingerprint.py`). A later process finds it by the same fingerprint: neither autograd nor our passes see the
+module again.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def dynamo_backend(
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
-    Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache` has
-    the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached.
+    Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache`
+    has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """

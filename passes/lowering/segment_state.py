@@ -40,7 +40,8 @@ from .staging import AxisBinding, bind_dims
 class SegmentState:
     """State of lowering one segment.
 
-    It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows (`row_caches`), and
+    It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows
+    (`row_caches`), and
     the number of staged elements of each type (`staged_elements`).
     """
 

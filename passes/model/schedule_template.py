@@ -32,7 +32,8 @@ class SegmentTemplate:
     last. A segment that `caches_rows` rows may cache part of them in shared memory between statements. With a matrix
     instruction `atom`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
     Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
-    along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in parts; it may
+    along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
+    parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along.
     """

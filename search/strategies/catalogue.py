@@ -45,7 +45,8 @@ def make_strategy(
 ) -> Strategy:
     """Return a strategy over a space by its name.
 
-    `first` are the best points by the cost model, or by a learned `correction`; a Bayesian search begins with `initial_points`
+    `first` are the best points by the cost model, or by a learned `correction`; a Bayesian search begins with
+    `initial_points`
     of them. Raises `UsageError` where no strategy has that name.
     """
     domain = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
