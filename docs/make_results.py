@@ -13,7 +13,7 @@ from cuts.bench.__main__ import COMMANDS
 from cuts.bench.networks import tables
 from cuts.bench.networks.ledger import measured_rows
 from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
-from cuts.bench.operators import breadth
+from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
 from cuts.cluster.table import reproduce
 from cuts.docs import make_table_5_6
@@ -172,7 +172,7 @@ def vocabulary(known: Circumstances, *names: str) -> Iterator[str]:
     """Yield operations of the vocabulary and gradients, by family and row."""
     rows, older = fresh([row for name in names for row in read_rows(RESULTS / name)])
     for device in dict.fromkeys(row["device"] for row in rows):
-        yield f"{device}:\n\n{breadth.families([row for row in rows if row['device'] == device])}"
+        yield f"{device}:\n\n{families([row for row in rows if row['device'] == device])}"
     yield from rows_table(known, rows)
     if older:
         yield older

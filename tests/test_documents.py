@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from os.path import normpath
 from pathlib import Path
@@ -221,6 +223,13 @@ def test_the_list_of_modules_has_every_module() -> None:
     names = [f"`{m.name}`" if m.name != "__init__.py" else f"`{m.parent.as_posix()}/`" for m in modules()[1:]]
     assert [name for name in names if name not in text] == []
     assert [line for line in text.split("\n") if len(line) > WIDTH] == []
+
+
+def test_scripts_of_documents_need_no_pytorch() -> None:
+    names = ", ".join(f"cuts.docs.{path.stem}" for path in sorted((ROOT / "docs").glob("make_*.py")))
+    code = f"import sys; sys.modules['torch'] = None; import {names}"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_results_are_made_from_the_rows() -> None:

@@ -31,13 +31,13 @@ from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.timing import Contender, in_turns, together
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
+from cuts.bench.tools.breadth_tables import line, markdown, speed, summary
 from cuts.bench.tools.records import (
     Row,
     add_row_options,
     circumstances,
     exit_code,
     figure,
-    geomean,
     is_stale,
     key_of,
     merge_row,
@@ -51,8 +51,6 @@ from cuts.search.session import tuning_session
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
-#: Speed from which on a row counts as good enough.
-SPEED_TARGET = 0.8
 #: Seconds that must be left for another part to begin.
 _MIN_SECONDS = 15.0
 
@@ -200,74 +198,6 @@ def describe(record: Any) -> dict[str, object]:
     """
     keys = ("ops", "algorithms", "parameters", "measured", "estimate", "limit", "bound")
     return {key: record[key] for key in keys if key in record}
-
-
-def speed(row: Row) -> float:
-    """Return the best peer's time over ours.
-
-    It is 0 where there is no right result, or no peer.
-    """
-    return 0.0 if row.get("wrong") else figure(row, "speed") or 0.0
-
-
-def line(row: Row) -> str:
-    """Return a row as a line of text, times in microseconds."""
-    head = f"{row['class']:<16} {row['name']:<52}"
-    if row["cuts_ms"] is None:
-        return f"{head} failed: {row['failure']}"
-    peers = "  ".join(f"{name} {ms * 1e3:.1f}" for name, ms in row["peers"].items())
-    says = f"  WRONG: {row['wrong']}" if row.get("wrong") else ""
-    return (
-        f"{head} {row['cuts_ms'] * 1e3:>9.1f} us {speed(row):>5.2f}x  {peers}  bound {row['bound_ms'] * 1e3:.1f}{says}"
-    )
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Return slow rows, the slowest first, and figures by family.
-
-    The last figures are those of all rows.
-    """
-    slow = sorted((row for row in rows if speed(row) < SPEED_TARGET), key=speed)
-    lines = [line(row) for row in slow]
-    families = list(dict.fromkeys(row["class"] for row in rows))
-    lines.append(f"{'family':<18}{'rows':>5}{'mean':>8}{'from ' + str(SPEED_TARGET):>10}  slowest, fastest")
-    lines += [_figures(name, [row for row in rows if row["class"] == name]) for name in families]
-    return "\n".join([*lines, _figures("all", rows)])
-
-
-def _figures(name: str, rows: Sequence[Row]) -> str:
-    """Return the geometric mean of the rows that have a result, and the share of all that are fast enough."""
-    known = [speed(row) for row in rows if speed(row)]
-    share = sum(speed(row) >= SPEED_TARGET for row in rows) / len(rows) if rows else 0.0
-    mean = f"{geomean(known):>8.2f}{share:>10.0%}  {min(known):.2f}, {max(known):.2f}" if known else "       -"
-    failed = len(rows) - len(known)
-    return f"{name:<18}{len(rows):>5}{mean}{f', {failed} without a right result' if failed else ''}"
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """Return every row as a table for a document.
-
-    Rows are sorted by family, times are in microseconds.
-    """
-    lines = ["| operation | cuts | PyTorch | torch.compile | speed | bound |", "|---|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda r: (str(r["class"]), str(r["name"]))):
-        times = [row["cuts_ms"], row["peers"].get("torch"), row["peers"].get("compile")]
-        cells = ["-" if ms is None else f"{ms * 1e3:.1f}" for ms in (*times, row.get("bound_ms"))]
-        cells.insert(3, f"{speed(row):.2f}")
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def families(rows: Sequence[Row]) -> str:
-    """Return figures by family and of all as a document's table."""
-    lines = ["| family | rows | mean speed | from 0.8 | slowest | fastest |", "|---|---|---|---|---|---|"]
-    for name in (*dict.fromkeys(row["class"] for row in rows), "all"):
-        own = [speed(row) for row in rows if name in (row["class"], "all")]
-        known = [each for each in own if each] or [0.0]
-        enough = sum(each >= SPEED_TARGET for each in own) / max(1, len(own))
-        figures = (f"{len(own)}", f"{geomean(known):.2f}", f"{enough:.0%}".replace("%", " %"), f"{min(known):.2f}")
-        lines.append(f"| {name} | {' | '.join(figures)} | {max(known):.2f} |")
-    return "\n".join(lines)
 
 
 def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:

@@ -24,6 +24,7 @@ from cuts.bench.operators.suite import GRADIENT_ROWS, OPERATIONS, ROWS
 from cuts.bench.operators.suite import OPERATIONS as GRADIENTS
 from cuts.bench.operators.tuning import tune, tune_separately
 from cuts.bench.operators.vocabulary import Given, SizedOperation, UserOperation, w, x
+from cuts.bench.tools.breadth_tables import families
 from cuts.compile.build import build
 from cuts.ir.errors import PassError
 from cuts.tests.amounts import NIGHTLY
@@ -142,7 +143,7 @@ def test_newer_rows_of_other_files_reach_the_document() -> None:
     other = new | {"name": "b", "class": "loss"}
     found = breadth.newest([old], [new, other])
     assert found == [new, other] == breadth.newest(found, [old])
-    table = breadth.families([old, other])
+    table = families([old, other])
     assert table.splitlines()[2:] == [
         "| norm | 1 | 2.00 | 100 % | 2.00 | 2.00 |",
         "| loss | 1 | 0.50 | 0 % | 0.50 | 0.50 |",
