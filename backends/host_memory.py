@@ -8,11 +8,11 @@ from pathlib import Path
 from ..ir import BackendError
 
 
-def require_host_memory(nbytes: int, what: str) -> None:
-    """Raise `BackendError` where `what` needs more memory than is available."""
+def require_host_memory(nbytes: int, subject: str) -> None:
+    """Raise `BackendError` where `subject` needs more memory than is available."""
     left = available_bytes()
     if left is not None and nbytes > left:
-        raise BackendError(f"{what} needs {nbytes:,} bytes of memory, {left:,} are left", hint="use smaller shapes")
+        raise BackendError(f"{subject} needs {nbytes:,} bytes of memory, {left:,} are left", hint="use smaller shapes")
 
 
 def available_bytes() -> int | None:

@@ -84,12 +84,12 @@ def size(nbytes: int) -> str:
     return f"{value:.4g} GB"
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, noun: str) -> str:
     """Return a number of things in words.
 
-    `what` is their singular.
+    `noun` is their singular.
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def brief(value: object, limit: int = 60) -> str:

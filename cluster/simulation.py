@@ -88,9 +88,9 @@ def run_tasks(work: list[StreamTask]) -> Simulation:
     assert missing is None, f"the schedule waits for itself at {missing}"
     moved: dict[tuple[int, str], float] = defaultdict(float)
     for task in work:
-        moved[task.stage, task.what] += task.nbytes
+        moved[task.stage, task.term] += task.nbytes
     passes = max(
-        (end for task, end in zip(work, ends, strict=True) if not task.what.startswith("optimiser")), default=0.0
+        (end for task, end in zip(work, ends, strict=True) if not task.term.startswith("optimiser")), default=0.0
     )
     return Simulation(float(env.now), passes, dict(moved), dict(busy), len(work))
 

@@ -24,13 +24,13 @@ Stream = Literal["compute", "storage", "link"]
 class StreamTask:
     """Task of one stream, of `seconds` and `nbytes`, after others.
 
-    `what` is the term of the model that it belongs to.
+    `term` is the term of the model that it belongs to.
     """
 
     number: int
     stage: int
     stream: Stream
-    what: str
+    term: str
     nbytes: float
     seconds: float
     after: tuple[int, ...]
@@ -84,22 +84,22 @@ class _Builder:
     written: dict[tuple[str, LayerPass], int] = field(factory=dict)
 
     def task(
-        self, stage: int, stream: Stream, what: str, nbytes: float, seconds: float, after: list[int], order: float
+        self, stage: int, stream: Stream, term: str, nbytes: float, seconds: float, after: list[int], order: float
     ) -> StreamTask:
         made = StreamTask(
-            len(self.tasks), stage, stream, what, float(nbytes), float(seconds), tuple(after), order=order
+            len(self.tasks), stage, stream, term, float(nbytes), float(seconds), tuple(after), order=order
         )
         self.tasks.append(made)
         return made
 
-    def read(self, stage: int, what: str, nbytes: float, after: list[int], order: float) -> int:
+    def read(self, stage: int, term: str, nbytes: float, after: list[int], order: float) -> int:
         return self.task(
-            stage, "storage", f"read {what}", nbytes, self._request(nbytes / self.costs.machine.read), after, order
+            stage, "storage", f"read {term}", nbytes, self._request(nbytes / self.costs.machine.read), after, order
         ).number
 
-    def write(self, stage: int, what: str, nbytes: float, after: list[int], order: float) -> int:
+    def write(self, stage: int, term: str, nbytes: float, after: list[int], order: float) -> int:
         return self.task(
-            stage, "storage", f"write {what}", nbytes, self._request(nbytes / self.costs.machine.write), after, order
+            stage, "storage", f"write {term}", nbytes, self._request(nbytes / self.costs.machine.write), after, order
         ).number
 
     def _request(self, seconds: float) -> float:
@@ -256,10 +256,10 @@ class _Walk:
             if inner:
                 self.b.written["inner", forward] = self.b.write(self.stage, "inner", inner, [done], position + 0.6)
             return waits
-        for what, nbytes in (("inputs", inputs), ("inner", inner)):
+        for term, nbytes in (("inputs", inputs), ("inner", inner)):
             if nbytes:
                 waits.append(
-                    self.b.read(self.stage, what, nbytes, [*freed, self.b.written[what, forward]], position - 0.8)
+                    self.b.read(self.stage, term, nbytes, [*freed, self.b.written[term, forward]], position - 0.8)
                 )
         if outputs and resident:
             written = self.b.write(self.stage, "gradient of outputs", outputs, self.arrival(step), position - 0.3)
@@ -320,7 +320,7 @@ class _Walk:
         Read values and gradients, write values and weights.
         """
         passes = [
-            task.number for task in self.b.tasks if task.stage == self.stage and not task.what.startswith("optimiser")
+            task.number for task in self.b.tasks if task.stage == self.stage and not task.term.startswith("optimiser")
         ]
         level, start = self.costs.level, len(self.steps) + self.costs.micros + 1.0
         writes: list[int] = []

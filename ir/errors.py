@@ -185,11 +185,11 @@ def quote(name: str) -> str:
 
 @contextmanager
 def atomic_write(
-    path: str | os.PathLike[str], what: str = "", errors: tuple[type[Exception], ...] = ()
+    path: str | os.PathLike[str], kind: str = "", errors: tuple[type[Exception], ...] = ()
 ) -> Iterator[Path]:
     """Yield a temporary path that replaces a file atomically.
 
-    The file is complete or absent; an interrupted write leaves nothing. Raises `UsageError`, with `what` as the file's
+    The file is complete or absent; an interrupted write leaves nothing. Raises `UsageError`, with `kind` as the file's
     description, where it cannot be written: on an `OSError`, or on one of the `errors` that a writer raises.
     """
     file = Path(path)
@@ -207,4 +207,4 @@ def atomic_write(
             raise
     except caught as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise UsageError(f"cannot write {what}{' ' if what else ''}{file}: {reason}") from error
+        raise UsageError(f"cannot write {kind}{' ' if kind else ''}{file}: {reason}") from error

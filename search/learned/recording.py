@@ -64,10 +64,10 @@ class RecordingWorker(Worker):
 
     def again(self, problem: TuningTask, model: str, given: RecordedSpace) -> list[ScoredCandidate]:
         """Return the given points that are in a task's space."""
-        return again(problem, model, given)
+        return matching_points(problem, model, given)
 
 
-def again(problem: TuningTask, model: str, given: RecordedSpace) -> list[ScoredCandidate]:
+def matching_points(problem: TuningTask, model: str, given: RecordedSpace) -> list[ScoredCandidate]:
     """Return points of an earlier recording that are in a task's space.
 
     They must have the same position in the space.

@@ -17,7 +17,14 @@ from cuts.search.database import Database
 from cuts.search.learned import recording
 from cuts.search.learned.rank_points import MAX_POINTS, NUM_FASTEST
 from cuts.search.learned.recorded_spaces import RecordedSpace
-from cuts.search.learned.recording import LONG_OUTCOME, PoolRecorder, again, build_unless_long, evaluation_points, pool
+from cuts.search.learned.recording import (
+    LONG_OUTCOME,
+    PoolRecorder,
+    build_unless_long,
+    evaluation_points,
+    matching_points,
+    pool,
+)
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.tuning_task import schedule_text
@@ -32,7 +39,7 @@ class InlinePools(Inline):
     """
 
     def collect(self, timeout: float) -> list[JobResult]:
-        mine = {"pool": pool, "build": build_unless_long, "again": again}
+        mine = {"pool": pool, "build": build_unless_long, "again": matching_points}
         job = min(self.queue, key=lambda j: j.priority, default=None)
         if job is None or job.method not in mine:
             return super().collect(timeout)
