@@ -8,11 +8,9 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, Read, Var, expr_variables, linearise
+from ..geometry import Count, Geometry, StagedTile, least
 from .access import copied_width, running_axis
-from .footprint import Count, least
-from .geometry import Geometry
 from .tile_access import box_vector, innermost_chunk, main_read, register_staging_vector, used_loops
-from .tiles import StagedTile
 
 
 def copy_cost(

@@ -13,29 +13,33 @@ from math import prod
 import numpy as np
 
 from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
-from ..lowering import (
-    MAX_HOISTED_REGISTERS,
+from ..geometry import (
+    Count,
+    Geometry,
+    StagedTile,
     cached_reads,
+    ceil_div,
     extents_of,
-    is_resident_at_once,
     is_scatter_only,
     is_walked_by_rows,
-    shareable_loops,
+    joins_loop,
+    least,
+    may_split_k,
+    partial_sum_bytes,
+    product,
+    result_geometry,
     shared_pitches,
+    staged_tiles,
     tensors_in_place,
 )
+from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .access import access_vector
 from .evaluation_sites import evaluation_site, output_site
 from .feature_schema import Features, PaperCounts
-from .footprint import Count, ceil_div, least, product
-from .geometry import Geometry
 from .mask_savings import mask_savings
 from .registers import Registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .scatter_cost import bin_count
-from .schedule_template import SegmentTemplate
-from .tiles import StagedTile, staged_tiles
-from .warp_split_k import may_split_k, partial_sum_bytes, result_geometry
 from .work import Totals, add_reduction
 
 
@@ -226,10 +230,11 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     totals.begin_row_cache(segment, geometry)
+    alone = [staged or geometry.structure.atom for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        shared = shareable_loops(segment)[position] and _share_loop(geometry.structure, position)
+        shared = joins_loop(segment, position, geometry.structure.reduces, alone)
         totals.begin(geometry, position > 0, shared)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
@@ -287,12 +292,6 @@ def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count],
         if segment.axes[axis] not in expr_variables(read):
             totals.add("bytes", -moved * (turns - 1))
             totals.add("again", moved * (turns - 1))
-
-
-def _share_loop(structure: SegmentTemplate, position: int) -> bool:
-    """Return whether a reduction joins the preceding loop, where it may: neither stages an operand."""
-    staged = structure.staged[position] or structure.staged[position - 1] or structure.atom
-    return not staged and structure.reduces[position] == structure.reduces[position - 1]
 
 
 def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:

@@ -33,14 +33,11 @@ from ...ir import (
     reads,
     substitute_expr,
 )
-from ..lowering import main_read
+from ..geometry import Count, Geometry, StagedTile, ceil_div, least, main_read, product
 from .access import copied_width, running_axis
 from .copies import copy_cost, steps_evenly
-from .footprint import Count, ceil_div, least, product
-from .geometry import Geometry
 from .mma_work import mma_work
 from .tile_access import held_deep, register_staging_vector
-from .tiles import StagedTile
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
 BASE_REGISTERS = 26.0

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import WIDEST_BYTES, Expr, Index, Read, as_index, expr_variables, reads, variables
-from .footprint import Count, product
-from .geometry import Geometry
-from .tiles import StagedTile
+from ..geometry import Count, Geometry, StagedTile, product
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:

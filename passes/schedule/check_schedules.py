@@ -29,26 +29,20 @@ from ...ir import (
     streamable_axis,
     streamed_variables,
 )
-from ..lowering import (
-    BlockLayout,
+from ..geometry import (
     cached_reads,
     can_stream_rows,
     index_axes,
     is_scatter_only,
-    lay_out,
-    mma_faults,
-    mma_operands,
-)
-from ..model import Features, next_power
-from .schedule_geometry import (
-    StagedOperand,
-    features_of,
     least_block,
     least_chunk,
-    shared_bytes,
-    staged_tiles_of,
-    staging_orders,
+    mma_faults,
+    mma_operands,
+    next_power,
 )
+from ..lowering import BlockLayout, lay_out
+from ..model import Features
+from .schedule_geometry import StagedOperand, features_of, shared_bytes, staged_tiles_of, staging_orders
 from .schedule_parameters import MMA_STAGES
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.

@@ -23,25 +23,25 @@ from ...ir import (
     dtype_of,
     operands,
 )
-from ..lowering import FRAGMENT_SETS
-from ..model import (
+from ..geometry import (
+    FRAGMENT_SETS,
     REGISTER_STAGED_ORDER,
     Columns,
     Count,
-    Features,
     Geometry,
     ScheduleTemplate,
     coordinate_count,
-    count_features,
     distinct_values,
     geometries,
     is_register_staged,
+    least_block,
+    least_chunk,
     next_power,
     own_order,
     own_pad,
 )
+from ..model import Features, count_features
 from .check_schedules import MAX_BODY
-from .schedule_geometry import least_block, least_chunk
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 from attrs import evolve
 
 from ...ir import (
-    MMA_INSTRUCTIONS,
     DType,
     FusedGroup,
     ReduceDim,
@@ -26,44 +25,19 @@ from ...ir import (
     streamable_axis,
     streamed_variables,
 )
-from ..lowering import (
-    AxisBinding,
-    BlockLayout,
-    Frame,
-    Tile,
-    bind_dims,
-    bins_buffer,
+from ..geometry import (
+    REGISTER_STAGED_ORDER,
+    Geometry,
+    SegmentTemplate,
     cached_reads,
     can_stream_rows,
     contiguous_side,
-    local_vars,
     partial_sum_elements,
-    stage,
-)
-from ..model import (
-    REGISTER_STAGED_ORDER,
-    Features,
-    Geometry,
-    SegmentTemplate,
-    count_features,
-    most_staged,
     scatter_tile_dim,
+    whole_loops,
 )
-
-
-def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
-    """Return the least block of a tile dim with matrix instructions.
-
-    It is the instruction's rows or its columns; 0 of other dims.
-    """
-    if not atom:
-        return 0
-    return MMA_INSTRUCTIONS[atom].m if dim == rows else MMA_INSTRUCTIONS[atom].n if dim == columns else 0
-
-
-def least_chunk(atom: str) -> int:
-    """Return the least K block of a matrix instruction, else 0."""
-    return MMA_INSTRUCTIONS[atom].k if atom else 0
+from ..lowering import AxisBinding, BlockLayout, Frame, Tile, bind_dims, bins_buffer, local_vars, stage
+from ..model import Features, count_features, most_staged
 
 
 def staging_orders(schedule: Schedule) -> list[tuple[int, ...]]:
@@ -206,14 +180,6 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         np.int64(schedule.kept),
         np.int64(prod(d.turns for d in schedule.dims)),
     )
-
-
-def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the loops over rows that have a value per element.
-
-    Loops are positions; `reduces` are those of each reduction.
-    """
-    return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
 
 
 def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:

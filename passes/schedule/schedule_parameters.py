@@ -19,14 +19,16 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import interleaved_instructions, main_read, mma_operands
-from ..model import (
+from ..geometry import (
     REGISTER_STAGED_ORDER,
     ROW_CACHE_UNITS,
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    interleaved_instructions,
     is_matrix_like,
+    main_read,
+    mma_operands,
     next_power,
     powers,
 )

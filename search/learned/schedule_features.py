@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import FusedGroup, Schedule, Var
-from ...passes.model import REGISTER_STAGED_ORDER, Geometry
+from ...passes.geometry import REGISTER_STAGED_ORDER, Geometry
 from ...passes.schedule import Batch, geometry_of
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from itertools import islice, product
 import numpy as np
 
 from ...ir import Schedule
-from ...passes.model import ScheduleTemplate, geometries
+from ...passes.geometry import ScheduleTemplate, geometries
 from ...passes.schedule import Space, columns_of, geometry_of, schedule_of
 from .schedule_features import Array, ScheduleFeatures, features_of_parts, features_of_schedule
 

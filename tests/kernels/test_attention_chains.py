@@ -38,7 +38,7 @@ from cuts.passes.lowering import check_barriers
 from cuts.passes.lowering.block_layout import lay_out
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.online_softmax import can_stream_rows
+from cuts.passes.geometry.row_sharing import can_stream_rows
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of

@@ -20,7 +20,8 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.interpret import interpret
-from cuts.passes.lowering import check_barriers, mask_bound
+from cuts.passes.geometry import mask_bound
+from cuts.passes.lowering import check_barriers
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.model.mask_savings import mask_savings

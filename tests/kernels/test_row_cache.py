@@ -20,7 +20,7 @@ from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
-from cuts.passes.lowering.rows.row_cache import cached_reads
+from cuts.passes.geometry.row_sharing import cached_reads
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of

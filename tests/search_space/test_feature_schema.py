@@ -23,7 +23,7 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
 from cuts.passes.model.evaluation_sites import EvaluationSite
 from cuts.passes.model.feature_schema import SUMS, Features
-from cuts.passes.model.footprint import Cover, distinct, elements, random_groups
+from cuts.passes.geometry.footprint import Cover, distinct, elements, random_groups
 from cuts.passes.model.roofline import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import sample_batches

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.passes.model.schedule_template import axis_classes, class_runs, is_matrix_like
+from cuts.passes.geometry.schedule_template import axis_classes, class_runs, is_matrix_like
 from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 

@@ -7,16 +7,13 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...lowering import MIN_COPY_BYTES
+from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, segments_of
 from ..access import SCATTERED_LINE_WEIGHT, copied_width, has_division, wavefronts
 from ..copies import copy_cost, walks_evenly
 from ..evaluation_sites import EvaluationSite
-from ..footprint import Count, is_scattered, least, segments_of
-from ..geometry import Geometry
 from ..roofline import node_cost, nodes
 from ..row_fetches import uneven_fetch
 from ..tile_access import tile_vector
-from ..tiles import StagedTile
 from .totals import Totals
 
 #: Bytes of sectors that L1 keeps for sure from one trip of a loop to the next, beside shared memory.

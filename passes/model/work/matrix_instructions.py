@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
+from ...geometry import Count, Geometry, StagedTile, may_split_k, own_order, own_pad, product
 from ..evaluation_sites import EvaluationSite
-from ..footprint import Count, product
-from ..geometry import Geometry
 from ..mma_work import MmaSide, mma_work, warps_of
-from ..tiles import StagedTile, own_order, own_pad
-from ..warp_split_k import may_split_k
 from .fetches import fill, wait
 from .fragment_loads import filling_ways, fragment_loads
 from .totals import Totals

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable
 import numpy as np
 
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
-from ...lowering import cached_reads
+from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of
 from ..access import (
     access_vector,
     decoding_cost,
@@ -21,8 +21,6 @@ from ..access import (
 from ..banks import shared_conflicts
 from ..evaluation_sites import EvaluationSite
 from ..feature_schema import SUMS
-from ..footprint import Count, ceil_div, places_of, random_groups, runs_of
-from ..geometry import Geometry
 from ..mask_savings import MaskSavings
 from ..registers import resident_row
 from ..roofline import node_cost, nodes

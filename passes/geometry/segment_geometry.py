@@ -10,9 +10,10 @@ import numpy as np
 from attrs import field, frozen
 
 from ...ir import FusedGroup, Index, Segment, Var, reads
-from ..lowering import axis_places, lanes_along
 from .footprint import Count, Cover, ceil_div, least, product
+from .matrix_instructions import lanes_along
 from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
+from .shared_tensors import axis_places
 
 #: Units of a row that the parameter of the row cache counts.
 ROW_CACHE_UNITS = 8

@@ -7,10 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import Expr, FusedGroup, Index, Reduction, Segment, Var, dtype_of, expr_variables, operands, reads, variables
-from ..lowering import main_read
+from ...ir import (
+    Expr,
+    FusedGroup,
+    Index,
+    Read,
+    Reduction,
+    Segment,
+    Var,
+    dtype_of,
+    expr_variables,
+    operands,
+    reads,
+    variables,
+)
 from .footprint import Count, ceil_div, product
-from .geometry import REGISTER_STAGED_ORDER, Geometry
+from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
 @frozen
@@ -291,3 +303,8 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
             if not known and any(v in plain and v not in solved for v in variables(index)):
                 return False
     return True
+
+
+def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
+    """Return the first read of an operand that depends on most axes."""
+    return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
