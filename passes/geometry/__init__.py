@@ -27,7 +27,7 @@ from .matrix_instructions import (
 )
 from .row_fetches import MIN_BUSY_SHARE, MIN_COPY_BYTES, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
-from .scatter_bins import ScatterBins, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
+from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
 from .schedule_template import (
     ScheduleParameter,
     ScheduleTemplate,
@@ -37,8 +37,11 @@ from .schedule_template import (
     is_matrix_like,
     next_power,
     powers,
+    with_streamed_input,
 )
-from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries
+from .schedules import geometry_of, schedule_of
+from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
+from .shared_memory import _box_bytes, held_bytes, most_staged, shared_layouts, streamed_segment
 from .shared_tensors import (
     axis_places,
     extents_of,
@@ -49,22 +52,10 @@ from .shared_tensors import (
     tensors_in_place,
     writer_of,
 )
-from .staged_tiles import (
-    StagedTile,
-    coordinate_count,
-    depth_step,
-    is_register_staged,
-    main_read,
-    operand_steps,
-    own_order,
-    own_pad,
-    staged_tiles,
-    walked_box,
-)
+from .staged_tiles import StagedTile, depth_step, main_read, operand_steps, own_order, own_pad, staged_tiles, walked_box
 from .warp_split_k import (
     contiguous_side,
     may_split_k,
-    partial_sum_bytes,
     partial_sum_elements,
     partial_sum_pitch,
     result_geometry,
@@ -88,24 +79,26 @@ __all__ = [
     "ScheduleTemplate",
     "SegmentTemplate",
     "StagedTile",
+    "_box_bytes",
     "axis_classes",
     "axis_places",
+    "bin_count",
     "cached_reads",
     "can_stream_rows",
     "ceil_div",
     "class_runs",
     "contiguous_side",
-    "coordinate_count",
     "depth_step",
     "distinct_values",
     "elements",
     "extents_of",
     "geometries",
+    "geometry_of",
+    "held_bytes",
     "holds_rows",
     "index_axes",
     "interleaved_instructions",
     "is_matrix_like",
-    "is_register_staged",
     "is_row_maximum",
     "is_scatter_only",
     "is_scattered",
@@ -120,11 +113,12 @@ __all__ = [
     "may_split_k",
     "mma_faults",
     "mma_operands",
+    "most_staged",
     "next_power",
+    "numbers_of",
     "operand_steps",
     "own_order",
     "own_pad",
-    "partial_sum_bytes",
     "partial_sum_elements",
     "partial_sum_pitch",
     "places_of",
@@ -139,12 +133,16 @@ __all__ = [
     "runs_of",
     "scatter_bins",
     "scatter_tile_dim",
+    "schedule_of",
     "segments_of",
+    "shared_layouts",
     "shared_pitches",
     "staged_tiles",
+    "streamed_segment",
     "tensors_in_place",
     "walked_box",
     "whole_loops",
     "whole_row_fetch",
+    "with_streamed_input",
     "writer_of",
 ]

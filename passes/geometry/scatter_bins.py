@@ -8,6 +8,7 @@ from math import prod
 from attrs import frozen
 
 from ...ir import FusedGroup, Segment, Var, as_index
+from .footprint import Count, product
 
 
 @frozen
@@ -24,7 +25,7 @@ class ScatterBins:
     own: tuple[tuple[int, Var], ...]
     parts: tuple[tuple[str, int], ...]
 
-    def extents(self, blocks: Sequence[int]) -> tuple[int, ...]:
+    def extents(self, blocks: Sequence[Count]) -> tuple[Count, ...]:
         """Return the elements along each part.
 
         `blocks` are the block's elements along each tile dim.
@@ -75,3 +76,8 @@ def scatter_tile_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequenc
     own = index_axes(segment, group)
     free = [d for d, axes in enumerate(dims) if not own & {*axes}]
     return max(free, key=lambda d: prod(a.extent for a in dims[d]), default=-1)
+
+
+def bin_count(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]], blocks: Sequence[Count]) -> Count:
+    """Return the number of bins of a block, which has so many elements along each dim."""
+    return product(scatter_bins(segment, group, dims).extents(blocks))

@@ -41,7 +41,13 @@ def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, tar
         counts[d] = geometry.counts[d] * share
         longest = result_vector(thread[d], widest if d == fast else 1)
         vector[d] = np.where(np.greater(geometry.lanes, 1), longest, geometry.vector[d])
-    return evolve(geometry, thread=tuple(thread), vector=tuple(vector), counts=tuple(counts), lanes=1)
+    return evolve(
+        geometry,
+        thread=tuple(thread),
+        vector=tuple(vector),
+        counts=tuple(counts),
+        spread=evolve(geometry.spread, lanes=1),
+    )
 
 
 def _sides(segment: Segment, geometry: Geometry) -> tuple[int, int, bool]:

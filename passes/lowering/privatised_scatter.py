@@ -12,7 +12,6 @@ other dims of the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from attrs import evolve
 
@@ -39,7 +38,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from ..geometry import ScatterBins, scatter_bins
+from ..geometry import ScatterBins, bin_count, scatter_bins
 from .index_values import resolve, strides_of, value_of
 from .segment_state import SegmentState
 from .staging import bind_dims
@@ -50,8 +49,8 @@ BINS = "bins"
 
 def bins_buffer(segment: Segment, group: FusedGroup, dims: Sequence[TileDim]) -> SharedBuffer:
     """Return the buffer of a block's bins."""
-    meeting = scatter_bins(segment, group, [d.axes for d in dims])
-    return SharedBuffer(BINS, group.tensors[meeting.tensor].dtype, prod(meeting.extents([d.block for d in dims])))
+    bins = bin_count(segment, group, [d.axes for d in dims], [d.block for d in dims])
+    return SharedBuffer(BINS, group.tensors[segment.outputs[0].tensor].dtype, bins)
 
 
 def emit_privatised_scatter(state: SegmentState) -> None:

@@ -4,11 +4,10 @@ from .banks import conflict_factor
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .cost_model import estimate_time
 from .feature_schema import NUMBERS, SUMS, Features
-from .features import count_features, most_staged
+from .features import count_features, features_of
 from .lower_bound import Bound, limiting, lower_bound
 from .pul_paper import pul
 from .roofline import group_work
-from .scatter_cost import bin_count
 
 __all__ = [
     "FITTED_COEFFICIENTS",
@@ -17,13 +16,12 @@ __all__ = [
     "Bound",
     "CostCoefficients",
     "Features",
-    "bin_count",
     "conflict_factor",
     "count_features",
     "estimate_time",
+    "features_of",
     "group_work",
     "limiting",
     "lower_bound",
-    "most_staged",
     "pul",
 ]

@@ -12,25 +12,25 @@ from math import prod
 
 import numpy as np
 
-from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
+from ...ir import DType, Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, dtype_of, expr_variables
 from ..geometry import (
     Count,
     Geometry,
     StagedTile,
-    cached_reads,
+    _box_bytes,
     ceil_div,
-    extents_of,
+    geometry_of,
+    held_bytes,
     is_scatter_only,
     is_walked_by_rows,
     joins_loop,
     least,
-    may_split_k,
-    partial_sum_bytes,
+    most_staged,
     product,
     result_geometry,
-    shared_pitches,
+    shared_layouts,
     staged_tiles,
-    tensors_in_place,
+    streamed_segment,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .access import access_vector
@@ -39,7 +39,6 @@ from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
 from .registers import Registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
-from .scatter_cost import bin_count
 from .work import Totals, add_reduction
 
 
@@ -97,19 +96,13 @@ def count_features(
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     instances = _most(product(part.thread) for part in geometry)
-    stages = _most(part.stages for part in geometry)
+    stages = _most(part.loop.stages for part in geometry)
     limit = register_limit(totals.threads, min_blocks, target)
     return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads, shared=shared,
                     registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
                     limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks, working=working,
                     instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
                     table=float(index == "table"), **totals.sums)  # fmt: skip
-
-
-def _box_bytes(group: FusedGroup, counts: Mapping[str, Count]) -> Count:
-    """Return the bytes of shared boxes with so many elements."""
-    sizes = (count * group.tensors[tensor].dtype.size for tensor, count in counts.items())
-    return sum((ceil_div(size, 16) * 16 for size in sizes), start=0)
 
 
 def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
@@ -135,20 +128,6 @@ def _grid(last: Geometry) -> list[Count]:
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
 
-def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
-    """Return the bytes of staged operands in reused buffers.
-
-    `staged` has the bytes per segment and type; segments share one buffer per type.
-    """
-    total: Count = 0
-    for dtype in dict.fromkeys(dtype for _, dtype in staged):
-        most: Count = 0
-        for (_, other), nbytes in staged.items():
-            most = np.maximum(most, nbytes) if other is dtype else most
-        total = total + most
-    return total
-
-
 def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
     """Return the registers that a segment leaves to others.
 
@@ -159,70 +138,6 @@ def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position
     for other in {rows, len(geometry) - 1} - {position} if rows else ():
         held = held + product(geometry[other].thread) * len(group.segments[other].reductions)
     return np.where(np.greater(turns, 1), held, 0.0)
-
-
-def streamed_segment(geometry: Sequence[Geometry]) -> tuple[int, Count]:
-    """Return the segment that streams rows, and the number of parts.
-
-    It passes rows on, or reads a streamed tile; position 0 stands for none. The segments before it compute one part at
-    a time.
-    """
-    last = geometry[-1]
-    if last.structure.parts >= 0:
-        row = max(last.extents(last.structure.streamed_loops))
-        part = np.where(np.equal(last.part, 0), row, last.part)
-        return len(geometry) - 1, ceil_div(row, part)
-    found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
-    return found, geometry[found].trips[0] if found else 1
-
-
-def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
-    """Return the strides and sizes of tensors passed between segments.
-
-    Both are in elements of shared memory (`lowering.shared_pitches`).
-    """
-    places, sizes = tensors_in_place(group), {}
-    for segment, part in zip(group.segments, geometry, strict=True):
-        row: Count = 1
-        for chunk, trips in zip(part.chunk, part.trips, strict=True):
-            row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
-        for tensor in part.structure.shared:
-            sizes[tensor] = extents_of(segment, tensor, part.block, row)
-    found: dict[str, tuple[tuple[Count, ...], Count]] = {}
-    for tensor in (t for t in group.shared if t not in places):
-        extents = list(sizes[tensor])
-        together = [tensor, *(new for new, old in places.items() if old == tensor)]
-        for other in together[1:]:
-            extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
-        pitches, elements = shared_pitches(group, tensor, extents)
-        found |= {each: (pitches, elements if each == tensor else 0) for each in together}
-    return found
-
-
-def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared-memory bytes of a segment besides tiles.
-
-    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
-    bins of a privatised scatter.
-    """
-    total: Count = 0
-    if geometry.structure.lanes:
-        widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
-        scratch = geometry.threads * widest
-        total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
-    if geometry.structure.streams:
-        scales = ceil_div(product(geometry.block) * group.tensors[segment.reductions[0].name].dtype.size, 16) * 16
-        total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
-    if may_split_k(geometry):
-        total = total + partial_sum_bytes(group, segment, geometry)
-    if geometry.structure.scatter_dim >= 0:
-        size = group.tensors[segment.outputs[0].tensor].dtype.size
-        total = total + ceil_div(bin_count(segment, group, geometry) * size, 16) * 16
-    if geometry.structure.caches_rows:
-        for read in cached_reads(segment, (*group.shared, *group.constants)):
-            size = group.tensors[read.tensor].dtype.size
-            total = total + ceil_div(product(geometry.block) * geometry.kept * size, 16) * 16
-    return total
 
 
 def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> PaperCounts:
@@ -299,3 +214,9 @@ def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     row = float(prod(v.extent for v in output.extra))
     return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size
+
+
+def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
+    """Return the counts of one schedule, chosen or handwritten."""
+    launch = (np.int64(schedule.raster), np.int64(schedule.min_blocks))
+    return count_features(group, geometry_of(group, schedule), target, *launch, index=schedule.index)

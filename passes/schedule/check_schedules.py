@@ -40,9 +40,8 @@ from ..geometry import (
     mma_operands,
     next_power,
 )
-from ..lowering import BlockLayout, lay_out
-from ..model import Features
-from .schedule_geometry import StagedOperand, features_of, shared_bytes, staged_tiles_of, staging_orders
+from ..lowering import lay_out
+from ..model import Features, features_of
 from .schedule_parameters import MMA_STAGES
 
 #: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
@@ -82,16 +81,6 @@ class Scheduled:
         for segment, schedule in self.segments:
             for reduction, loop in zip(segment.reductions, schedule.reductions, strict=False):
                 yield f"reduction {reduction.name}", reduction, loop, schedule
-
-    @cached_property
-    def layout(self) -> BlockLayout:
-        """Block layout."""
-        return lay_out(self.group, self.schedule, self.target)
-
-    @cached_property
-    def tiles(self) -> list[StagedOperand]:
-        """Tile of every staged operand, and the bytes of its buffers."""
-        return staged_tiles_of(self.layout)
 
     @cached_property
     def features(self) -> Features:
@@ -320,8 +309,9 @@ def check_cached_copies(case: Scheduled) -> Iterator[str]:
 
 def check_orders_permute(case: Scheduled) -> Iterator[str]:
     """The layout of a staged tile is an order of its dims."""
-    if any(sorted(order) != list(range(len(order))) for order in staging_orders(case.schedule)):
-        yield "the layout order of a staged tile is no permutation"
+    for name, _, loop, _ in case.loops:
+        if any(sorted(s.order) != list(range(len(s.order))) for s in loop.staging):
+            yield f"{name}: the layout order of a staged tile is no permutation"
 
 
 def check_carried_tiles(case: Scheduled) -> Iterator[str]:
@@ -348,19 +338,18 @@ def check_threads_fit(case: Scheduled) -> Iterator[str]:
 def check_tiles_laid_out(case: Scheduled) -> Iterator[str]:
     """Every staged operand has a tile of several elements."""
     try:
-        tiles = case.tiles
+        lay_out(case.group, case.schedule, case.target)
     except PassError as error:
         yield error.message
         return
-    if any(staged.tile.count <= 1 for staged in tiles):
+    if case.features.tile <= 1:
         yield "a staged tile has one element only"
 
 
 def check_shared_memory_fits(case: Scheduled) -> Iterator[str]:
     """A block takes no more shared memory than there is."""
-    used = shared_bytes(case.layout, case.tiles)
-    if used > case.target.MAX_shared:
-        yield f"{used} bytes of shared memory, at most {case.target.MAX_shared}"
+    if case.features.shared > case.target.MAX_shared:
+        yield f"{int(case.features.shared)} bytes of shared memory, at most {case.target.MAX_shared}"
 
 
 def check_registers_suffice(case: Scheduled) -> Iterator[str]:
@@ -418,7 +407,7 @@ def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> lis
 
 
 def _is_laid_out(case: Scheduled) -> bool:
-    return "tiles" in vars(case)
+    return "features" in vars(case)
 
 
 def _is_power_of_two(value: int) -> bool:

@@ -11,17 +11,8 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import (
-    FusedGroup,
-    ReduceDim,
-    ReductionSchedule,
     Schedule,
-    Segment,
-    SegmentSchedule,
-    Staging,
     Target,
-    TileDim,
-    dtype_of,
-    operands,
 )
 from ..geometry import (
     FRAGMENT_SETS,
@@ -30,15 +21,12 @@ from ..geometry import (
     Count,
     Geometry,
     ScheduleTemplate,
-    coordinate_count,
     distinct_values,
     geometries,
-    is_register_staged,
     least_block,
     least_chunk,
     next_power,
-    own_order,
-    own_pad,
+    schedule_of,
 )
 from ..model import Features, count_features
 from .check_schedules import MAX_BODY
@@ -201,11 +189,11 @@ def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
         reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
     if parts.atom:
         uneven = geometry.chunk[0] // (least_chunk(parts.atom) * geometry.lanes) % FRAGMENT_SETS != 0
-        reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
-        alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
+        reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.loop.ahead, uneven))
+        alone = np.logical_and(geometry.staging.cached, np.less_equal(geometry.loop.stages, 1))
         reasons["cached"] = np.logical_or(reasons["cached"], alone)
     if parts.stages_any:
-        odd = np.equal(geometry.order, REGISTER_STAGED_ORDER) & np.not_equal(geometry.pad % 2, 0)
+        odd = np.equal(geometry.order, REGISTER_STAGED_ORDER) & np.not_equal(geometry.staging.pad % 2, 0)
         reasons["carried"] = np.logical_or(reasons["carried"], odd)
     if parts.caches_rows:
         reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
@@ -241,7 +229,7 @@ def _uneven_turns(first: Geometry, last: Geometry) -> Count:
 
 def _pointless(geometry: Geometry) -> Count:
     """Return where a cached row lies in registers, or as many elements of it as another point caches."""
-    return np.less(geometry.kept, 0) | np.greater(geometry.kept, 0) & np.equal(geometry.trips[0], 1)
+    return np.less(geometry.spread.kept, 0) | np.greater(geometry.spread.kept, 0) & np.equal(geometry.trips[0], 1)
 
 
 def evaluate(
@@ -336,62 +324,3 @@ def to_schedule(space: Space, point: int) -> Schedule:
             return schedule_of(space.group, structure, values, space.target.warp_size)
         rest -= structure.size
     raise IndexError(f"point {point} of a space of {space.size}")
-
-
-def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[str, int], warp_size: int) -> Schedule:
-    """Return the schedule of a template's parameter values."""
-    sizes = geometries(group, structure, values, warp_size)
-    parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
-    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
-
-
-def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
-    structure = geometry.structure
-    sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
-    dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
-    reductions = []
-    for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
-        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
-        staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
-        reductions.append(
-            ReductionSchedule(
-                loops,
-                staging,
-                int(geometry.stages) if staged else 1,
-                structure.atom,
-                structure.rows,
-                structure.columns,
-                int(geometry.ahead),
-            )
-        )
-    warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
-    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
-    return SegmentSchedule(
-        dims,
-        tuple(reductions),
-        int(geometry.lanes),
-        int(geometry.row_vector),
-        warp,
-        bool(warp),
-        int(geometry.kept),
-        structure.scatter_dim >= 0,
-    )
-
-
-def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: int, operand: int) -> Staging:
-    """Return how an operand is staged."""
-    reduction = segment.reductions[position]
-    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
-    pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
-    order, carried = _order(segment, geometry, position, operand), is_register_staged(expr, reduction, geometry)
-    return Staging(operand, order, int(pad), bool(geometry.cached), bool(carried))
-
-
-def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
-    """Return the layout order of a staged tile, nothing for the natural one."""
-    reduction = segment.reductions[position]
-    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
-    if not own_order(expr, reduction, geometry):
-        return ()
-    return tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))

@@ -43,10 +43,10 @@ from ..geometry import (
     is_scatter_only,
     scatter_tile_dim,
     whole_loops,
+    with_streamed_input,
 )
 from ..model import group_work
 from .mma_templates import mma_templates
-from .schedule_geometry import with_streamed_input
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 
 #: Elements of a row that a thread always has registers for.

@@ -62,7 +62,7 @@ def fill(
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     past = (
-        np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
+        np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.cached, 0)
         if totals.target.async_copy
         else np.bool_(False)
     )
@@ -117,7 +117,7 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
-        totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
+        totals.add("barriers", np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled))
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:
         totals.add("looped", place.all_trips * totals.repeat * totals.left * 1.0)

@@ -61,7 +61,7 @@ def _load_fragments(
     totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
     cycles = fragments * loads.cycles * warps_of(geometry)
     totals.add("wavefronts", cycles)
-    totals.add("waited", np.where(geometry.ahead, 0.0, cycles))
+    totals.add("waited", np.where(geometry.loop.ahead, 0.0, cycles))
     (reduction,) = segment.reductions
     pad = own_pad(side.expr, reduction, geometry, size)
     turned = own_order(side.expr, reduction, geometry)

@@ -85,7 +85,7 @@ class Totals:
         """Begin a segment with the share of rows in its row cache."""
         self.kept, self.copied = {}, set()
         if geometry.structure.caches_rows:
-            part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
+            part = geometry.spread.kept / (geometry.chunk[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 
