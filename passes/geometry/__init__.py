@@ -41,7 +41,7 @@ from .schedule_template import (
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
-from .shared_memory import _box_bytes, held_bytes, most_staged, shared_layouts, streamed_segment
+from .shared_memory import shared_bytes, shared_layouts, streamed_segment
 from .shared_tensors import (
     axis_places,
     extents_of,
@@ -79,7 +79,6 @@ __all__ = [
     "ScheduleTemplate",
     "SegmentTemplate",
     "StagedTile",
-    "_box_bytes",
     "axis_classes",
     "axis_places",
     "bin_count",
@@ -94,7 +93,6 @@ __all__ = [
     "extents_of",
     "geometries",
     "geometry_of",
-    "held_bytes",
     "holds_rows",
     "index_axes",
     "interleaved_instructions",
@@ -113,7 +111,6 @@ __all__ = [
     "may_split_k",
     "mma_faults",
     "mma_operands",
-    "most_staged",
     "next_power",
     "numbers_of",
     "operand_steps",
@@ -135,6 +132,7 @@ __all__ = [
     "scatter_tile_dim",
     "schedule_of",
     "segments_of",
+    "shared_bytes",
     "shared_layouts",
     "shared_pitches",
     "staged_tiles",

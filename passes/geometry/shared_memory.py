@@ -6,26 +6,46 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import DType, FusedGroup, Segment
+from ...ir import DType, FusedGroup, Segment, dtype_of
 from .footprint import Count, ceil_div, product
 from .row_sharing import cached_reads
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
 from .shared_tensors import extents_of, shared_pitches, tensors_in_place
+from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
 
 
-def _box_bytes(group: FusedGroup, counts: Mapping[str, Count]) -> Count:
-    """Return the bytes of shared boxes with so many elements."""
-    sizes = (count * group.tensors[tensor].dtype.size for tensor, count in counts.items())
-    return sum((ceil_div(size, 16) * 16 for size in sizes), start=0)
+def shared_bytes(
+    group: FusedGroup,
+    geometry: Sequence[Geometry],
+    tiles: Sequence[Sequence[StagedTile]],
+    layouts: Mapping[str, tuple[tuple[Count, ...], Count]],
+) -> Count:
+    """Return the shared memory of a block.
 
-
-def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
-    """Return the bytes of staged operands in reused buffers.
-
-    `staged` has the bytes per segment and type; segments share one buffer per type.
+    It holds tensors passed between segments, whose `layouts` are known, the staged `tiles` of each segment, and what
+    segments hold besides. Streamed segments prefetch the next part's tiles while they use those of this one.
     """
+    total: Count = sum((_aligned(n * group.tensors[tensor].dtype.size) for tensor, (_, n) in layouts.items()), start=0)
+    for segment, part in zip(group.segments, geometry, strict=True):
+        total = total + _held_bytes(group, segment, part)
+    staged: dict[tuple[int, DType], Count] = {}
+    for position, own in enumerate(tiles):
+        for tile in own:
+            key = position, dtype_of(tile.expr, group.tensors)
+            staged[key] = staged.get(key, 0) + tile.bytes
+    _, turns = streamed_segment(geometry)
+    return total + np.where(np.greater(turns, 1), sum(staged.values(), 0), _most_staged(staged))
+
+
+def _aligned(nbytes: Count) -> Count:
+    """Return the bytes of a buffer, which begins at a multiple of 16."""
+    return ceil_div(nbytes, 16) * 16
+
+
+def _most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
+    """Return the bytes of staged operands by segment and type, where segments share one buffer per type."""
     total: Count = 0
     for dtype in dict.fromkeys(dtype for _, dtype in staged):
         most: Count = 0
@@ -58,29 +78,28 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
     return found
 
 
-def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared-memory bytes of a segment besides tiles.
 
     They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
     bins of a privatised scatter.
     """
-    total: Count = 0
+    sizes = {name: kind.dtype.size for name, kind in group.tensors.items()}
+    rows, total = product(geometry.block), 0
     if geometry.structure.lanes:
-        widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
-        scratch = geometry.threads * widest
-        total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
+        scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        total = total + np.where(np.greater(geometry.lanes, 1), _aligned(scratch), 0)
     if geometry.structure.streams:
-        scales = ceil_div(product(geometry.block) * group.tensors[segment.reductions[0].name].dtype.size, 16) * 16
+        scales = _aligned(rows * sizes[segment.reductions[0].name])
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if geometry.structure.scatter_dim >= 0:
-        size = group.tensors[segment.outputs[0].tensor].dtype.size
-        total = total + ceil_div(bin_count(segment, group, geometry.structure.dims, geometry.block) * size, 16) * 16
+        bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
+        total = total + _aligned(bins * sizes[segment.outputs[0].tensor])
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
-            size = group.tensors[read.tensor].dtype.size
-            total = total + ceil_div(product(geometry.block) * geometry.spread.kept * size, 16) * 16
+            total = total + _aligned(rows * geometry.spread.kept * sizes[read.tensor])
     return total
 
 

@@ -12,29 +12,27 @@ from math import prod
 
 import numpy as np
 
-from ...ir import DType, Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, dtype_of, expr_variables
+from ...ir import Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
 from ..geometry import (
     Count,
     Geometry,
     StagedTile,
-    _box_bytes,
     ceil_div,
     geometry_of,
-    held_bytes,
     is_scatter_only,
     is_walked_by_rows,
     joins_loop,
     least,
-    most_staged,
     product,
     result_geometry,
+    shared_bytes,
     shared_layouts,
     staged_tiles,
     streamed_segment,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .access import access_vector
-from .evaluation_sites import evaluation_site, output_site
+from .evaluation_sites import EvaluationSite, evaluation_site, output_site
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
 from .registers import Registers, register_limit, thread_registers
@@ -58,51 +56,57 @@ def count_features(
     totals = Totals(group, target)
     layouts = shared_layouts(group, geometry)
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
-    shared = _box_bytes(group, {tensor: count for tensor, (_, count) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
     blocks = product(n * 1.0 for n in grid)
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
+    tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
+    parts, registers, working = _count_segments(totals, geometry, tiles)
+    useful, unique = work or group_work(group)
+    spared = mask_savings(group, geometry, blocks, target) if streamed_segment(geometry)[0] else None
+    if spared is not None:
+        totals.apply_mask(spared, geometry[-1].threads)
+        unique = unique * spared.seen
+    limit = register_limit(totals.threads, min_blocks, target)
+    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads,
+                    shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
+                    needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
+                    stages=_most(part.loop.stages for part in geometry), raster=raster, min_blocks=min_blocks,
+                    working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
+                    unique_bytes=unique, segments=parts, table=float(index == "table"), **totals.sums)  # fmt: skip
+
+
+def _count_segments(
+    totals: Totals, geometry: Sequence[Geometry], tiles: Sequence[Sequence[StagedTile]]
+) -> tuple[tuple[PaperCounts, ...], Registers, Count]:
+    """Add up all segments; return their counts for the paper's model, the registers, and the working warps."""
+    group, warp_size = totals.group, totals.target.warp_size
     rows = [t for t in group.shared if is_walked_by_rows(group, t)]
     streamed, turns = streamed_segment(geometry)
-    staged: dict[tuple[int, DType], Count] = {}
-    registers = Registers(0, 0, 0)
-    smallest: Count = np.inf
-    parts: list[PaperCounts] = []
+    registers, parts = Registers(0, 0, 0), list[PaperCounts]()
     alone: Count = 0.0
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
         if position:
             totals.add("barriers", 1.0)
-        tiles = staged_tiles(group, segment, part)
-        for tile in tiles:
-            smallest = least(smallest, tile.count)
-            key = position, dtype_of(tile.expr, group.tensors)
-            staged[key] = staged.get(key, 0) + tile.bytes
-        shared = shared + held_bytes(group, segment, part)
         before = dict(totals.sums)
-        parts.append(_segment(totals, segment, part, tiles))
-        alone = alone + totals.since("issue", before) / part.warps(target.warp_size)
+        parts.append(_segment(totals, segment, part, tiles[position]))
+        alone = alone + totals.since("issue", before) / part.warps(warp_size)
         if position < streamed:
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
-        own = thread_registers(segment, part, tiles, group.tensors, rows)
+        own = thread_registers(segment, part, tiles[position], group.tensors, rows)
         registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
-    shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
-    spared = mask_savings(group, geometry, blocks, target) if streamed else None
-    useful, unique = work or group_work(group)
-    if spared is not None:
-        totals.apply_mask(spared, geometry[-1].threads)
-        unique = unique * spared.seen
-    instances = _most(product(part.thread) for part in geometry)
-    stages = _most(part.loop.stages for part in geometry)
-    limit = register_limit(totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads, shared=shared,
-                    registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
-                    limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks, working=working,
-                    instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
-                    table=float(index == "table"), **totals.sums)  # fmt: skip
+    return tuple(parts), registers, working
+
+
+def _smallest(tiles: Sequence[Sequence[StagedTile]]) -> Count:
+    """Return the elements of the smallest staged tile."""
+    smallest: Count = np.inf
+    for tile in (tile for own in tiles for tile in own):
+        smallest = least(smallest, tile.count)
+    return smallest
 
 
 def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
@@ -149,11 +153,23 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        shared = joins_loop(segment, position, geometry.structure.reduces, alone)
-        totals.begin(geometry, position > 0, shared)
+        totals.begin(geometry, position > 0, joins_loop(segment, position, geometry.structure.reduces, alone))
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
-    geometry = result_geometry(totals.group, segment, geometry, totals.target)
+    _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
+    if is_scatter_only(segment):
+        totals.combine(segment, geometry)
+    loaded = fetched if segment.reductions else totals.sums
+    return PaperCounts(
+        totals.since("flops", before),
+        totals.since("thread_flops", before),
+        loaded["thread_loads"] - before["thread_loads"],
+        loaded["transactions"] - before["transactions"],
+    )
+
+
+def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequence[str]) -> None:
+    """Add up the epilogue and the stores of a segment; `own` are the names of its reductions."""
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
@@ -164,7 +180,6 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
-        per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = (
@@ -173,28 +188,24 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
-        size = totals.group.tensors[output.tensor].dtype.size
-        written = Read(output.tensor, output.write)
-        shape = totals.group.tensors[output.tensor].shape
-        vector = access_vector(written, shape, geometry, totals.target.vector_bytes // size, place.rows)
-        totals.add("stores", per_thread / vector * geometry.threads)
-        totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
-        if output.tensor not in totals.group.shared:
-            totals.add("stored", _written_bytes(totals, output, geometry))
-            totals.touch(written, per_thread, vector, place, geometry)
+        _add_stores(totals, segment, output, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
-    if is_scatter_only(segment):
-        totals.combine(segment, geometry)
-    loaded = fetched if segment.reductions else totals.sums
-    return PaperCounts(
-        totals.since("flops", before),
-        totals.since("thread_flops", before),
-        loaded["thread_loads"] - before["thread_loads"],
-        loaded["transactions"] - before["transactions"],
-    )
+
+
+def _add_stores(totals: Totals, segment: Segment, output: Output, place: EvaluationSite, geometry: Geometry) -> None:
+    """Count the stores of an output by every thread."""
+    per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
+    kind, written = totals.group.tensors[output.tensor], Read(output.tensor, output.write)
+    widest = totals.target.vector_bytes // kind.dtype.size
+    vector = access_vector(written, kind.shape, geometry, widest, place.rows)
+    totals.add("stores", per_thread / vector * geometry.threads)
+    totals.add("certain", per_thread / widest * geometry.threads)
+    if output.tensor not in totals.group.shared:
+        totals.add("stored", _written_bytes(totals, output, geometry))
+        totals.touch(written, per_thread, vector, place, geometry)
 
 
 def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:
