@@ -17,6 +17,7 @@ from .footprint import (
 from .mask_bounds import MaskBound, mask_bound
 from .matrix_instructions import (
     FRAGMENT_SETS,
+    has_alternating_sets,
     interleaved_instructions,
     lanes_along,
     least_block,
@@ -93,6 +94,7 @@ __all__ = [
     "extents_of",
     "geometries",
     "geometry_of",
+    "has_alternating_sets",
     "holds_rows",
     "index_axes",
     "interleaved_instructions",

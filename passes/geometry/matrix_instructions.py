@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
@@ -20,6 +22,7 @@ from ...ir import (
     factors,
     stored_factor,
 )
+from .footprint import Count
 
 #: Register sets that the fragments of an operand alternate between, with fragments of the next step loaded ahead.
 FRAGMENT_SETS = 2
@@ -95,7 +98,10 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
     if len(loop.dims) != 1 or loop.dims[0].chunk % (atom.k * lanes):
         found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k * lanes}")
     elif loop.ahead and (
-        loop.ahead > 1 or loop.stages < 2 or len(loop.staging) < 2 or not has_alternating_sets(loop, lanes)
+        loop.ahead > 1
+        or loop.stages < 2
+        or len(loop.staging) < 2
+        or not has_alternating_sets(atom.name, loop.dims[0].chunk, lanes)
     ):
         found.append(
             f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "
@@ -104,12 +110,12 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
     return found
 
 
-def has_alternating_sets(loop: ReductionSchedule, lanes: int) -> bool:
+def has_alternating_sets(atom: str, chunk: Count, lanes: Count) -> Count:
     """Return whether steps use all fragment register sets equally often.
 
     `lanes` warps divide the depth of a K block.
     """
-    return loop.dims[0].chunk // (MMA_INSTRUCTIONS[loop.atom].k * lanes) % FRAGMENT_SETS == 0
+    return np.equal(chunk // (least_chunk(atom) * lanes) % FRAGMENT_SETS, 0)
 
 
 def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
