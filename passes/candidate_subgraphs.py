@@ -17,7 +17,6 @@ from attrs import evolve, field, frozen
 
 from ..ir import CutsError, FusedGroup, Graph, InternalError, Mode, Target, naming_faults
 from ..ops.language import Registry, Vocabulary
-from .assemble import loop_iterations
 from .evaluators import AnalyticCost
 from .fusion import (
     CachedEvaluator,
@@ -36,6 +35,7 @@ from .fusion import (
     shift_means,
 )
 from .layout import choose_layouts, pack_constants
+from .results import loop_iterations
 from .schedule import Point, first_points
 from .split import Splitting
 

@@ -28,7 +28,7 @@ from cuts.ir.target import Target
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
-from cuts.passes.compilation import Emit
+from cuts.passes.context import Emit
 from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.fusion.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise

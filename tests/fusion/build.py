@@ -13,7 +13,6 @@ from cuts.ir.target import Target
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.assemble import loop_iterations
 from cuts.passes.evaluators import Roofline
 from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
 from cuts.passes.fusion.interpret import interpret
@@ -25,6 +24,7 @@ from cuts.passes.fusion.reorder import reorder
 from cuts.passes.fusion.views import Views, find_views
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.fixed_layouts import fixed_tensors
+from cuts.passes.results import loop_iterations
 
 REGISTRY = Registry.builtin()
 Line = tuple[str, str, tuple[str | None, ...], dict[str, Any]]

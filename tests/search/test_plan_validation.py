@@ -384,7 +384,7 @@ def pieces() -> Graph:
 def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
-    monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
+    monkeypatch.setattr("cuts.passes.form_groups.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
     graph, options = pieces(), CompileOptions(verify=False)
