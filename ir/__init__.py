@@ -182,7 +182,6 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
     SCAN_MODES,
@@ -202,7 +201,7 @@ from .segment import (
     streamed_variables,
 )
 from .source import Source, Span
-from .statement import Program, Statement, rename_axes, rename_statement, runs
+from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
 from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .verify import (
@@ -384,7 +383,6 @@ __all__ = [
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
-    "epsilon",
     "evaluate",
     "expr_indirects",
     "expr_variables",
@@ -408,7 +406,6 @@ __all__ = [
     "live_graph",
     "longest_vector",
     "loops",
-    "magnitude",
     "map_guards",
     "map_indices",
     "map_primaries",
@@ -436,7 +433,6 @@ __all__ = [
     "ranges",
     "reads",
     "rebuild",
-    "relative_error",
     "rename_axes",
     "rename_expr",
     "rename_in_text",
@@ -456,9 +452,9 @@ __all__ = [
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
+    "sums_products",
     "tensor_words",
     "tensors_read",
-    "tolerance",
     "touched_rows",
     "type_problem",
     "unslice",
