@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import log2
 
 import numpy as np
+import numpy.typing as npt
 from attrs import frozen
 
 from ..ir import Array, DType
@@ -47,15 +48,14 @@ class RandomNumbers:
         count = min(count, PERIOD)
         if self.high:
             return np.random.default_rng(self.seed).integers(0, self.high, count).astype(self.dtype.numpy)
-        values: Array = _normal(self.seed)[:count]
+        values = _normal(self.seed)[:count]
         if self.away or self.positive:
-            away: Array = np.abs(values) + np.float32(MIN_MAGNITUDE)
+            away = np.abs(values) + np.float32(MIN_MAGNITUDE)
             values = away if self.positive else np.copysign(away, values)
-        scaled: Array = values * np.float32(self.scale)
-        return scaled.astype(self.dtype.numpy)
+        return (values * np.float32(self.scale)).astype(self.dtype.numpy)
 
 
 @lru_cache(maxsize=CACHED_SEQUENCES)
-def _normal(seed: int) -> Array:
+def _normal(seed: int) -> npt.NDArray[np.float32]:
     """Return a period of standard normal numbers, equal for every task."""
     return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)

@@ -1,4 +1,4 @@
-"""Graphs of named nodes with typed values, and checks of indices."""
+"""Graphs of named nodes with typed values and attributes."""
 
 from .attributes import Attribute, attribute_of, attributes_key
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
