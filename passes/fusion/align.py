@@ -15,8 +15,8 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from ...ir import COMBINERS, Index, Statement, Var, as_index, substitute, variables
+from ..statements import is_bijection, solve
 from .inline import FusionError
-from .solve import is_bijection, solve
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
 Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]

@@ -36,7 +36,7 @@ from ...ir import (
     rebuild,
     substitute,
 )
-from .solve import solve
+from ..statements import solve
 
 #: Copies that together write a tensor, with the read of each.
 Copies: TypeAlias = Mapping[str, Sequence[tuple[Statement, Read]]]

@@ -43,7 +43,7 @@ from ...ir import (
     rebuild,
     substitute_expr,
 )
-from .solve import Solution, solve
+from ..statements import Solution, solve
 
 #: Larger bodies are not fused: a tree that doubles with every use would otherwise grow without bound.
 MAX_NODES = 4000

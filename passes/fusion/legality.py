@@ -51,8 +51,8 @@ from ...ir import (
     variables,
 )
 from ...ops.language import unused_name
+from ..statements import solve
 from .normalise import Illegal, normalise
-from .solve import solve
 
 
 @frozen

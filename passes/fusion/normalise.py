@@ -49,11 +49,11 @@ from ...ir import (
     substitute_expr,
     variables,
 )
+from ..statements import is_bijection, solve
 from .align import Places, align, check_counts
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .prefix_scan import match_scan
-from .solve import is_bijection, solve
 from .sorts import RowSort, match_sort
 
 #: Largest integer up to which f32 represents all integers.

@@ -30,9 +30,8 @@ from ...ir import (
     substitute,
     variables,
 )
+from ..statements import Programs, Unit, solve
 from .cut_units import copy_source
-from .programs import Programs, Unit
-from .solve import solve
 
 #: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.
 SECTOR_BYTES, MIN_LARGE_BYTES = 32, 1 << 20

@@ -11,7 +11,7 @@ import pytest
 from cuts.ir.evaluate import evaluate
 from cuts.ir.index import Index, Var, as_index, delinearise, linearise
 from cuts.ir.types import row_major
-from cuts.passes.fusion.solve import is_bijection, solve
+from cuts.passes.statements.solve import is_bijection, solve
 from hypothesis import given
 from hypothesis import strategies as st
 

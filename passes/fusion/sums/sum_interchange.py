@@ -28,7 +28,7 @@ from ....ir import (
     substitute,
     substitute_expr,
 )
-from ..solve import solve
+from ...statements import solve
 
 
 @frozen
