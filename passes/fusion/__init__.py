@@ -1,6 +1,6 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
-from ..statements import Programs, Unit, solve
+from ..statements import Programs, Unit
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
@@ -80,7 +80,6 @@ __all__ = [
     "reorder",
     "reorder_unit",
     "shift_means",
-    "solve",
     "split_piecewise_readers",
     "store_foldings",
     "sum_rows_first",

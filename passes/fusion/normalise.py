@@ -43,13 +43,14 @@ from ...ir import (
     expr_variables,
     factors,
     indirects,
+    is_bijection,
     rebuild,
     rename_axes,
+    solve,
     substitute,
     substitute_expr,
     variables,
 )
-from ..statements import is_bijection, solve
 from .align import Places, align, check_counts
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction

@@ -27,10 +27,11 @@ from ...ir import (
     as_index,
     is_affine,
     linearise,
+    solve,
     substitute,
     variables,
 )
-from ..statements import Programs, Unit, solve
+from ..statements import Programs, Unit
 from .cut_units import copy_source
 
 #: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.

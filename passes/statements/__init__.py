@@ -21,7 +21,6 @@ from .patterns import (
     reduction,
 )
 from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
-from .solve import Solution, is_bijection, solve
 from .units import Programs, Repeat, Unit
 
 __all__ = [
@@ -39,7 +38,6 @@ __all__ = [
     "Programs",
     "Repeat",
     "RewriteRule",
-    "Solution",
     "Unit",
     "anything",
     "apply",
@@ -48,7 +46,6 @@ __all__ = [
     "constant",
     "element",
     "fn",
-    "is_bijection",
     "is_plain",
     "pointwise",
     "position",
@@ -57,5 +54,4 @@ __all__ = [
     "rewrite",
     "rewrite_program",
     "rewritten",
-    "solve",
 ]

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attrs import define, evolve, field
 
-from ...ir import Expr, Index, Program, Read, Statement, TensorType, Var, indirects
+from ...ir import Expr, Index, Program, Read, Statement, TensorType, Var, indirects, solve
 from ...ops.language import unused_name
-from .solve import solve
 from .units import Programs, Unit
 
 

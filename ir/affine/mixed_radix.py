@@ -11,7 +11,8 @@ from math import gcd, prod
 
 from attrs import frozen
 
-from ...ir import FloorDiv, Guard, Index, Mod, Primary, Var, as_index, floordiv, modulo
+from .guard import Guard
+from .index import FloorDiv, Index, Mod, Primary, Var, as_index, floordiv, modulo
 
 
 @frozen

@@ -18,8 +18,10 @@ from functools import lru_cache
 
 from attrs import evolve, field, frozen
 
-from ...ir import FloorDiv, Guard, Index, Mod, Primary, Var, as_index, substitute, variables
-from ...ops.gradient import Digit, digit_of, digits_of
+from .guard import Guard
+from .index import FloorDiv, Index, Mod, Primary, Var, as_index
+from .mixed_radix import Digit, digit_of, digits_of
+from .traversal import substitute, variables
 
 
 @frozen

@@ -53,5 +53,5 @@ class Target:
     on_host: bool = False  #: kernels run on the processor that compiles them
     atoms: tuple[
         tuple[str, float], ...
-    ] = ()  #: matrix instructions by name (`ir.matrix_instructions`), with the clocks one takes a quarter SM
+    ] = ()  #: matrix instructions by name (`ir.machine`), with the clocks one takes a quarter SM
     first_load: float = 0.0  #: measured seconds of a kernel that loads one uncached line and stores it

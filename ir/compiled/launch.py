@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from .types import DType
+from ..types import DType
 
 #: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
 #: a kernel before that (programmatic launch).

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from .errors import ParseError
-from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
-from .functions import FUNCTIONS
-from .index import Index, Var
-from .index_text import IndexNames, parse_guard, parse_index, print_guard, print_index
+from ..affine import Guard, Index, Var
+from ..errors import ParseError
+from ..expr import Call, Cast, Const, Expr, IndexValue, InRange, Read
+from ..functions import FUNCTIONS
+from ..types import DType, as_float
+from .indices import IndexNames, parse_guard, parse_index, print_guard, print_index
 from .tokens import Tokens, number_text
-from .types import DType, as_float
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, field, frozen
 
+from ..source import Span
+from ..types import TensorType
 from .attributes import Attribute, attributes_of
-from .source import Span
-from .types import TensorType
 
 Array: TypeAlias = npt.NDArray[np.generic]
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from attrs import define, field
 
-from .errors import ParseError
-from .expr import Expr, Guard
-from .index import Clamp, FloorDiv, Index, Indirect, Mod, Primary, Var, as_index, primary_index
+from ..affine import Clamp, FloorDiv, Guard, Index, Indirect, Mod, Primary, Var, as_index, primary_index
+from ..errors import ParseError
+from ..expr import Expr
 from .tokens import Tokens, quote
 
 _WIDTH = 120

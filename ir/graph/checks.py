@@ -6,8 +6,8 @@ import math
 
 from attrs import frozen
 
-from .errors import GraphError, quote
-from .types import row_major
+from ..errors import GraphError, quote
+from ..types import row_major
 
 
 @frozen

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias, cast
 import attrs
 from attrs import define, field
 
-from .dfg import Literal, Op, Root, Value, operand_nodes, post_order
-from .expr import Expr, Guard
-from .expr_text import ATOM, call_text, literal_text, print_expr
+from ..affine import Guard, Index, Var
+from ..dfg import Literal, Op, Root, Value, operand_nodes, post_order
+from ..expr import Expr
+from .expressions import ATOM, call_text, literal_text, print_expr
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
-from .index import Index, Var
-from .index_text import IndexNames, print_guard, print_index
+from .indices import IndexNames, print_guard, print_index
 from .tokens import number_text, quote
 
 Record: TypeAlias = Mapping[str, Any]

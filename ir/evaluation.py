@@ -8,49 +8,17 @@ them. Each has its own loops, so that one can be compared with another.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
+from .affine import Guard, Index, Indirect, Values, Var, index_value
+from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read
 from .functions import FUNCTIONS
-from .index import Index, Indirect, Var
 from .types import DType
-
-Values: TypeAlias = npt.NDArray[Any]
-
-
-def index_value(index: Index, leaf: Callable[[Var | Indirect], Any]) -> Any:
-    """Return the value of an index.
-
-    `leaf` gives the values of variables and of elements, as integers or as arrays that broadcast.
-    """
-    total: Any = index.const
-    for primary, factor in index.terms:
-        value = (
-            leaf(primary)
-            if isinstance(primary, (Var, Indirect))
-            else primary.of(*(index_value(part, leaf) for part in primary.parts))
-        )
-        total = total + (value if factor == 1 else value * factor)
-    return total
-
-
-def evaluate(
-    index: Index, values: Mapping[Var, int], fetch: Callable[[Indirect, tuple[int, ...]], int] | None = None
-) -> int:
-    """Return an index's integer value under an assignment; `fetch` reads indirect elements."""
-
-    def leaf(primary: Var | Indirect) -> int:
-        if isinstance(primary, Var):
-            return values[primary]
-        assert fetch is not None, "an indirect index needs a fetch function"
-        return fetch(primary, tuple(index_value(part, leaf) for part in primary.parts))
-
-    return int(index_value(index, leaf))
 
 
 def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[Any]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
-from attrs import frozen
 
-from .evaluate import Values, index_value
-from .expr import Expr, Guard, Read
+from .guard import Guard
 from .index import FloorDiv, Index, IndexLike, Indirect, Var, is_affine
-from .walk import distinct, indirects, substitute
+from .traversal import substitute
+from .values import Values, index_value
 
 #: Points at which a property that the algebra does not decide is tested.
 MAX_TESTED_POINTS = 1 << 14
@@ -145,31 +144,3 @@ def bounds(index: Index, guards: Iterable[Guard], limits: Mapping[Var, tuple[int
                 index, low, high = rest, low + ends[0], high + ends[1]
     first, last = confine(index, limits).bounds()
     return low + first, high + last
-
-
-@frozen
-class AddressedElement:
-    """Element of a tensor that is read where all guards hold."""
-
-    tensor: str
-    indices: tuple[Index, ...]
-    guards: tuple[Guard, ...] = ()
-
-
-def elements(expr: Expr) -> Iterator[AddressedElement]:
-    """Yield every element that an expression reads, in its indices too.
-
-    Guards are tested from left to right: an element within a guard is read where the guards before it hold.
-    """
-    for node in distinct(expr):
-        guards = getattr(node, "guards", ())
-        for number, guard in enumerate(guards):
-            yield from _indirect_elements(guard.index, guards[:number])
-        if isinstance(node, Read):
-            yield AddressedElement(node.tensor, node.indices, guards)
-        for index in node.own_indices[: len(node.own_indices) - len(guards)]:
-            yield from _indirect_elements(index, guards)
-
-
-def _indirect_elements(index: Index, guards: tuple[Guard, ...]) -> Iterator[AddressedElement]:
-    return (AddressedElement(i.tensor, i.indices, guards) for i in indirects(index))

@@ -21,7 +21,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from .dfg import (
+from ..compiled import Storage
+from ..dfg import (
     Accumulate,
     Convert,
     IndexNode,
@@ -37,16 +38,15 @@ from .dfg import (
     WideStore,
     Window,
 )
+from ..kernel import Barrier, Commit, Define, HorizontalKernel, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from ..schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from ..segment import FusedGroup, Output, Reduction, Segment
+from ..source import Source
+from ..statement import Program, Statement
 from .forms import Form
-from .index_text import IndexNames, parse_declarations
-from .kernel import Barrier, Commit, Define, HorizontalKernel, Kernel, Loop, Phase, Share, SharedBuffer, Wait
-from .launch import Storage
-from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
-from .segment import FusedGroup, Output, Reduction, Segment
-from .source import Source
-from .statement import Program, Statement
-from .text_parser import Parser
-from .text_printer import Printer, variables_of
+from .indices import IndexNames, parse_declarations
+from .parser import Parser
+from .printer import Printer, variables_of
 from .tokens import Tokens, quote
 
 #: A name, or a string.

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from attrs import frozen
 
-from .types import DType
+from ..types import DType
 
 PrecisionName: TypeAlias = Literal["fp32", "fp32x3", "tf32", "bf16", "fp16"]
 
@@ -21,7 +21,7 @@ class Precision:
     """Types in which numbers of f32 are stored and multiplied.
 
     `stored` is the type of values between kernels, to which operands of a contraction are rounded before they are
-    multiplied; `math` is the math mode of sums of products of f32 (`ir.matrix_instructions`; empty: products and sums
+    multiplied; `math` is the math mode of sums of products of f32 (`ir.machine`; empty: products and sums
     in f32).
     """
 

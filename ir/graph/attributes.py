@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, Union
 
 import numpy as np
 
-from .errors import GraphError, quote
+from ..errors import GraphError, quote
 
 Attribute: TypeAlias = Union[int, float, bool, str, tuple[int, ...], tuple[float, ...], tuple[str, ...]]
 _SCALARS = (int, float, bool, str)

@@ -31,11 +31,10 @@ from typing import TypeAlias
 import numpy as np
 from attrs import define, field
 
-from .attributes import Attribute
-from .errors import ParseError
-from .graph import Array, FixedResult, FixedValue, Graph, Interface, Node, StateTensor
-from .source import Source, Span
-from .types import DType, TensorType
+from ..errors import ParseError
+from ..graph import Array, Attribute, FixedResult, FixedValue, Graph, Interface, Node, StateTensor
+from ..source import Source, Span
+from ..types import DType, TensorType
 
 #: Largest number of elements that a constant shows in the text.
 INLINE = 16

@@ -11,9 +11,9 @@ from collections.abc import Container
 
 from attrs import define, field, frozen
 
-from .errors import ParseError
-from .source import Source, Span
-from .types import as_float
+from ..errors import ParseError
+from ..source import Source, Span
+from ..types import as_float
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)

@@ -7,15 +7,15 @@ from typing import Any
 
 from attrs import define, field
 
-from .dfg import Literal, Op, Root, Value
-from .errors import ParseError
-from .expr import Expr, Guard
-from .expr_text import parse_dtype, parse_expr, parse_literal, parse_operation
+from ..affine import Guard, Index, Var
+from ..dfg import Literal, Op, Root, Value
+from ..errors import ParseError
+from ..expr import Expr
+from ..types import DType, TensorType, as_float
+from .expressions import parse_dtype, parse_expr, parse_literal, parse_operation
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
-from .index import Index, Var
-from .index_text import parse_guard, parse_index, parse_variable
+from .indices import parse_guard, parse_index, parse_variable
 from .tokens import Token, Tokens
-from .types import DType, TensorType, as_float
 
 
 @define

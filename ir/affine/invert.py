@@ -21,24 +21,10 @@ from math import gcd
 
 from attrs import define, field, frozen
 
-from ...ir import (
-    Clamp,
-    FloorDiv,
-    Guard,
-    Index,
-    Indirect,
-    Mod,
-    Primary,
-    Var,
-    as_index,
-    floordiv,
-    indirects,
-    modulo,
-    primary_index,
-    substitute,
-    variables,
-)
+from .guard import Guard
+from .index import Clamp, FloorDiv, Index, Indirect, Mod, Primary, Var, as_index, floordiv, modulo, primary_index
 from .mixed_radix import Digit, digit_of, digits_of, elimination_key
+from .traversal import indirects, substitute, variables
 
 
 @frozen

@@ -12,11 +12,10 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
+from ..graph import Graph, IndexCheck
+from ..machine import PrecisionName
 from .budget import Budget
-from .checks import IndexCheck
-from .graph import Graph
 from .launch import KernelFunction, Storage
-from .precision import PrecisionName
 
 Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 
@@ -95,7 +94,7 @@ class CompileOptions:
     A pipeline calls `after` once after each of its passes and stops after the one that `stops_after` names. Names in
     `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
     `UsageError` that lists its passes for others; `progress` is called with the name of every finished pass. With
-    `debug` the plan checks every index that comes from data. `precision` names the policy (`ir.precision`) by which
+    `debug` the plan checks every index that comes from data. `precision` names the policy (`ir.machine`) by which
     values of f32 are stored and multiplied. With `horizontal_fusion`, independent groups may share a launch; with
     "connected" only those that some value joins: of a graph of many models, those of one. `begun` is the budget,
     running since the entry point was called, so that work before the passes counts. `memory` is the bytes that a run

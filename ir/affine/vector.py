@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .expr import Guard
+from ..types import DType
+from .guard import Guard
 from .index import Index, Var
-from .types import DType
-from .walk import substitute
+from .traversal import substitute
 
 #: Bytes of the widest access that buffers are aligned to.
 WIDEST_BYTES = 16

@@ -6,7 +6,7 @@ to constants, or the value of an integer tensor element (`Indirect`). Every vari
 therefore bounds and simplification need no context.
 
 Each class of primaries defines `text`, `bounds`, the indices that it is made of (`parts`), its reconstruction from
-others (`with_parts`) and its value, given theirs (`of`). `ir.walk` and `ir.evaluate` use nothing else.
+others (`with_parts`) and its value, given theirs (`of`). `traversal` and `values` use nothing else.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 import attrs
 from attrs import field, frozen
 
-from .source import Source
+from ..source import Source
 from .tokens import tokenise
 
 _PART = re.compile(r"(\{\?|\?\}|<!?\w+>)")

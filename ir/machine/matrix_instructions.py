@@ -17,8 +17,8 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from .index import Index, Var, as_index
-from .types import DType
+from ..affine import Index, Var, as_index
+from ..types import DType
 
 LANES = 32
 LANE = Var("t", LANES)
