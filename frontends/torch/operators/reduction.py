@@ -171,24 +171,14 @@ def _softmax(op: str) -> Convert:
 
 
 def _histogram(ctx: ImportContext, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Convert to a comparison of every element with every bin.
-
-    The last bin includes its end; equal bounds mean those of the elements.
-    """
-    kind = ctx.type(x).dtype
-    flat = ctx.reshape(x, (1, -1))
+    """Convert to counts in the element type; equal bounds mean those of the elements."""
+    kind, flat = ctx.type(x).dtype, ctx.reshape(x, (-1,))
     first, last = ctx.constant(low, dtype=kind), ctx.constant(high, dtype=kind)
     if low == high:
         first, last = (ctx.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))
         same = ctx.cast(ctx.emit("equal", first, last), kind)
         first, last = ctx.emit("sub", first, same), ctx.emit("add", last, same)
-    share = ctx.emit("div", ctx.emit("sub", flat, first), ctx.emit("sub", last, first))
-    place = ctx.emit("floor", ctx.emit("mul", share, ctx.constant(bins, dtype=kind)))
-    place = ctx.emit("min", place, ctx.constant(bins - 1, dtype=kind))
-    inside = ctx.emit("logical_and", *(ctx.emit("less_or_equal", *pair) for pair in ((first, flat), (flat, last))))
-    chosen = ctx.emit("equal", place, ctx.constant(np.arange(bins)[:, None], dtype=kind))
-    counted = ctx.cast(ctx.emit("logical_and", chosen, inside), kind)
-    return ctx.emit("reduce_sum", counted, axes=(1,), keepdims=False)
+    return ctx.cast(ctx.emit("histogram", flat, first, last, bins=bins), kind)
 
 
 def _counts(ctx: ImportContext, *_: Any) -> Any:
