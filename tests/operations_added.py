@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 from cuts.ir.types import DType, TensorType
-from cuts.tests.operation_use import Use, uses
+from cuts.tests.operation_use import Use, i64, uses
 
 
 def _integers(kind: DType, *shape: int) -> TensorType:
     return TensorType(kind, shape)
 
 
-DIFFERENTIABLE: list[Use] = []
+DIFFERENTIABLE: list[Use] = [
+    uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
+    *(uses("segment_reduce", (7, 2), i64(7), classes=2, low=0.2, count=2, reduction=how)
+      for how in ("sum", "prod", "max", "min")),
+]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
     uses("histogram", (40,), (), (), bins=5),

@@ -1,25 +1,16 @@
-"""Backend of `torch.compile` that evaluates graphs by the reference."""
+"""Comparison of compiled functions with eager PyTorch, graphs evaluated by the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from cuts.frontends.torch.dynamo import dynamo_backend
-from cuts.ops.reference import evaluate_graph
+
+from .test_torch_training import Recorder
 
 Function = Callable[..., Any]
-
-
-def _compile(captured: Any, device: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    return partial(evaluate_graph, captured.graph, captured.registry)
-
-
-def reference_backend(module: Any, examples: Any) -> Any:
-    """Compile a captured module, forward and backward, to evaluations of its graphs."""
-    return dynamo_backend(module, examples, _compile)
+reference_backend = Recorder("reference")
 
 
 def assert_same_as_eager(function: Function, operands: Sequence[Any], tolerance: float = 1e-4) -> None:

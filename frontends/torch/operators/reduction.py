@@ -63,7 +63,7 @@ def _extreme(values: str, places: str) -> Convert:
     return convert
 
 
-def _norm(
+def norm(
     ctx: ImportContext,
     x: Value,
     order: float = 2,
@@ -71,6 +71,7 @@ def _norm(
     keep: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Any:
+    """Convert a norm of elements along axes."""
     x = x if dtype is None else ctx.cast(x, dtype_of(dtype))
     chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
     given: dict[str, Any] = {"axes": chosen, "keepdims": bool(keep)}
@@ -89,7 +90,7 @@ def _norm(
 def _distances(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
     """Return the norm of every difference between rows of two matrices."""
     rank = len(ctx.shape(a))
-    return _norm(
+    return norm(
         ctx,
         ctx.emit("sub", unsqueeze(ctx, a, rank - 1), unsqueeze(ctx, b, len(ctx.shape(b)) - 2)),
         order,
@@ -231,7 +232,7 @@ TABLE: dict[str, Convert] = {
     "aten.all": lift_scalars(_truth("reduce_min")),
     "aten._softmax": lift_scalars(_softmax("softmax")), "aten._log_softmax": lift_scalars(_softmax("log_softmax")),
     "aten.topk": lift_scalars(_top_k),
-    "aten.linalg_vector_norm": lift_scalars(_norm), "aten.histc": _histogram, "aten.bincount": _counts,
+    "aten.linalg_vector_norm": lift_scalars(norm), "aten.histc": _histogram, "aten.bincount": _counts,
     "aten.multilabel_margin_loss_forward": _multilabel_margin,
     "aten._cdist_forward": _distances, "aten.kthvalue": lift_scalars(_kth), "aten.median": lift_scalars(_median),
     "aten.sort.default": lift_scalars(_sort), "aten.sort.stable": lift_scalars(_sort_stable),
