@@ -10,15 +10,13 @@ A phase's graph is an ordered tuple of *roots*, the nodes with an effect; everyt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias, Union
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from .expr import Guard, MoveGuards, MoveIndex
-from .index import Index, IndexLike, Var
+from .expr import Guard
+from .index import Index, Var
 from .types import DType, exactly
-from .walk import indirects, map_guards, substitute, substitute_guards, variables
 
 
 @frozen(cache_hash=True)
@@ -97,7 +95,7 @@ class Window:
     overlapping elements; the family ranges over each distinct element once, and each user names its own.
     """
 
-    load: Load
+    load: Union[Load, VectorLoad]
     axes: tuple[Var, ...]
     at: tuple[Index, ...]
 
@@ -123,7 +121,59 @@ class Pack:
         return DType.U32
 
 
-Value: TypeAlias = Union[Load, Literal, IndexNode, Test, Op, Convert, RegisterRead, Window, Pack]
+@frozen(cache_hash=True)
+class VectorLoad:
+    """Loads of the elements along `axis`, neighbours at once.
+
+    `pieces` counts the elements of each access, in order; several are an aligned vector. Instruction selection makes it
+    of a `Load`.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+    dtype: DType
+    axis: Var
+    pieces: tuple[int, ...]
+    guards: tuple[Guard, ...] = ()
+    fill: float = field(default=0.0, eq=exactly)
+
+
+@frozen(cache_hash=True)
+class PackedLoad:
+    """Register of 32 bits of narrow neighbours, the first at `address`.
+
+    Instruction selection makes it of the `Pack` of a `Load`.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the register."""
+        return DType.U32
+
+
+@frozen(cache_hash=True)
+class LdMatrix:
+    """Registers of fragments that a warp loads from shared memory at once.
+
+    `instruction` is one of `ir.instructions.MATRIX_LOADS`; a lane names the row of 16 bytes at `row`. `axes` number the
+    registers, the last one fastest. Instruction selection makes it of a `Load`, or of the `Pack` of one.
+    """
+
+    instruction: str
+    buffer: str
+    row: Index
+    axes: tuple[Var, ...]
+    dtype: DType
+
+
+Value: TypeAlias = Union[
+    Load, Literal, IndexNode, Test, Op, Convert, RegisterRead, Window, Pack, VectorLoad, PackedLoad, LdMatrix
+]
 
 
 @frozen(cache_hash=True)
@@ -156,6 +206,44 @@ class WideStore:
     values: tuple[Value, ...]
     dtype: DType
     guards: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class VectorStore:
+    """Store of the elements along `axis`, `width` aligned neighbours at once.
+
+    It takes place where all guards hold. Instruction selection makes it of a `Store`.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+    value: Value
+    dtype: DType
+    axis: Var
+    width: int
+    guards: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class AsyncCopy:
+    """Copy from global memory to a shared buffer.
+
+    It is in flight until a `Wait`. `instruction` is one of `ir.instructions.COPIES`. It moves `width` elements from
+    `start` to `address`, several times to cover an `axis`; nothing where a guard fails, zeros where only `valid` fails.
+    Instruction selection makes it of a `Store` of a `Load`.
+    """
+
+    instruction: str
+    buffer: str
+    address: Index
+    source: str
+    start: Index
+    dtype: DType
+    axis: Var | None = None
+    width: int = 1
+    guards: tuple[Guard, ...] = ()
+    valid: tuple[Guard, ...] = ()
 
 
 @frozen(cache_hash=True)
@@ -254,121 +342,7 @@ class LaneReduce:
     extent: int = 0
 
 
-Root: TypeAlias = Union[Store, WideStore, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce]
+Root: TypeAlias = Union[
+    Store, WideStore, VectorStore, AsyncCopy, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce
+]
 DfgNode: TypeAlias = Union[Value, Root]
-
-
-def operand_nodes(node: DfgNode) -> tuple[Value, ...]:
-    """Return the direct operands of a node."""
-    if isinstance(node, Op):
-        return node.args
-    if isinstance(node, (Convert, Pack)):
-        return (node.arg,)
-    if isinstance(node, MmaAccumulate):
-        return node.a, node.b
-    if isinstance(node, (Store, Accumulate, RegisterWrite)):
-        return (node.value,)
-    if isinstance(node, WideStore):
-        return node.values
-    return (node.load,) if isinstance(node, Window) else ()
-
-
-def own_indices(node: DfgNode) -> Iterator[Index]:
-    """Yield the index expressions that a node itself holds."""
-    if isinstance(node, (Load, Store, WideStore)):
-        yield node.address
-        yield from (g.index for g in node.guards)
-    elif isinstance(node, IndexNode):
-        yield node.index
-    elif isinstance(node, Test):
-        yield from (g.index for g in node.guards)
-    elif isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite, Window)):
-        yield from node.at
-
-
-def own_variables(node: DfgNode) -> frozenset[Var]:
-    """Return the variables that a node itself mentions, without its operands."""
-    found: set[Var] = set()
-    for index in own_indices(node):
-        found |= variables(index)
-    return frozenset(found)
-
-
-def post_order(roots: Iterable[DfgNode]) -> list[DfgNode]:
-    """Return all nodes once, operands before users.
-
-    Roots keep their order (reverse post order of the paper's section 6.1).
-    """
-    seen: set[DfgNode] = set()
-    order: list[DfgNode] = []
-
-    def visit(node: DfgNode) -> None:
-        if node in seen:
-            return
-        seen.add(node)
-        for operand in operand_nodes(node):
-            visit(operand)
-        order.append(node)
-
-    for root in roots:
-        visit(root)
-    return order
-
-
-def with_operands(node: Value, change: Callable[[Value], Value]) -> Value:
-    """Return a value over other operands."""
-    if isinstance(node, Op):
-        return Op(node.fn, tuple(change(a) for a in node.args), node.dtype)
-    if isinstance(node, Convert):
-        return Convert(change(node.arg), node.dtype)
-    if isinstance(node, Pack):
-        return Pack(change(node.arg), node.axis)
-    if isinstance(node, Window):
-        load = change(node.load)
-        assert isinstance(load, Load), "a window is one of loads"
-        return evolve(node, load=load)
-    return node
-
-
-def with_indices(node: Value, move: MoveIndex, check: MoveGuards | None = None) -> Value:
-    """Return a value with other indices of its own.
-
-    `check` maps its guards, by default to the same guards of moved indices.
-    """
-    guards = getattr(node, "guards", ())
-    moved = check(guards) if check is not None else map_guards(guards, move)
-    if isinstance(node, Load):
-        return evolve(node, address=move(node.address), guards=moved)
-    if isinstance(node, IndexNode):
-        return evolve(node, index=move(node.index))
-    if isinstance(node, Test):
-        return Test(moved, node.dtype) if moved or not guards else Literal(True, DType.BOOL)
-    if isinstance(node, (RegisterRead, Window)):
-        return evolve(node, at=tuple(move(i) for i in node.at))
-    return node
-
-
-def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Value, Value]) -> Value:
-    """Replace variables in a value and everything below it."""
-    if node not in cache:
-        free = {v: i for v, i in values.items() if v not in node.axes} if isinstance(node, Window) else values
-        over = with_operands(node, lambda operand: substitute_node(operand, free, cache))
-        cache[node] = with_indices(
-            over, lambda index: substitute(index, values), lambda guards: substitute_guards(guards, values)
-        )
-    return cache[node]
-
-
-def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:
-    """Return (space, buffer) of every load, in order of first use.
-
-    Tables of indirect indices count as global.
-    """
-    found: dict[tuple[str, str], None] = {}
-    for node in post_order(roots):
-        if isinstance(node, Load):
-            found[(node.space, node.buffer)] = None
-        for index in own_indices(node):
-            for inner in indirects(index):
-                found[("global", inner.tensor)] = None
-    return tuple(found)

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, cast
 import attrs
 from attrs import define, field
 
-from .dfg import Literal, Op, Root, Value, operand_nodes, post_order
+from .dfg import Literal, Op, Root, Value
+from .dfg_walk import operand_nodes, post_order
 from .expr import Expr, Guard
 from .expr_text import ATOM, call_text, literal_text, print_expr
 from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_types, field_defaults, field_types, members
@@ -19,6 +20,7 @@ from .tokens import number_text, quote
 
 Record: TypeAlias = Mapping[str, Any]
 _INDENT = "  "
+_VALUES = frozenset(members(Value))
 
 
 def variables_of(node: object) -> dict[Var, None]:
@@ -151,7 +153,7 @@ class Printer:
             return ", ".join(self._slot(inner, v) for v in value)
         if kind == Expr:
             return print_expr(value, self.names)
-        if kind == Value or kind in members(Value):
+        if set(members(kind)) <= _VALUES:
             return literal_text(value.value, value.dtype)[0] if isinstance(value, Literal) else self.values[value]
         if isinstance(value, Index):
             return print_index(value, self.names)

@@ -58,6 +58,7 @@ SISTERS = {
     "passes/fusion": set(),
     "passes/split": {"fusion"},
     "passes/lowering": set(),
+    "passes/instructions": set(),
     "passes/model": {"lowering"},
     "passes/schedule": {"model", "lowering", "fusion"},
     "passes/layout": {"schedule", "fusion"},

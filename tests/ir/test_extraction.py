@@ -27,10 +27,8 @@ from cuts.ir.dfg import (
     Store,
     Value,
     Window,
-    own_variables,
-    post_order,
-    substitute_node,
 )
+from cuts.ir.dfg_walk import own_variables, post_order, substitute_node
 from cuts.ir.evaluate import evaluate
 from cuts.ir.index import Index, Var
 from cuts.ir.kernel import Kernel, Phase, phases

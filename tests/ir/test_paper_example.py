@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.dfg import Accumulate, Load, Op, Store, post_order
+from cuts.ir.dfg import Accumulate, Load, Op, Store
+from cuts.ir.dfg_walk import post_order
 from cuts.ir.evaluate import evaluate
 from cuts.ir.expr import Call, Const, Read
 from cuts.ir.index import Index, Var, as_index

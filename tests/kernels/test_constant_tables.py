@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
-from cuts.ir.dfg import Op, post_order
+from cuts.ir.dfg import Op
+from cuts.ir.dfg_walk import post_order
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
@@ -23,6 +23,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 from cuts.backends.devices import find_target
 from cuts.ir import dfg, indirects
-from cuts.ir.dfg import DfgNode, IndexNode, Load, Op, post_order
+from cuts.ir.dfg import DfgNode, IndexNode, Load, Op
+from cuts.ir.dfg_walk import post_order
 from cuts.ir.expr import Guard
 from cuts.ir.graph import Graph
 from cuts.ir.index import Indirect

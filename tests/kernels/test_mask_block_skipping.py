@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.evaluate import index_value
 from cuts.ir.index import Var
 from cuts.ir.kernel import Kernel, loops
@@ -26,6 +25,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.model.mask_savings import mask_savings
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
+from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.device import Device, Pointer
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir import parse_ir, print_ir
 from cuts.ir.expr import Call, Cast, Guard, Read, call
 from cuts.ir.index import Var, as_index
@@ -31,6 +30,7 @@ from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
