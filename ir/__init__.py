@@ -1,19 +1,71 @@
 """Intermediate representations: types, expressions, statements, graphs, kernels; printing, parsing, verification."""
 
-from .attributes import Attribute, attribute_of, attributes_key
-from .budget import (
+from .affine import (
+    WIDEST_BYTES,
+    ZERO,
+    Clamp,
+    FloorDiv,
+    Guard,
+    Index,
+    IndexLike,
+    Indirect,
+    Inverse,
+    Mod,
+    Primary,
+    Solution,
+    Values,
+    Var,
+    as_index,
+    clamp,
+    confine,
+    delinearise,
+    evaluate,
+    floordiv,
+    indirects,
+    invert,
+    is_affine,
+    is_bijection,
+    linearise,
+    longest_vector,
+    map_guards,
+    map_primaries,
+    modulo,
+    order_lookups_last,
+    primaries,
+    primary_index,
+    ranges,
+    rename_index,
+    solve,
+    substitute,
+    substitute_guards,
+    variables,
+    vector_address,
+    vector_guards,
+    vector_piece,
+    vector_widths,
+)
+from .compiled import (
     ALGORITHMS_SHARE,
+    FALLBACK_KEY,
     FULL_SHARE,
     MODEL_SHARE,
     PARTITION_SHARE,
     REFINEMENT_SHARE,
     SCHEDULES_SHARE,
     UNSEARCHED_SHARE,
+    WAITING_SUFFIX,
+    Argument,
     Budget,
+    CompiledGraph,
+    CompileOptions,
+    KernelFunction,
+    Mode,
+    RepeatedSteps,
+    Step,
+    Storage,
+    launches,
     processor_count,
 )
-from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
-from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .dfg import (
     Accumulate,
     AsyncCopy,
@@ -39,8 +91,6 @@ from .dfg import (
     VectorStore,
     WideStore,
     Window,
-)
-from .dfg_walk import (
     box_variables,
     operand_nodes,
     own_indices,
@@ -74,53 +124,27 @@ from .errors import (
     raise_all,
     single_errors,
 )
-from .evaluate import Evaluation, Values, as_dtype, evaluate, working_dtype
-from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of, guarded_read
+from .evaluation import Evaluation, as_dtype, working_dtype
+from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, call, dtype_of, guarded_read
 from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
 from .graph import (
     Array,
+    Attribute,
     FixedResult,
     FixedValue,
     Graph,
+    IndexCheck,
+    IndexFault,
     Interface,
     Node,
     StateTensor,
+    attribute_of,
+    attributes_key,
     fresh_name,
     live_graph,
     needed_nodes,
-)
-from .graph_text import parse_graph, print_graph
-from .index import (
-    ZERO,
-    Clamp,
-    FloorDiv,
-    Index,
-    IndexLike,
-    Indirect,
-    Mod,
-    Primary,
-    Var,
-    as_index,
-    clamp,
-    delinearise,
-    floordiv,
-    is_affine,
-    linearise,
-    modulo,
-    primary_index,
-)
-from .instructions import (
-    COPIES,
-    INSTRUCTIONS,
-    MATRIX_LOADS,
-    MATRIX_ROWS,
-    MATRIX_WORDS,
-    MIN_COPY_BYTES,
-    ROW_BYTES,
-    Copy,
-    MatrixLoad,
-    copy_row,
-    matrix_load_row,
+    out_of_range,
+    tensor_words,
 )
 from .kernel import (
     Barrier,
@@ -139,22 +163,33 @@ from .kernel import (
     member_name,
     phases,
 )
-from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
-from .matrix_instructions import (
+from .machine import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    COPIES,
     ELEMENT,
+    INSTRUCTIONS,
     LANE,
     LANES,
     MATH_MODES,
+    MATRIX_LOADS,
+    MATRIX_ROWS,
+    MATRIX_WORDS,
+    MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
+    PRECISIONS,
+    ROW_BYTES,
+    Copy,
     MathMode,
     MatrixFragment,
+    MatrixLoad,
     MmaInstruction,
+    Precision,
+    PrecisionName,
+    Target,
+    copy_row,
+    matrix_load_row,
 )
-from .precision import PRECISIONS, Precision, PrecisionName
-from .ranges import confine, ranges
-from .ranges import elements as addressed_elements
 from .recurrence import (
     Slice,
     Slicer,
@@ -187,10 +222,8 @@ from .segment import (
 )
 from .source import Source, Span
 from .statement import Program, Statement, rename_axes, rename_statement, runs
-from .target import Target
-from .text import parse_ir, print_ir, rename_in_text
+from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
-from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_piece, vector_widths
 from .verify import (
     MAX_ELEMENTS,
     Infer,
@@ -207,23 +240,15 @@ from .walk import (
     expr_indirects,
     expr_variables,
     indices,
-    indirects,
-    map_guards,
     map_indices,
-    map_primaries,
-    order_lookups_last,
-    primaries,
     reads,
     rebuild,
     rename_expr,
-    rename_index,
-    substitute,
     substitute_expr,
-    substitute_guards,
     tensors_read,
-    variables,
     walk,
 )
+from .walk import elements as addressed_elements
 
 __all__ = [
     "ACCUMULATOR_THREADS",
@@ -304,6 +329,7 @@ __all__ = [
     "Initialise",
     "Interface",
     "InternalError",
+    "Inverse",
     "Item",
     "Kernel",
     "KernelFunction",
@@ -348,6 +374,7 @@ __all__ = [
     "SharedBuffer",
     "Slice",
     "Slicer",
+    "Solution",
     "Source",
     "Span",
     "SpecError",
@@ -405,7 +432,9 @@ __all__ = [
     "has_synchronisation",
     "indices",
     "indirects",
+    "invert",
     "is_affine",
+    "is_bijection",
     "is_contraction",
     "is_tiled",
     "kernel_violations",
@@ -454,6 +483,7 @@ __all__ = [
     "row_slice",
     "runs",
     "single_errors",
+    "solve",
     "split_step",
     "stored_factor",
     "streamable_axis",

@@ -23,21 +23,12 @@ from itertools import groupby
 
 from attrs import evolve, field, frozen
 
+from .affine import Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS
-from .index import Index, Var, as_index
 from .source import Span
 from .types import TensorType
-from .walk import (
-    indirects,
-    reads,
-    rename_expr,
-    rename_index,
-    substitute,
-    substitute_expr,
-    tensors_read,
-    variables,
-)
+from .walk import reads, rename_expr, substitute_expr, tensors_read
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:

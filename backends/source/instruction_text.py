@@ -1,6 +1,6 @@
 """Text of instructions in each dialect, by row.
 
-The rows are those of `ir.instructions` and `ir.matrix_instructions`.
+The rows are those of `ir.machine.instructions` and `ir.machine.matrix_instructions`.
 
 A template calls a helper. Its fields are the operands: {registers} and the address {p}[{i}] of a row for a load of
 fragments; destination {d}[{di}], source {s}[{si}] and condition {ok} for a copy; {operands} for a matrix instruction.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import TypeAlias
 
+from ..affine import Guard, Index, Var, vector_piece
 from ..dfg import (
     Accumulate,
     AsyncCopy,
@@ -29,15 +30,12 @@ from ..dfg import (
     VectorStore,
     WideStore,
     Window,
+    memory_accesses,
+    post_order,
 )
-from ..dfg_walk import memory_accesses, post_order
-from ..expr import Guard
 from ..functions import FUNCTIONS, VALUE_COMBINERS
-from ..index import Index, Var
-from ..instructions import COPIES, MATRIX_LOADS
-from ..matrix_instructions import MMA_INSTRUCTIONS
+from ..machine import COPIES, MATRIX_LOADS, MMA_INSTRUCTIONS
 from ..types import DType
-from ..vector import vector_piece
 
 #: Elements that one access may move.
 WIDTHS = (1, 2, 4, 8, 16)

@@ -15,10 +15,10 @@ from cuts.backends.run_reference import accumulations, run_reference
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import Index, Var, as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node
-from cuts.ir.index import Index, Var, as_index
 from cuts.ir.segment import FusedGroup
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType

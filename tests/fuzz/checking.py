@@ -14,14 +14,13 @@ from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.budget import FULL_SHARE
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import FULL_SHARE, CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph
+from cuts.ir.machine import Target
 from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.lowering.lower import lower

@@ -13,9 +13,9 @@ from cuts.backends.run_reference import run_reference
 from cuts.compile.build import build
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.graph_text import print_graph
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.machine import PRECISIONS
 from cuts.ir.rounding import magnitude, relative_error, tolerance
+from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify import violations
 from cuts.ops import Registry

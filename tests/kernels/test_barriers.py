@@ -11,8 +11,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialects import DIALECTS
-from cuts.ir.dfg import Load
-from cuts.ir.dfg_walk import post_order
+from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup

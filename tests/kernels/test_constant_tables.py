@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.ir.dfg import Op
-from cuts.ir.dfg_walk import post_order
+from cuts.ir.dfg import Op, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source

@@ -10,14 +10,22 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialects import DIALECTS
 from cuts.ir import evaluate, parse_ir, phases, print_ir
-from cuts.ir.dfg import AsyncCopy, DfgNode, LdMatrix, Load, MmaAccumulate, Pack, RegisterWrite, VectorStore
-from cuts.ir.dfg_walk import operand_nodes
-from cuts.ir.index import Index, Var
-from cuts.ir.instructions import COPIES, INSTRUCTIONS, MATRIX_LOADS, MATRIX_ROWS, MATRIX_WORDS, ROW_BYTES
+from cuts.ir.affine import Index, Var, variables
+from cuts.ir.dfg import (
+    AsyncCopy,
+    DfgNode,
+    LdMatrix,
+    Load,
+    MmaAccumulate,
+    Pack,
+    RegisterWrite,
+    VectorStore,
+    operand_nodes,
+)
 from cuts.ir.kernel import Kernel
+from cuts.ir.machine import COPIES, INSTRUCTIONS, MATRIX_LOADS, MATRIX_ROWS, MATRIX_WORDS, ROW_BYTES
 from cuts.ir.verify.dfg import check_instructions_known, check_vectors_whole
 from cuts.ir.verify.kernel import kernel_violations
-from cuts.ir.walk import variables
 from cuts.passes.instructions import select_instructions
 from cuts.passes.lowering import extract, lower
 from cuts.tests.amounts import examples

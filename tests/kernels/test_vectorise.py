@@ -9,10 +9,8 @@ from collections import Counter
 
 import pytest
 from attrs import evolve
-from cuts.ir.dfg import Load, Store, Value, WideStore, Window
-from cuts.ir.dfg_walk import post_order
-from cuts.ir.expr import Guard
-from cuts.ir.index import Var, as_index
+from cuts.ir.affine import Guard, Var, as_index
+from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source

@@ -10,8 +10,7 @@ from math import prod
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.ir.dfg import Load
-from cuts.ir.dfg_walk import own_variables, post_order
+from cuts.ir.dfg import Load, own_variables, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup

@@ -12,11 +12,10 @@ from cuts import build, load
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
-from cuts.ir.index import as_index
-from cuts.ir.precision import PRECISIONS
-from cuts.ir.target import Target
+from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node

@@ -22,10 +22,10 @@ from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import open_device
 from cuts.backends.library import RoutineError
+from cuts.ir.affine import Var, as_index
+from cuts.ir.compiled import KernelFunction, Storage
 from cuts.ir.errors import BackendError
 from cuts.ir.expr import Read
-from cuts.ir.index import Var, as_index
-from cuts.ir.launch import KernelFunction, Storage
 from cuts.ir.rounding import relative_error
 from cuts.ir.segment import FusedGroup, Output, Segment
 from cuts.ir.text import parse_ir

@@ -31,10 +31,10 @@ from cuts.compile.validation_inputs import (
     sample_elements,
     sampling_step,
 )
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.precision import PrecisionName
+from cuts.ir.machine import PrecisionName
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
