@@ -179,10 +179,10 @@ from .machine import (
     MMA_INSTRUCTIONS,
     PRECISIONS,
     ROW_BYTES,
-    Copy,
+    CopyInstruction,
     MathMode,
     MatrixFragment,
-    MatrixLoad,
+    MatrixLoadInstruction,
     MmaInstruction,
     Precision,
     PrecisionName,
@@ -201,7 +201,6 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
     SCAN_MODES,
@@ -221,7 +220,7 @@ from .segment import (
     streamed_variables,
 )
 from .source import Source, Span
-from .statement import Program, Statement, rename_axes, rename_statement, runs
+from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
 from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .verify import (
@@ -300,7 +299,7 @@ __all__ = [
     "CompiledGraph",
     "Const",
     "Convert",
-    "Copy",
+    "CopyInstruction",
     "CutsError",
     "CutsWarning",
     "DType",
@@ -340,7 +339,7 @@ __all__ = [
     "Loop",
     "MathMode",
     "MatrixFragment",
-    "MatrixLoad",
+    "MatrixLoadInstruction",
     "MmaAccumulate",
     "MmaInstruction",
     "Mod",
@@ -419,7 +418,6 @@ __all__ = [
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
-    "epsilon",
     "evaluate",
     "expr_indirects",
     "expr_variables",
@@ -443,7 +441,6 @@ __all__ = [
     "live_graph",
     "longest_vector",
     "loops",
-    "magnitude",
     "map_guards",
     "map_indices",
     "map_primaries",
@@ -472,7 +469,6 @@ __all__ = [
     "ranges",
     "reads",
     "rebuild",
-    "relative_error",
     "rename_axes",
     "rename_expr",
     "rename_in_text",
@@ -492,9 +488,9 @@ __all__ = [
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
+    "sums_products",
     "tensor_words",
     "tensors_read",
-    "tolerance",
     "touched_rows",
     "type_problem",
     "unslice",

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...ir import COPIES, MATRIX_LOADS, MIN_COPY_BYTES, MMA_INSTRUCTIONS, WIDEST_BYTES, Copy, DType, MatrixLoad
+from ...ir import (
+    COPIES,
+    MATRIX_LOADS,
+    MIN_COPY_BYTES,
+    MMA_INSTRUCTIONS,
+    WIDEST_BYTES,
+    CopyInstruction,
+    DType,
+    MatrixLoadInstruction,
+)
 from .mma_text import operand_words
 
 
-def _matrix_helper(row: MatrixLoad) -> str:
+def _matrix_helper(row: MatrixLoadInstruction) -> str:
     suffix = "_f32" if row.dtype is DType.F32 else "_turned" * row.transposed
     return f"cuts_matrix{row.count}{suffix}"
 
 
-def _copy_helper(row: Copy) -> str:
+def _copy_helper(row: CopyInstruction) -> str:
     return f"cuts_copy{row.nbytes}{'_cached' * row.cached}"
 
 

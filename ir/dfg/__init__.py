@@ -37,10 +37,10 @@ from .values import (
     Window,
 )
 from .walk import (
-    MemoryAccess,
+    BufferAccess,
     box_variables,
+    buffer_accesses,
     buffers_read,
-    memory_accesses,
     operand_nodes,
     own_indices,
     own_variables,
@@ -54,6 +54,7 @@ from .walk import (
 __all__ = [
     "Accumulate",
     "AsyncCopy",
+    "BufferAccess",
     "Convert",
     "DfgNode",
     "IndexNode",
@@ -62,7 +63,6 @@ __all__ = [
     "LdMatrix",
     "Literal",
     "Load",
-    "MemoryAccess",
     "MmaAccumulate",
     "Op",
     "Pack",
@@ -78,8 +78,8 @@ __all__ = [
     "WideStore",
     "Window",
     "box_variables",
+    "buffer_accesses",
     "buffers_read",
-    "memory_accesses",
     "operand_nodes",
     "own_indices",
     "own_variables",

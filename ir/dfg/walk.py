@@ -93,7 +93,7 @@ def own_indices(node: DfgNode) -> Iterator[Index]:
 
 
 @frozen
-class MemoryAccess:
+class BufferAccess:
     """Memory that a node reads or, with `stores`, writes.
 
     `dtype` is None where several elements are one value.
@@ -105,19 +105,19 @@ class MemoryAccess:
     dtype: DType | None
 
 
-def memory_accesses(node: DfgNode) -> tuple[MemoryAccess, ...]:
+def buffer_accesses(node: DfgNode) -> tuple[BufferAccess, ...]:
     """Return the accesses of a node itself."""
     if isinstance(node, (Load, VectorLoad)):
-        return (MemoryAccess(False, node.space, node.buffer, node.dtype),)
+        return (BufferAccess(False, node.space, node.buffer, node.dtype),)
     if isinstance(node, PackedLoad):
-        return (MemoryAccess(False, node.space, node.buffer, None),)
+        return (BufferAccess(False, node.space, node.buffer, None),)
     if isinstance(node, LdMatrix):
-        return (MemoryAccess(False, "shared", node.buffer, None),)
+        return (BufferAccess(False, "shared", node.buffer, None),)
     if isinstance(node, (Store, VectorStore, WideStore)):
-        return (MemoryAccess(True, node.space, node.buffer, node.dtype),)
+        return (BufferAccess(True, node.space, node.buffer, node.dtype),)
     if isinstance(node, AsyncCopy):
-        source = MemoryAccess(False, "global", node.source, node.dtype)
-        return source, MemoryAccess(True, "shared", node.buffer, node.dtype)
+        source = BufferAccess(False, "global", node.source, node.dtype)
+        return source, BufferAccess(True, "shared", node.buffer, node.dtype)
     return ()
 
 
@@ -226,7 +226,7 @@ def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:
     """
     found: dict[tuple[str, str], None] = {}
     for node in post_order(roots):
-        for access in memory_accesses(node):
+        for access in buffer_accesses(node):
             if not access.stores:
                 found[(access.space, access.buffer)] = None
         for index in own_indices(node):

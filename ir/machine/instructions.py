@@ -22,7 +22,7 @@ MIN_COPY_BYTES = 4
 
 
 @frozen(cache_hash=True)
-class MatrixLoad:
+class MatrixLoadInstruction:
     """Load of `count` matrices by a warp.
 
     A lane gets a register of each, of type `dtype`. A matrix has eight rows of 16 bytes. Lane `l` names row `l % 8` of
@@ -37,7 +37,7 @@ class MatrixLoad:
 
 
 @frozen(cache_hash=True)
-class Copy:
+class CopyInstruction:
     """Copy of `nbytes` from global to shared memory.
 
     `cached` copies leave their data in the L1 cache too (.ca). Copies of fewer than `MIN_COPY_BYTES` bytes are
@@ -49,21 +49,21 @@ class Copy:
     cached: bool = False
 
 
-def _by_name(rows: Iterable[MatrixLoad]) -> Mapping[str, MatrixLoad]:
+def _by_name(rows: Iterable[MatrixLoadInstruction]) -> Mapping[str, MatrixLoadInstruction]:
     return {row.name: row for row in rows}
 
 
-MATRIX_LOADS: Mapping[str, MatrixLoad] = _by_name(
-    MatrixLoad(f"ldmatrix_x{count}{suffix}", count, transposed, dtype)
+MATRIX_LOADS: Mapping[str, MatrixLoadInstruction] = _by_name(
+    MatrixLoadInstruction(f"ldmatrix_x{count}{suffix}", count, transposed, dtype)
     for count in (1, 2, 4)
     for suffix, transposed, dtype in (("", False, DType.U32), ("_trans", True, DType.U32), ("_f32", False, DType.F32))
 )
-COPIES: Mapping[str, Copy] = {
+COPIES: Mapping[str, CopyInstruction] = {
     copy.name: copy
     for copy in (
-        *(Copy(f"copy_{nbytes}", nbytes) for nbytes in (1, 2)),
-        *(Copy(f"cp_async_{nbytes}", nbytes) for nbytes in (MIN_COPY_BYTES, 8, WIDEST_BYTES)),
-        Copy(f"cp_async_{WIDEST_BYTES}_cached", WIDEST_BYTES, cached=True),
+        *(CopyInstruction(f"copy_{nbytes}", nbytes) for nbytes in (1, 2)),
+        *(CopyInstruction(f"cp_async_{nbytes}", nbytes) for nbytes in (MIN_COPY_BYTES, 8, WIDEST_BYTES)),
+        CopyInstruction(f"cp_async_{WIDEST_BYTES}_cached", WIDEST_BYTES, cached=True),
     )
 }
 
@@ -74,14 +74,14 @@ INSTRUCTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
-def matrix_load_row(count: int, transposed: bool, dtype: DType) -> MatrixLoad:
+def matrix_load_row(count: int, transposed: bool, dtype: DType) -> MatrixLoadInstruction:
     """Return the row that loads `count` matrices into registers of a type."""
     return next(
         row for row in MATRIX_LOADS.values() if (row.count, row.transposed, row.dtype) == (count, transposed, dtype)
     )
 
 
-def copy_row(nbytes: int, cached: bool) -> Copy:
+def copy_row(nbytes: int, cached: bool) -> CopyInstruction:
     """Return the row that copies `nbytes`.
 
     Only the widest copies may bypass the L1 cache.

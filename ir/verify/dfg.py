@@ -30,7 +30,7 @@ from ..dfg import (
     VectorStore,
     WideStore,
     Window,
-    memory_accesses,
+    buffer_accesses,
     post_order,
 )
 from ..functions import FUNCTIONS, VALUE_COMBINERS
@@ -177,7 +177,7 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
     for node in post_order(roots):
         if isinstance(node, IndexNode) and node.dtype is DType.BOOL:
             yield f"index {node.index.text} as a bool"
-        for space in (a.space for a in memory_accesses(node) if a.space not in ("global", "shared", "constant")):
+        for space in (a.space for a in buffer_accesses(node) if a.space not in ("global", "shared", "constant")):
             yield f"'{space}' is no memory"
 
 

@@ -22,7 +22,7 @@ from ..dfg import (
     RegisterRead,
     RegisterWrite,
     Window,
-    memory_accesses,
+    buffer_accesses,
     own_indices,
     post_order,
 )
@@ -79,7 +79,7 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
     stores = {"global": set(kernel.writes), "shared": shared}
     for place in _places(kernel.items):
         for node in post_order(place.phase.roots):
-            for access in memory_accesses(node):
+            for access in buffer_accesses(node):
                 known = stores if access.stores else loads
                 if access.buffer not in known.get(access.space, ()):
                     yield VerifyError(
@@ -96,7 +96,7 @@ def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
     """Every access has the element type of its buffer."""
     shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
     for place in _places(kernel.items):
-        for access in (a for node in post_order(place.phase.roots) for a in memory_accesses(node)):
+        for access in (a for node in post_order(place.phase.roots) for a in buffer_accesses(node)):
             held = (shared if access.space == "shared" else kernel.dtypes).get(access.buffer, access.dtype)
             if access.dtype is not None and held is not access.dtype:
                 yield VerifyError(f"{place.words}: {quote(access.buffer)} holds {held}, accessed as {access.dtype}")

@@ -1,7 +1,7 @@
 """Fragments that a warp loads from shared memory together.
 
 The address of a register, as a function of the lane, decides whether the register is an element of a matrix of
-`ldmatrix`, and where the row of a lane lies (`ir.machine.instructions.MatrixLoad`):
+`ldmatrix`, and where the row of a lane lies (`ir.machine.instructions.MatrixLoadInstruction`):
 
     %0: f16 = load shared s[64*(lane//4) + 2*(lane%4) + e]      ->      %1: u32 = ldmatrix_x1 s[64*(lane%8)]
     %1: u32 = pack %0 over e

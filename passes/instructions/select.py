@@ -42,23 +42,23 @@ from ...ir import (
     with_operands,
 )
 from .matrix_loads import select_matrix_load
-from .memory import Memory
 from .vector_accesses import select_copy, select_vector_load, select_vector_store, select_window_load
+from .vector_limits import VectorLimits
 
 Node = TypeVar("Node", Value, Root)
 
 
 def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
     """Return a thread-level kernel over the instructions of a dialect."""
-    memory = Memory.of(kernel, INSTRUCTIONS[dialect])
-    return evolve(kernel, items=_items(kernel.items, memory))
+    limits = VectorLimits.of(kernel, INSTRUCTIONS[dialect])
+    return evolve(kernel, items=_items(kernel.items, limits))
 
 
-def _items(items: Iterable[Item], memory: Memory) -> tuple[Item, ...]:
+def _items(items: Iterable[Item], limits: VectorLimits) -> tuple[Item, ...]:
     return tuple(
-        evolve(item, body=_items(item.body, memory))
+        evolve(item, body=_items(item.body, limits))
         if isinstance(item, Loop)
-        else PhaseSelector(item, memory).select()
+        else PhaseSelector(item, limits).select()
         if isinstance(item, Phase)
         else item
         for item in items
@@ -73,7 +73,7 @@ class PhaseSelector:
     """
 
     phase: Phase
-    memory: Memory
+    limits: VectorLimits
     boxes: dict[DfgNode, tuple[Var, ...]] = field(init=False)
     users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
     selected: dict[Value, Value] = field(factory=dict)
@@ -82,8 +82,8 @@ class PhaseSelector:
     matrices: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.memory.instructions)
-        self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.memory.instructions)
+        self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.limits.instructions)
+        self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.limits.instructions)
         self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
         for node in self.boxes:
             for operand in operand_nodes(node):
@@ -106,7 +106,7 @@ class PhaseSelector:
     def _root(self, root: Root) -> Root:
         found = self._instruction(root, self._store) if isinstance(root, Store) and not root.into else root
         if isinstance(found, Store) and (load := self._copy_source(found)):
-            return select_copy(found, load, None, self.phase.cached, self.memory) or found
+            return select_copy(found, load, None, self.phase.cached, self.limits) or found
         return found if isinstance(found, AsyncCopy) else with_operands(found, self._value)
 
     def _value(self, node: Value) -> Value:
@@ -134,8 +134,8 @@ class PhaseSelector:
             return node
         found: Value | None = select_matrix_load(node, rest, self.phase, self.users) if self.matrices else None
         if isinstance(node, Load) and found is None:
-            vectors = () if self.copies else (select_vector_load(node, v, self.memory) for v in reversed(rest))
-            windows = (select_window_load(node, v, self.memory) for v in rest if self._is_window(node, v))
+            vectors = () if self.copies else (select_vector_load(node, v, self.limits) for v in reversed(rest))
+            windows = (select_window_load(node, v, self.limits) for v in rest if self._is_window(node, v))
             found = next(filter(None, chain(vectors, windows)), None)
         return found or node
 
@@ -150,8 +150,8 @@ class PhaseSelector:
 
     def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
         if load := self._copy_source(node):
-            return select_copy(node, load, var, self.phase.cached, self.memory)
-        return None if self.copies else select_vector_store(node, var, self.memory)
+            return select_copy(node, load, var, self.phase.cached, self.limits)
+        return None if self.copies else select_vector_store(node, var, self.limits)
 
     def _copy_source(self, node: Store) -> Load | None:
         """Return the load whose value an asynchronous copy stores."""

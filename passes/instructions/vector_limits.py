@@ -1,4 +1,4 @@
-"""Alignments and vector widths of a kernel's memory."""
+"""Alignments and vector widths of a kernel's limits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...ir import WIDEST_BYTES, DType, Kernel, longest_vector, vector_widths
 
 
 @frozen
-class Memory:
+class VectorLimits:
     """Limits of vector accesses in a kernel.
 
-    It has the alignment of its tensors in bytes, the longest vector of its types, and the names of the instructions
+    They are the alignment of its tensors in bytes, the longest vector of its types, and the names of the instructions
     that may be chosen.
     """
 
@@ -22,8 +22,8 @@ class Memory:
     instructions: Collection[str]
 
     @classmethod
-    def of(cls, kernel: Kernel, instructions: Collection[str]) -> Memory:
-        """Return the memory of a kernel."""
+    def of(cls, kernel: Kernel, instructions: Collection[str]) -> VectorLimits:
+        """Return the limits of a kernel."""
         return cls(kernel.aligned, longest_vector(kernel.dtypes.values(), WIDEST_BYTES), instructions)
 
     def alignment(self, space: str, buffer: str) -> int:

@@ -9,8 +9,9 @@ import math
 
 import numpy as np
 import pytest
-from cuts.ir.rounding import epsilon, magnitude, relative_error, tolerance
 from cuts.ir.types import DType
+from cuts.numerics.comparison import magnitude, relative_error
+from cuts.numerics.tolerance import epsilon, tolerance
 from hypothesis import given
 from hypothesis import strategies as st
 

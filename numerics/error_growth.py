@@ -29,8 +29,7 @@ from ..ir import (
     rebuild,
     rename_statement,
 )
-from .language import Instances
-from .reference import evaluate
+from ..ops import Instances, evaluate
 from .shrunk_program import shrink_programs
 
 #: Extent that replaces larger dims: the factor depends on filters and tiles, which are small, not on the number of

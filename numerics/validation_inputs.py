@@ -9,24 +9,14 @@ distribution is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import inf, isqrt, log2, prod
+from math import inf, prod
 
 import numpy as np
 from attrs import frozen
 
-from ..backends import Array
-from ..ir import Graph, Program, Read, TensorType, reads
+from ..ir import Array, Graph, Program, Read, TensorType, reads, sums_products
 from ..ops import Instances
-from ..passes.graph import is_contraction
-
-#: Random numbers of a tensor repeat after this many: a prime, so that no stride of it meets the same numbers again.
-PERIOD = 4_194_301
-#: Smallest distance of positive numbers from zero.
-MIN_POSITIVE_VALUE = 0.5
-#: Largest number of output elements that are compared, a second's work; beyond it a sample of each large output is.
-MAX_COMPARED_ELEMENTS, MIN_SAMPLED_ELEMENTS = 1 << 23, 1 << 16
-#: Smallest finite share of an informative output's values.
-MIN_FINITE_SHARE = 0.5
+from .random_numbers import MIN_MAGNITUDE, PERIOD, product_scale
 
 
 @frozen
@@ -72,7 +62,7 @@ def _draw(type_: TensorType, scale: float, positive: bool, seed: int) -> Array:
     if not type_.dtype.is_float:
         return np.resize(generator.integers(0, 2, count).astype(type_.dtype.numpy), type_.shape)
     values = generator.standard_normal(count, np.float32)
-    values = np.abs(values) + np.float32(MIN_POSITIVE_VALUE) if positive else values
+    values = np.abs(values) + np.float32(MIN_MAGNITUDE) if positive else values
     return np.resize((values * np.float32(scale)).astype(type_.dtype.numpy), type_.shape)
 
 
@@ -89,7 +79,7 @@ def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
         for terms, tensors in _products(instance.program, given):
             own = {origin[v] for v in tensors if v in origin} - found.keys()
             if own and not any(v in graph.constants for v in tensors):
-                found |= dict.fromkeys(own, 2.0 ** round(-0.5 * log2(max(terms, 1)) / len(own)))
+                found |= dict.fromkeys(own, product_scale(terms, len(own)))
         if _moves(instance.program) and len(node.operands) == 1 and node.operands[0] in origin:
             origin |= dict.fromkeys(node.outputs, origin[node.operands[0]])
     return found
@@ -97,7 +87,7 @@ def input_scales(graph: Graph, instances: Instances) -> dict[str, float]:
 
 def _products(program: Program, given: Mapping[str, str]) -> Iterator[tuple[int, set[str]]]:
     """Yield the number of products of each sum, and the values that they are made of."""
-    for statement in filter(is_contraction, program.statements):
+    for statement in filter(sums_products, program.statements):
         tensors = {read.tensor for read in reads(statement.body)}
         yield prod(axis.extent for axis in statement.reduce), {given[t] for t in tensors if t in given}
 
@@ -125,35 +115,3 @@ def perturb_arrays(arrays: Mapping[str, Array], by: float, seed: int) -> dict[st
             with np.errstate(all="ignore"):
                 found[name] = (array * np.resize(factors.astype(kind), array.shape)).astype(array.dtype)
     return found
-
-
-def are_informative(outputs: Mapping[str, Array]) -> bool:
-    """Return whether most float outputs are mostly finite and not constant."""
-    step = sampling_step(outputs)
-    floats = [
-        sample_elements(array, step) for array in outputs.values() if array.dtype.kind not in "biu" and array.size
-    ]
-    return 2 * sum(map(_is_informative_array, floats)) >= len(floats)
-
-
-def _is_informative_array(found: Array) -> bool:
-    values = found.astype(np.float64)
-    finite = np.isfinite(values)
-    various = values.size == 1 or bool((values[finite] != values[finite][:1]).any())
-    return various and bool(finite.mean() >= MIN_FINITE_SHARE)
-
-
-def sampling_step(outputs: Mapping[str, Array]) -> int:
-    """Return the sampling step for the elements of large outputs.
-
-    It is prime, so that the samples of rows differ in position.
-    """
-    step = -(-sum(array.size for array in outputs.values()) // MAX_COMPARED_ELEMENTS)
-    while any(step % divisor == 0 for divisor in range(2, isqrt(step) + 1)):
-        step += 1
-    return max(step, 1)
-
-
-def sample_elements(array: Array, step: int) -> Array:
-    """Return the sampled elements of an output, in order."""
-    return array.reshape(-1)[:: step if array.size > MIN_SAMPLED_ELEMENTS else 1]

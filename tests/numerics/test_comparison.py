@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.runtime.verify import compare
+from cuts.numerics.comparison import compare
 
 MAX_ERROR = 1e-5
 

@@ -1,4 +1,4 @@
-"""Tolerances of comparisons, and the errors that are compared with them.
+"""Tolerances of comparisons: the errors that rounding explains.
 
 The tolerance is derived, not chosen. Rounding errors of a sum of `n` terms of random sign grow like the square root of
 `n`, and so do those of `n` consecutive operations that each round once more (N. J. Higham, "Accuracy and
@@ -8,17 +8,12 @@ Stability of Numerical Algorithms", section 2.8: the rule of thumb that replaces
 from __future__ import annotations
 
 import math
-from typing import Any
+from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
-from .types import DType
+from ..ir import MATH_MODES, Call, Cast, DType, Expr, FusedGroup, walk
 
 #: Accepted multiple of the expected rounding error.
 _MARGIN = 8.0
-
-Array = npt.NDArray[Any]
 
 
 def epsilon(dtype: DType) -> float:
@@ -45,20 +40,17 @@ def tolerance(
     return _MARGIN * (epsilon(dtype.accumulator) * math.sqrt(max(terms, 1)) + stored * math.sqrt(max(operations, 1)))
 
 
-def magnitude(values: Array) -> float:
-    """Return the root mean square of the finite values."""
-    wide = np.asarray(values, np.float64)
-    finite = wide[np.isfinite(wide)]
-    return math.sqrt(float(np.mean(np.square(finite)))) if finite.size else 0.0
+def group_tolerance(form: FusedGroup, tensor: str) -> float:
+    """Return the relative error that rounding explains in an output."""
+    terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
+    operations = sum(_calls(body) for s in form.segments for body in s.expressions)
+    dtype = form.tensors[tensor].dtype
+    stored = [form.tensors[t].dtype for t in form.shared]
+    stored += [n.dtype for s in form.segments for body in s.expressions for n in walk(body) if isinstance(n, Cast)]
+    narrow = max((kind for kind in stored if kind.is_float), key=epsilon, default=dtype)
+    modes = [MATH_MODES[r.math].epsilon for s in form.segments for r in s.reductions if r.math]
+    return tolerance(dtype, terms, operations, narrow, max(modes, default=0.0))
 
 
-def relative_error(found: Array, expected: Array, scale: float) -> Array:
-    """Return each element's error relative to its magnitude plus `scale`.
-
-    `scale` is the magnitude of the tensor; equal infinities and NaNs have no error.
-    """
-    with np.errstate(all="ignore"):
-        got, want = found.astype(np.float64), expected.astype(np.float64)
-        same = (got == want) | (np.isnan(got) & np.isnan(want))
-        error = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
-    return np.where(np.isnan(error), math.inf, error)
+def _calls(expr: Expr) -> int:
+    return 1 + sum(_calls(a) for a in expr.args) if isinstance(expr, Call) else 1

@@ -1,4 +1,4 @@
-"""Reference backend: NumPy in float64, and the accumulated rounding of results."""
+"""Float64 reference of a graph, and the tolerances of its values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ..ir import DType, Graph, Node, TensorType, epsilon
-from ..ops import amplification, evaluate_graph
-from ..ops.language import Registry
-from .device import Array
+from ..ir import MATH_MODES, PRECISIONS, Array, DType, Graph, Node, PrecisionName, TensorType
+from ..ops import Registry, evaluate_graph
+from .error_growth import amplification
+from .tolerance import epsilon, tolerance
 
 
 def run_reference(
@@ -67,6 +67,23 @@ def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] 
         narrowest = max(kinds, key=epsilon, default=DType.F64)
         result |= dict.fromkeys(node.outputs, Accumulation(length, depth, narrowest))
     return result
+
+
+def value_tolerances(
+    graph: Graph, registry: Registry, algorithms: Collection[str], precision: PrecisionName
+) -> dict[str, float]:
+    """Return every value's relative rounding error under a precision policy."""
+    policy = PRECISIONS[precision]
+    products = MATH_MODES[policy.math].epsilon if policy.math else 0.0
+    return {
+        name: tolerance(graph.types[name].dtype, a.length, a.depth, _coarsest(policy.stored, a.narrowest), products)
+        for name, a in accumulations(graph, registry, algorithms).items()
+    }
+
+
+def _coarsest(stored: DType, narrowest: DType) -> DType:
+    """Return the type of fewest digits that values pass where a policy stores those of f32 in another type."""
+    return narrowest if stored is DType.F32 else max(stored, narrowest, key=epsilon)
 
 
 def _types(node: Node, graph: Graph) -> list[TensorType | None]:

@@ -1,7 +1,4 @@
-"""Comparison of a plan's results with an oracle's.
-
-`ir.rounding` defines tolerances and errors.
-"""
+"""Comparison of results with an oracle's, relative to a tensor's magnitude."""
 
 from __future__ import annotations
 
@@ -11,9 +8,26 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from ..backends import Array
-from ..ir import DType, NumericsError, dtype_of_numpy, magnitude, quote, relative_error
-from .executor import Session
+from ..ir import Array, DType, NumericsError, dtype_of_numpy, quote
+
+
+def magnitude(values: Array) -> float:
+    """Return the root mean square of the finite values."""
+    wide = np.asarray(values, np.float64)
+    finite = wide[np.isfinite(wide)]
+    return math.sqrt(float(np.mean(np.square(finite)))) if finite.size else 0.0
+
+
+def relative_error(found: Array, expected: Array, scale: float) -> Array:
+    """Return each element's error relative to its magnitude plus `scale`.
+
+    `scale` is the magnitude of the tensor; equal infinities and NaNs have no error.
+    """
+    with np.errstate(all="ignore"):
+        got, want = found.astype(np.float64), expected.astype(np.float64)
+        same = (got == want) | (np.isnan(got) & np.isnan(want))
+        error = np.where(same, 0.0, np.abs(got - want) / (np.abs(want) + (scale or 1.0)))
+    return np.where(np.isnan(error), math.inf, error)
 
 
 @frozen
@@ -69,26 +83,10 @@ def compare_outputs(
     return tuple(compare(name, found[name], expected[name], allowed[name]) for name in found if name in expected)
 
 
-def first_wrong_step(
-    session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]
-) -> str:
-    """Run step by step and describe the first wrong kernel.
+def stored_overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
+    """Describe values of a half type that overflow, unlike the oracle's.
 
-    Its result is wrong, or overflows the type that it is stored in; return an empty text where each is right.
-    """
-    for number, written in session.trace(inputs):
-        found = [result.text for result in compare_outputs(written, expected, allowed) if not result.ok]
-        found = [text for name, array in written.items() if (text := _overflow(name, array, expected))] or found
-        if found:
-            kernel = session.plan.kernels[session.plan.steps[number].kernel]
-            members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
-            return f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {found[0]}"
-    return ""
-
-
-def _overflow(name: str, found: Array, expected: Mapping[str, Array]) -> str:
-    """Describe values of a half type that are infinite where the oracle's are not; a value stored in another type than
-    the model's has that type as a suffix of its name.
+    A value stored in another type than the model's has that type as a suffix of its name.
     """
     dtype = dtype_of_numpy(found.dtype)
     right = expected.get(name, expected.get(name.removesuffix(f".{dtype}")))
@@ -117,9 +115,3 @@ def require_correct(results: tuple[Comparison, ...], where: str) -> None:
     wrong = [result.text for result in results if not result.ok]
     if wrong:
         raise NumericsError(f"{where}: wrong numbers: {'; '.join(wrong)}")
-
-
-def _names(members: object) -> str:
-    return (
-        ", ".join(quote(str(name)) for name in members) if isinstance(members, (list, tuple)) else quote(str(members))
-    )
