@@ -55,11 +55,12 @@ LAYERS = {
 #: Package inside a package -> its sisters that it may import.
 SISTERS = {
     "ir/affine": set(),
+    "ir/dfg": {"affine"},
     "ir/graph": set(),
     "ir/machine": {"affine"},
     "ir/compiled": {"graph", "machine"},
-    "ir/text": {"affine", "graph", "compiled"},
-    "ir/verify": {"affine", "graph", "machine"},
+    "ir/text": {"affine", "dfg", "graph", "compiled"},
+    "ir/verify": {"affine", "dfg", "graph", "machine"},
     "ops/language": set(),
     "ops/gradient": {"language"},
     "passes/graph": set(),
@@ -68,6 +69,7 @@ SISTERS = {
     "passes/split": {"fusion"},
     "passes/geometry": set(),
     "passes/lowering": {"geometry"},
+    "passes/instructions": set(),
     "passes/model": {"geometry", "lowering"},
     "passes/schedule": {"geometry", "model", "lowering", "fusion"},
     "passes/layout": {"schedule", "fusion"},

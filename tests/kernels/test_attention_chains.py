@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
@@ -45,6 +44,7 @@ from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search import oracle
+from cuts.tests.emission import emit
 
 from ..needs import needs_opencl, needs_toolchain
 from .cases import arrays

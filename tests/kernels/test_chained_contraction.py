@@ -11,7 +11,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.loading import spec_of_texts
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
@@ -34,6 +33,7 @@ from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search import oracle
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -30,6 +29,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
