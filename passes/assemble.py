@@ -8,11 +8,11 @@ from itertools import groupby
 from attrs import evolve
 
 from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
-from .fusion import Group, Unit, Views, graph_layout
+from .costs import shared_launch_bound, shared_launch_seconds
+from .fusion import Group, Unit, Views, graph_layout, loop_iterations
 from .listing import parameters
-from .results import Kernels, kernel_key, loop_iterations
+from .results import LaunchKernels, kernel_key
 from .schedule import Candidate
-from .shared_launches import shared_launch_bound, shared_launch_seconds
 
 
 def candidate_facts(candidate: Candidate) -> dict[str, object]:
@@ -44,7 +44,7 @@ def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, o
 
 
 def assemble(
-    result: Kernels, complete: bool, fusion_report: Mapping[tuple[str, ...], Mapping[str, object]], target: Target
+    result: LaunchKernels, complete: bool, fusion_report: Mapping[tuple[str, ...], Mapping[str, object]], target: Target
 ) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 

@@ -16,7 +16,8 @@ from attrs import evolve
 
 from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, CutsError, FusedGroup, Graph
 from .choose_algorithms import MIN_MODELLED_SECONDS, ChooseAlgorithms
-from .context import Context
+from .context import CompileContext
+from .costs import Questions, Selector
 from .decisions import Decisions, ForeignDecisionsError
 from .fingerprints import node_fingerprints
 from .form_groups import baseline_partition, build_ahead, deciding_kernels
@@ -27,7 +28,6 @@ from .place_tensors import order_dims, place_programs
 from .results import Algorithms
 from .rewrites import rewrite_all
 from .split import Splitting
-from .tuner_interface import Questions, Selector
 
 #: Normal forms of groups by key.
 Forms: TypeAlias = Mapping[Hashable, FusedGroup]
@@ -39,7 +39,7 @@ REPLAN_SHARE, KERNELS_PER_REPLACEMENT = 0.5, 4
 MIN_SPECULATIVE_SECONDS = 10.0
 
 
-def choose_algorithms(graph: Graph, context: Context) -> Algorithms:
+def choose_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     """Return the graph with the cheapest algorithm of each node.
 
     They are compared again while measurements change their costs. Without measurements, or where the budget leaves no
@@ -58,7 +58,7 @@ def choose_algorithms(graph: Graph, context: Context) -> Algorithms:
     return _in_time(step, plain, context, selector)
 
 
-def _step(plain: Algorithms, context: Context) -> ChooseAlgorithms:
+def _step(plain: Algorithms, context: CompileContext) -> ChooseAlgorithms:
     """Return the comparison of the algorithms of nodes."""
     selector, small = context.selector, MIN_MODELLED_SECONDS if context.target.lockstep else inf
     return ChooseAlgorithms(
@@ -78,7 +78,7 @@ def _step(plain: Algorithms, context: Context) -> ChooseAlgorithms:
     )
 
 
-def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: Context) -> Algorithms:
+def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: CompileContext) -> Algorithms:
     """Return the plan of a graph with the algorithms of a step."""
     if chosen is plain.graph:
         return plain
@@ -86,7 +86,7 @@ def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: Con
     return Algorithms(graph, plain.graph, dict(step.used), dict(step.replaced))
 
 
-def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: Context, selector: Selector) -> Algorithms:
+def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext, selector: Selector) -> Algorithms:
     """Return the best plan within the time.
 
     It has no algorithms, those that are certain by the model, or those that are best by measurement.
@@ -138,7 +138,7 @@ def replan_seconds(seconds: float, kernels: int, replaced: int) -> float:
     return (REPLAN_SHARE + KERNELS_PER_REPLACEMENT * replaced / max(1, kernels)) * seconds
 
 
-def _plan_kernels(plan: Algorithms, context: Context) -> tuple[Forms, float, Questions]:
+def _plan_kernels(plan: Algorithms, context: CompileContext) -> tuple[Forms, float, Questions]:
     """Plan a graph by the cost model, and build its kernels in workers.
 
     Returns the forms of the plan, the seconds that it took, and the kernels that it depends on.
@@ -156,7 +156,7 @@ def _plan_kernels(plan: Algorithms, context: Context) -> tuple[Forms, float, Que
 
 
 def _compare_algorithms(
-    step: ChooseAlgorithms, graph: Graph, context: Context, others: Questions = (), forms: Forms | None = None
+    step: ChooseAlgorithms, graph: Graph, context: CompileContext, others: Questions = (), forms: Forms | None = None
 ) -> Graph:
     """Return a graph with the algorithms that are best by known and newly measured times.
 
@@ -193,14 +193,14 @@ def _kernel_questions(questions: Questions, split: Splitting) -> list[list[Fused
     return [*found, *([k for form in question for k in split.contenders(form)] for question in questions)]
 
 
-def _orders(plain: Algorithms, context: Context) -> Mapping[str, Order]:
+def _orders(plain: Algorithms, context: CompileContext) -> Mapping[str, Order]:
     """Return the order of the dims of values where every node keeps its own declaration."""
     if context.recorded is not None or not orders_dims(plain.graph.types.values(), context.target, context.math):
         return {}
     return order_dims(rewrite_all(plain, context), context).programs.orders
 
 
-def _replay_algorithms(step: ChooseAlgorithms, graph: Graph, context: Context, record: Decisions) -> Graph:
+def _replay_algorithms(step: ChooseAlgorithms, graph: Graph, context: CompileContext, record: Decisions) -> Graph:
     """Return a graph with the recorded algorithms; nodes without a record get their own."""
     now = record.match_nodes(node_fingerprints(graph, context.instances))
     known = {now[place]: algorithm for place, algorithm in record.algorithms if place in now}

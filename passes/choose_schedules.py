@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 
 from ..ir import SCHEDULES_SHARE, PassError, Target, convert_error
-from .context import Context
-from .fusion import Group
-from .results import Partition, Scheduled, kernel_key, loop_iterations
+from .context import CompileContext
+from .costs import Workload
+from .fusion import Group, loop_iterations
+from .results import Partition, ScheduledPartition, kernel_key
 from .schedule import Candidate, choose
-from .tuner_interface import Workload
 
 
-def choose_schedules(previous: Partition, context: Context, share: float = SCHEDULES_SHARE) -> Scheduled:
+def choose_schedules(
+    previous: Partition, context: CompileContext, share: float = SCHEDULES_SHARE
+) -> ScheduledPartition:
     """Return the schedule of each distinct kernel.
 
     It is the fastest by measurement, within a share of the budget, or the best by the cost model. Kernels that add to
@@ -25,7 +27,7 @@ def choose_schedules(previous: Partition, context: Context, share: float = SCHED
     else:
         forms = [group.form for group in unique.values()]
         chosen = dict(zip(unique, context.planning.choose(forms, target), strict=True))
-    return Scheduled(previous, {key: chosen.get(key) or _best(group, target) for key, group in unique.items()})
+    return ScheduledPartition(previous, {key: chosen.get(key) or _best(group, target) for key, group in unique.items()})
 
 
 def _best(group: Group, target: Target) -> Candidate:

@@ -19,13 +19,11 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .async_cost import AsyncCost
+from .costs import AnalyticCost, AsyncCost, BudgetedCost, LocalPlanning, Planning, Roofline, Selector
 from .decisions import Decisions
-from .evaluators import AnalyticCost, BudgetedCost, Roofline
 from .fusion import Group, GroupBuilder, GroupEvaluator, Meaning, NormalForms, Partitioner, Policy, Views
 from .results import Layouts
 from .split import Splitting
-from .tuner_interface import LocalPlanning, Planning, Selector
 
 #: Largest share of a group's time that its halves may take by the cost model alone.
 MAX_MODELLED_SHARE = 0.8
@@ -37,7 +35,7 @@ INTERMEDIATE_SHARE = 1 / 16
 
 
 @frozen(eq=False)
-class Context:
+class CompileContext:
     """Request of a compilation, and the caches that its stages share.
 
     `async_cost` evaluates costs in other processes, ahead of use. All plans of the graph share the normal `forms` of

@@ -13,8 +13,8 @@ from collections.abc import Hashable
 from attrs import evolve, frozen
 
 from ..ir import CutsError, Statement, TensorType, naming_faults, rename_statement
-from .context import Context
-from .evaluators import AnalyticCost
+from .context import CompileContext
+from .costs import AnalyticCost
 from .fusion import (
     CachedEvaluator,
     Family,
@@ -33,7 +33,7 @@ _LOG = logging.getLogger("cuts.passes")
 MAX_MODELLED_SHARE = 0.8
 
 
-def choose_recomputed_contractions(previous: Statements, context: Context) -> Statements:
+def choose_recomputed_contractions(previous: Statements, context: CompileContext) -> Statements:
     """Return statements with some contractions recomputed."""
     programs = previous.programs
     if not context.target.lockstep or context.options.mode == "no-fusion":
@@ -62,7 +62,7 @@ class _Key:
 class _Choices:
     """Decisions about families; all with results of at least `least` bytes are recomputed."""
 
-    def __init__(self, programs: Programs, context: Context) -> None:
+    def __init__(self, programs: Programs, context: CompileContext) -> None:
         self.programs, self.context, self.least = programs, context, float("inf")
         self.asked: dict[Family, RecomputeChoice] = {}
         self.known: dict[Hashable, RecomputeChoice] = {}

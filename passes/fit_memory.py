@@ -6,14 +6,14 @@ import logging
 
 from attrs import evolve
 
-from .context import Context
+from .context import CompileContext
 from .graph import Rematerialise
 from .results import Algorithms
 
 _LOG = logging.getLogger("cuts.passes")
 
 
-def fit_memory(previous: Algorithms, context: Context) -> Algorithms:
+def fit_memory(previous: Algorithms, context: CompileContext) -> Algorithms:
     """Return the graph with values rematerialised until it fits the memory."""
     if (room := context.memory_limit) is None:
         return previous

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from ..ir import PARTITION_SHARE, FusedGroup
 from .choose_schedules import workloads_of
-from .context import Context
+from .context import CompileContext
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import Group, combine_partitions, form_key, partition, with_parts
 from .place_tensors import place_programs
@@ -17,7 +17,7 @@ from .results import Layouts, Partition
 from .split import Division, split_groups
 
 
-def form_groups(previous: Layouts, context: Context) -> Partition:
+def form_groups(previous: Layouts, context: CompileContext) -> Partition:
     """Return the fusion groups: the best modelled, replaced by measured faster ones.
 
     While measuring changes the costs of groups, the partition is repeated.
@@ -52,7 +52,7 @@ def _partition(layouts: Layouts, groups: Sequence[Group], replay: Replay | None)
     return Partition(layouts, groups, groups, layouts.views, replay)
 
 
-def _replay(layouts: Layouts, context: Context, record: Decisions) -> Replay:
+def _replay(layouts: Layouts, context: CompileContext, record: Decisions) -> Replay:
     """Return the groups of a decision record that can be replayed, in a graph that can run."""
     kept = record.replay(layouts.builder)
     partitioner = context.partitioner(layouts, tuple(kept.groups.values()))
@@ -61,7 +61,7 @@ def _replay(layouts: Layouts, context: Context, record: Decisions) -> Replay:
     return kept
 
 
-def baseline_partition(layouts: Layouts, context: Context, kept: Sequence[Group] = ()) -> Sequence[Group]:
+def baseline_partition(layouts: Layouts, context: CompileContext, kept: Sequence[Group] = ()) -> Sequence[Group]:
     """Return the best groups by the cost model, without measurements.
 
     Other processes build their kernels meanwhile. The groups that are `kept` stay.
@@ -82,7 +82,7 @@ def baseline_partition(layouts: Layouts, context: Context, kept: Sequence[Group]
         return context.once("partition", layouts, find)
 
 
-def build_ahead(layouts: Layouts, context: Context, groups: Sequence[Group]) -> None:
+def build_ahead(layouts: Layouts, context: CompileContext, groups: Sequence[Group]) -> None:
     """Build the kernels of groups in other processes, ahead of use."""
     if context.selector is not None and context.budget.is_limited and groups and not context.selector.overdue():
         kernels = _divide(_partition(layouts, groups, None), context.model_costs.division)
@@ -90,7 +90,7 @@ def build_ahead(layouts: Layouts, context: Context, groups: Sequence[Group]) -> 
 
 
 def deciding_kernels(
-    layouts: Layouts, context: Context, groups: Sequence[Group], kept: Sequence[Group] = ()
+    layouts: Layouts, context: CompileContext, groups: Sequence[Group], kept: Sequence[Group] = ()
 ) -> list[list[FusedGroup]]:
     """Return the kernels that a partition depends on, for measurement.
 
@@ -109,7 +109,7 @@ def deciding_kernels(
     ]
 
 
-def split_long_reductions(previous: Partition, context: Context) -> Partition:
+def split_long_reductions(previous: Partition, context: CompileContext) -> Partition:
     """Return the partition with split reductions where that is faster."""
     record, replay = context.recorded, previous.replay
     known = {} if record is None or replay is None else record.divisions(replay)

@@ -13,7 +13,7 @@ from functools import reduce
 from attrs import asdict, frozen
 
 from ..ir import FusedGroup
-from .context import Context
+from .context import CompileContext
 from .fusion import Group, Illegal, Partitioner, form_key, neighbours
 from .results import Partition
 
@@ -40,7 +40,7 @@ class Merge:
     why: str = ""
 
 
-def fusion_report(partition: Partition, context: Context) -> Mapping[tuple[str, ...], Mapping[str, object]]:
+def fusion_report(partition: Partition, context: CompileContext) -> Mapping[tuple[str, ...], Mapping[str, object]]:
     """Return the fusion report as JSON values by each group's units.
 
     `merges` has the merges with its neighbours, and `parts` the cost of the units of a group of several as one kernel
@@ -62,7 +62,7 @@ def fusion_report(partition: Partition, context: Context) -> Mapping[tuple[str, 
 
 
 def _merges(
-    context: Context, partitioner: Partitioner, groups: Sequence[Group]
+    context: CompileContext, partitioner: Partitioner, groups: Sequence[Group]
 ) -> Iterator[tuple[Group, Group, Merge]]:
     owner = partitioner.owners(groups)
     for first, second in neighbours(partitioner, groups, owner):
@@ -80,7 +80,7 @@ def _nodes(partitioner: Partitioner, group: Group) -> tuple[str, ...]:
     return tuple(dict.fromkeys(units[u] for u in group.units))
 
 
-def _price(context: Context, form: FusedGroup) -> GroupCost:
+def _price(context: CompileContext, form: FusedGroup) -> GroupCost:
     """Return the best known cost of a group."""
     if context.selector is not None and context.selector.is_measured(form):
         return GroupCost(context.evaluator.cost(form), "measured")

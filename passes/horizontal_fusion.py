@@ -5,7 +5,7 @@ but one, and blocks of one fill the machine where those of another leave room. I
 registers and the shared memory of the largest member. Both are in the estimate; where times are measured the
 measurement decides.
 
-Groups without sums are scheduled for their share of the machine (`launch_schedules.py`).
+Groups without sums are scheduled for their share of the machine (`costs/launch_schedules.py`).
 
 Independence follows from levels: the length of the longest path that ends in a group. Groups of one level are
 independent, and so are the results of merging several of them. Groups without readers, such as the steps of an
@@ -21,15 +21,13 @@ from heapq import heapify, heappop, heappush
 from attrs import evolve, frozen
 
 from ..ir import Budget, FusedGroup, Target, Var, member_name
-from .context import Context
+from .context import CompileContext
+from .costs import MemberRow, RowScheduler, Selector, schedule_row, shared_launch_seconds
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
-from .launch_schedules import MemberRow, RowScheduler, schedule_row
-from .results import Launches, Scheduled, kernel_key
+from .results import Launches, ScheduledPartition, kernel_key
 from .schedule import Candidate
-from .shared_launches import shared_launch_seconds
-from .tuner_interface import Selector
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
@@ -72,7 +70,7 @@ class Launch:
         return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
 
 
-def fuse_horizontally(previous: Scheduled, context: Context) -> Launches:
+def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> Launches:
     """Return the groups of each launch, in an order that respects dependencies."""
     partition, options, target = previous.partition, context.options, context.target
     groups, views, replay, record = partition.groups, partition.views, partition.replay, context.recorded
@@ -100,7 +98,7 @@ def fuse_horizontally(previous: Scheduled, context: Context) -> Launches:
     return _launches(previous, _with_shared(launches, shared, needs, views, target, ask), keys)
 
 
-def _ask(context: Context) -> RowScheduler:
+def _ask(context: CompileContext) -> RowScheduler:
     """Return the scheduler of kernels that share a launch."""
     return lambda rows: (context.selector or context.planning).schedule_bundles(rows)
 
@@ -143,7 +141,7 @@ def _late(budget: Budget) -> Callable[[], bool]:
     return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 
 
-def _launches(previous: Scheduled, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Launches:
+def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Launches:
     """Return launches, which are in order, with the candidates of those that share one."""
     several = [launch for launch in launches if len(launch.groups) > 1]
     taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ..ir import Program, Schedule, Var, print_graph, print_ir
 from .fusion import Programs, Unit
-from .results import Algorithms, Kernels, Launches, Layouts, Partition, Scheduled, Statements
+from .results import Algorithms, Launches, LaunchKernels, Layouts, Partition, ScheduledPartition, Statements
 
 
 def show_algorithms(algorithms: Algorithms) -> str:
@@ -57,7 +57,7 @@ def show_launches(launches: Launches) -> str:
     return "\n".join(f"launch {n}: {line}" for n, line in enumerate(lines))
 
 
-def show_schedules(scheduled: Scheduled) -> str:
+def show_schedules(scheduled: ScheduledPartition) -> str:
     """Return each kernel's schedule with its lower bound and limiting resource."""
     return _show_each(
         f"# bound {each.bound * 1e6:.3f} us, limited by {each.limit}\n{print_ir(each.schedule)}"
@@ -65,17 +65,17 @@ def show_schedules(scheduled: Scheduled) -> str:
     )
 
 
-def show_blocks(kernels: Kernels) -> str:
+def show_blocks(kernels: LaunchKernels) -> str:
     """Return the block-level kernels."""
     return _show_each(map(print_ir, kernels.blocks.values()))
 
 
-def show_threads(kernels: Kernels) -> str:
+def show_threads(kernels: LaunchKernels) -> str:
     """Return the thread-level kernels."""
     return _show_each(map(print_ir, kernels.threads.values()))
 
 
-def show_sources(kernels: Kernels) -> str:
+def show_sources(kernels: LaunchKernels) -> str:
     """Return the source of each kernel."""
     return _show_each(function.source for function in kernels.functions.values())
 

@@ -9,11 +9,12 @@ from attrs import evolve
 
 from ..ir import HorizontalKernel, KernelFunction, naming_faults, quote
 from .assemble import launch_facts
-from .context import Context
+from .context import CompileContext
+from .costs import Member
 from .fusion import Group
+from .instructions import select_instructions
 from .lowering import extract, lower
-from .results import Kernels, Launches, kernel_key
-from .tuner_interface import Member
+from .results import Launches, LaunchKernels, kernel_key
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -21,7 +22,7 @@ S = TypeVar("S")
 Keys = tuple[Hashable, ...]
 
 
-def lower_blocks(previous: Launches, context: Context) -> Kernels:
+def lower_blocks(previous: Launches, context: CompileContext) -> LaunchKernels:
     """Return the block-level kernels that no other process has built."""
     scheduled, target = previous.scheduled, context.target
     views, unique = scheduled.partition.views, scheduled.partition.unique
@@ -32,7 +33,7 @@ def lower_blocks(previous: Launches, context: Context) -> Kernels:
     blocks = _map_kernels(
         rest, lambda key, g: lower(g.form, scheduled.chosen[key].schedule, g.storages(views), target), previous
     )
-    return Kernels(previous, built, blocks)
+    return LaunchKernels(previous, built, blocks)
 
 
 def _keys(launch: Sequence[Group], launches: Launches) -> Keys:
@@ -40,7 +41,7 @@ def _keys(launch: Sequence[Group], launches: Launches) -> Keys:
 
 
 def _built_functions(
-    launches: Mapping[Keys, Sequence[Group]], previous: Launches, context: Context
+    launches: Mapping[Keys, Sequence[Group]], previous: Launches, context: CompileContext
 ) -> Mapping[Keys, KernelFunction]:
     """Return kernels that others have built or build now; none where the options show or verify stages."""
     if context.selector is None or context.options.verifies_stages or context.options.shows:
@@ -56,13 +57,20 @@ def _built_functions(
     return {**{(key,): function for key, function in made.items()}, **joint}  # type: ignore[dict-item]
 
 
-def extract_threads(previous: Kernels, context: Context) -> Kernels:
+def extract_threads(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:
     """Return the thread-level kernel of each distinct kernel."""
     threads = _map_kernels(previous.blocks, lambda _, kernel: extract(kernel), previous.launches)
     return evolve(previous, threads=threads)
 
 
-def emit_sources(previous: Kernels, context: Context) -> Kernels:
+def select_kernels(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:
+    """Return the thread-level kernels over the instructions of the target's dialect."""
+    dialect = context.target.dialect
+    threads = _map_kernels(previous.threads, lambda _, kernel: select_instructions(kernel, dialect), previous.launches)
+    return evolve(previous, threads=threads)
+
+
+def emit_sources(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:
     """Return the source of each distinct launch, those of one kernel first."""
     launches = previous.launches
     wanted = dict.fromkeys(_keys(launch, launches) for launch in launches.launches)
@@ -71,7 +79,7 @@ def emit_sources(previous: Kernels, context: Context) -> Kernels:
     return evolve(previous, functions={keys: _source(keys, previous, context) for keys in (*alone, *together)})
 
 
-def _source(keys: Keys, previous: Kernels, context: Context) -> KernelFunction:
+def _source(keys: Keys, previous: LaunchKernels, context: CompileContext) -> KernelFunction:
     facts = launch_facts([previous.launches.scheduled.chosen[key] for key in keys], context.target)
     if keys in previous.built:
         return evolve(previous.built[keys], info=dict(facts))

@@ -23,7 +23,8 @@ from ..ops import Registry
 from .assemble import assemble
 from .baseline_plan import choose_algorithms
 from .choose_schedules import choose_schedules
-from .context import Context, Emit
+from .context import CompileContext, Emit
+from .costs import LocalPlanning, Planning, Selector
 from .fit_memory import fit_memory
 from .form_groups import form_groups, split_long_reductions
 from .fusion_report import fusion_report
@@ -40,7 +41,7 @@ from .listing import (
     show_threads,
     show_views,
 )
-from .make_kernels import emit_sources, extract_threads, lower_blocks
+from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
 from .place_tensors import order_dims, pack, place_tensors
 from .record_decisions import record_decisions, unfused_seconds
 from .refine_partition import refine_partition
@@ -57,7 +58,6 @@ from .stage_verifiers import (
     verify_statements,
     verify_threads,
 )
-from .tuner_interface import LocalPlanning, Planning, Selector
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any, Any], ...] = (
@@ -65,7 +65,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",
-          ("choose_algorithms.py", "candidate_subgraphs.py", "baseline_plan.py")),
+          ("choose_algorithms.py", "costs/candidate_subgraphs.py", "baseline_plan.py")),
     Stage("memory", fit_memory, show_algorithms, verify_algorithms,
           "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
           "where the memory is limited", ("graph/rematerialise.py",)),
@@ -91,7 +91,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
            "fusion/groups.py",
-           "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "async_cost.py")),
+           "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
           "unmeasured where the cost model expects to save a fifth of the time; or sliced-K, one kernel whose blocks "
@@ -107,7 +107,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "measured", ("refine_partition.py",)),
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
-          ("horizontal_fusion.py", "launch_schedules.py", "launch_order.py")),
+          ("horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_threads, verify_threads,
@@ -115,6 +115,10 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "aligned neighbours one vector; divisions by one number share its reciprocal",
           ("lowering/extract.py", "lowering/threads/reciprocal_division.py", "lowering/threads/windows.py",
            "lowering/threads/vectorise.py", "lowering/threads/interleaved_copies.py")),
+    Stage("select", select_kernels, show_threads, verify_threads,
+          "thread-level kernel -> the same over instructions of a dialect: vector accesses, loads of fragments, "
+          "asynchronous copies",
+          ("instructions/select.py", "instructions/vector_accesses.py", "instructions/matrix_loads.py")),
     Stage("emit", emit_sources, show_sources, verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip
@@ -157,7 +161,7 @@ def compile_graph(
     invalid.
     """
     _check_names([stage.name for stage in all_stages(registry, options.precision)], options)
-    context = Context(registry, target, options, emit, selector, planning or LocalPlanning())
+    context = CompileContext(registry, target, options, emit, selector, planning or LocalPlanning())
     *_, (_, result) = stage_results(graph, context)
     if options.stop_after:
         return CompiledGraph(graph, (), ())
@@ -167,7 +171,7 @@ def compile_graph(
     return assemble(result, context.complete, report, target)
 
 
-def stage_results(graph: Graph, context: Context) -> Iterator[tuple[str, Any]]:
+def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, Any]]:
     """Yield the name and the result of each stage, in order.
 
     The last one is that after which the options stop.

@@ -5,14 +5,14 @@ It has the order of their dims, packed constants, and movements that cost no ker
 
 from __future__ import annotations
 
-from .context import Context
+from .context import CompileContext
 from .fusion import Programs, find_views
 from .layout import choose_layouts, pack_constants
 from .results import Algorithms, Layouts, Statements
 from .rewrites import rewrite_all, with_programs
 
 
-def order_dims(previous: Statements, context: Context) -> Statements:
+def order_dims(previous: Statements, context: CompileContext) -> Statements:
     """Return statements over tensors whose dims are stored in the kernels' order."""
     threads = context.recorded is None or context.recorded.ordered
 
@@ -22,7 +22,7 @@ def order_dims(previous: Statements, context: Context) -> Statements:
     return context.once("layouts", previous, lambda: with_programs(previous, order(previous.programs)))
 
 
-def pack(previous: Statements, context: Context) -> Statements:
+def pack(previous: Statements, context: CompileContext) -> Statements:
     """Return statements over constants in the layout in which units read them."""
 
     def find() -> Statements:
@@ -31,7 +31,7 @@ def pack(previous: Statements, context: Context) -> Statements:
     return context.once("pack", previous, find)
 
 
-def place_tensors(previous: Statements, context: Context) -> Layouts:
+def place_tensors(previous: Statements, context: CompileContext) -> Layouts:
     """Return the storage of tensors."""
 
     def find() -> Layouts:
@@ -41,6 +41,6 @@ def place_tensors(previous: Statements, context: Context) -> Layouts:
     return context.once("views", previous, find)
 
 
-def place_programs(plan: Algorithms, context: Context) -> Layouts:
+def place_programs(plan: Algorithms, context: CompileContext) -> Layouts:
     """Run the stages from a graph to the storage of its tensors."""
     return place_tensors(pack(order_dims(rewrite_all(plan, context), context), context), context)

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from ..ir import FusedGroup
-from .context import Context
+from .context import CompileContext
 from .decisions import Decisions, GroupDecision, stored_tensors, units_digest
 from .fingerprints import node_fingerprints, unit_fingerprints
 from .fusion import form_key
 from .results import Launches, Partition
 
 
-def record_decisions(launches: Launches, context: Context) -> Decisions:
+def record_decisions(launches: Launches, context: CompileContext) -> Decisions:
     """Return a compilation's decisions; the recorded ones where all were replayed."""
     partition = launches.scheduled.partition
     if context.recorded is not None and partition.replay is not None and partition.replay.complete:
@@ -28,7 +28,7 @@ def record_decisions(launches: Launches, context: Context) -> Decisions:
     return Decisions(units_digest(programs), algorithms, groups, tuple(launches.places), bool(programs.orders), *marks)
 
 
-def unfused_seconds(launches: Launches, context: Context) -> float:
+def unfused_seconds(launches: Launches, context: CompileContext) -> float:
     """Return the total seconds of all units as one kernel each.
 
     It is infinite where it is not needed: where decisions are replayed, where no time is left, where there are loops,
@@ -45,7 +45,7 @@ def unfused_seconds(launches: Launches, context: Context) -> float:
     return sum(context.evaluator.cost(group.form) for group in alone)
 
 
-def _groups(partition: Partition, context: Context) -> Iterator[GroupDecision]:
+def _groups(partition: Partition, context: CompileContext) -> Iterator[GroupDecision]:
     """Yield the groups as they were formed, with the division of their reductions."""
     builder, replay = partition.layouts.builder, partition.replay
     kernels: defaultdict[tuple[str, ...], list[FusedGroup]] = defaultdict(list)

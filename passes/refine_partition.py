@@ -15,15 +15,24 @@ from attrs import frozen
 
 from ..ir import REFINEMENT_SHARE, FusedGroup
 from .choose_schedules import choose_schedules
-from .context import Context
+from .context import CompileContext
+from .costs import Selector
 from .form_groups import split_long_reductions
-from .fusion import Group, GroupBuilder, GroupEvaluator, Partitioner, combine_partitions, form_key, partition
-from .results import Partition, Scheduled, kernel_key, loop_iterations
+from .fusion import (
+    Group,
+    GroupBuilder,
+    GroupEvaluator,
+    Partitioner,
+    combine_partitions,
+    form_key,
+    loop_iterations,
+    partition,
+)
+from .results import Partition, ScheduledPartition, kernel_key
 from .schedule import Candidate
-from .tuner_interface import Selector
 
 
-def refine_partition(previous: Scheduled, context: Context) -> Scheduled:
+def refine_partition(previous: ScheduledPartition, context: CompileContext) -> ScheduledPartition:
     """Return the partition and schedules with the least total measured time."""
     selector, before = context.selector, previous.partition
     layouts, replay = before.layouts, before.replay
@@ -49,7 +58,7 @@ def refine_partition(previous: Scheduled, context: Context) -> Scheduled:
     return choose_schedules(before, context, REFINEMENT_SHARE)
 
 
-def _total_seconds(scheduled: Scheduled, scale: float) -> float:
+def _total_seconds(scheduled: ScheduledPartition, scale: float) -> float:
     """Return the total measured time, with scaled modelled times for missing ones."""
     partition, chosen = scheduled.partition, scheduled.chosen
     count = loop_iterations(partition.views)
@@ -76,7 +85,7 @@ class _Timed:
         return self.evaluator.cost(group) if known else inf
 
 
-def _measured_groups(scheduled: Scheduled) -> Iterator[tuple[FusedGroup, float]]:
+def _measured_groups(scheduled: ScheduledPartition) -> Iterator[tuple[FusedGroup, float]]:
     """Yield each group of a partition with the measured time of all its kernels."""
     partition, taken = scheduled.partition, dict[tuple[str, ...], float]()
     for group in partition.groups:

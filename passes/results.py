@@ -1,6 +1,6 @@
 """Results of stages: each is frozen, and holds the result before it.
 
-    Graph -> Algorithms -> Statements -> Layouts -> Partition -> Scheduled -> Launches -> Kernels
+    Graph -> Algorithms -> Statements -> Layouts -> Partition -> ScheduledPartition -> Launches -> LaunchKernels
 
 Results are compared by identity, so each can be the key of a cache.
 """
@@ -20,12 +20,6 @@ from .schedule import Candidate
 def kernel_key(group: Group, views: Views) -> Hashable:
     """Return a group's kernel key: its normal form and its tensors' storage."""
     return form_key(group.form), tuple(group.storages(views).items())
-
-
-def loop_iterations(views: Views) -> dict[str | None, int]:
-    """Return the iterations of each loop; 1 for groups outside of loops."""
-    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
-    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
 @frozen(eq=False)
@@ -90,7 +84,7 @@ class Partition:
 
 
 @frozen(eq=False)
-class Scheduled:
+class ScheduledPartition:
     """Partition with the schedule of each distinct kernel."""
 
     partition: Partition
@@ -104,13 +98,13 @@ class Launches:
     `scheduled` has the schedules for shared launches, `places` the positions of the groups when they were formed.
     """
 
-    scheduled: Scheduled
+    scheduled: ScheduledPartition
     launches: Sequence[tuple[Group, ...]]
     places: Sequence[tuple[int, ...]]
 
 
 @frozen(eq=False)
-class Kernels:
+class LaunchKernels:
     """Kernels of all launches, by the keys of their members.
 
     `built` are those of other processes; the others have a block-level and a thread-level kernel for each distinct

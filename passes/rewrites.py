@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from attrs import evolve, frozen
 
-from .context import Context
+from .context import CompileContext
 from .contraction_recompute import choose_recomputed_contractions
 from .fusion import (
     Programs,
@@ -36,11 +36,11 @@ class Rewrite:
     """
 
     name: str
-    run: Callable[[Statements, Context], Statements]
+    run: Callable[[Statements, CompileContext], Statements]
     summary: str
     file: str
 
-    def apply(self, previous: Statements, context: Context) -> Statements:
+    def apply(self, previous: Statements, context: CompileContext) -> Statements:
         """Return the rewritten statements.
 
         They stay where a rewritten unit has no normal form.
@@ -86,7 +86,7 @@ REWRITES = (
 STATEMENT_STAGES = ("programs", *(rewrite.name for rewrite in REWRITES))
 
 
-def write_statements(plan: Algorithms, context: Context) -> Statements:
+def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
@@ -95,12 +95,12 @@ def write_statements(plan: Algorithms, context: Context) -> Statements:
     return context.once("programs", plan, write)
 
 
-def rewrite_statements(previous: Statements, context: Context, rewrite: Rewrite) -> Statements:
+def rewrite_statements(previous: Statements, context: CompileContext, rewrite: Rewrite) -> Statements:
     """Return the statements that a rewrite makes of others."""
     return context.once(rewrite.name, previous, lambda: rewrite.apply(previous, context))
 
 
-def rewrite_all(plan: Algorithms, context: Context) -> Statements:
+def rewrite_all(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration, with all rewrites applied."""
     statements = write_statements(plan, context)
     for rewrite in REWRITES:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from attrs import frozen
 
 from ..ir import CutsError, Graph, PassError, convert_error, naming_faults, print_graph
-from .context import Context
+from .context import CompileContext
 from .graph import Pass, run_passes
 from .listing import show_programs
 from .results import Statements
@@ -29,13 +29,13 @@ class Stage(Generic[P, R]):
     """
 
     name: str
-    run: Callable[[P, Context], R]
+    run: Callable[[P, CompileContext], R]
     show: Callable[[R], str]
-    verify: Callable[[R, Context], object]
+    verify: Callable[[R, CompileContext], object]
     summary: str
     files: tuple[str, ...]
 
-    def perform(self, previous: P, context: Context) -> R:
+    def perform(self, previous: P, context: CompileContext) -> R:
         """Return the stage's result; verify and show it where options ask.
 
         A result that stays is verified already.
@@ -65,7 +65,7 @@ def graph_stage(step: Pass) -> Stage[Graph, Graph]:
 def rewrite_stage(rewrite: Rewrite) -> Stage[Statements, Statements]:
     """Return a rewrite of statements as a stage."""
 
-    def run(previous: Statements, context: Context) -> Statements:
+    def run(previous: Statements, context: CompileContext) -> Statements:
         return rewrite_statements(previous, context, rewrite)
 
     summary = f"statements -> statements: {rewrite.summary}"

@@ -16,25 +16,22 @@ from cuts.backends.library.recognise import find_convolution
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import sets_for, together
 from cuts.bench.tools.records import Row
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Step
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Step, Storage
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction, Storage
-from cuts.ir.matrix_instructions import MATH_MODES, MMA_INSTRUCTIONS
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.machine import MATH_MODES, MMA_INSTRUCTIONS, PRECISIONS, Target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
-from cuts.ir.target import Target
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.context import Emit
+from cuts.passes.costs.tuner_interface import Selector
 from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.fusion.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.tuner_interface import Selector
 from cuts.runtime.plan import extent_bytes
 
 

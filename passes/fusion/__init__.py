@@ -1,5 +1,6 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
+from ..statements import Programs, Unit
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
@@ -11,9 +12,8 @@ from .normalise import Illegal
 from .partition import combine_partitions, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
 from .piecewise import split_piecewise_readers
-from .programs import Meaning, Programs, Unit, build_programs
+from .programs import Meaning, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
-from .solve import solve
 from .sums import (
     Family,
     RecomputeChoice,
@@ -27,7 +27,7 @@ from .sums import (
     shift_means,
     sum_rows_first,
 )
-from .views import Views, find_views, memory_span
+from .views import Views, find_views, loop_iterations, memory_span
 
 __all__ = [
     "UNKNOWN",
@@ -70,6 +70,7 @@ __all__ = [
     "graph_layout",
     "interpret",
     "issue_slots",
+    "loop_iterations",
     "memory_span",
     "neighbours",
     "partition",
@@ -80,7 +81,6 @@ __all__ = [
     "reorder",
     "reorder_unit",
     "shift_means",
-    "solve",
     "split_piecewise_readers",
     "store_foldings",
     "sum_rows_first",

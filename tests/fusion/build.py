@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 from cuts.ir.graph import Graph, Node
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.evaluators import Roofline
+from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
@@ -21,10 +21,9 @@ from cuts.passes.fusion.normalise import Illegal
 from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import reorder
-from cuts.passes.fusion.views import Views, find_views
+from cuts.passes.fusion.views import Views, find_views, loop_iterations
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.fixed_layouts import fixed_tensors
-from cuts.passes.results import loop_iterations
 
 REGISTRY = Registry.builtin()
 Line = tuple[str, str, tuple[str | None, ...], dict[str, Any]]

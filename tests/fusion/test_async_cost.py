@@ -11,13 +11,13 @@ import pytest
 from attrs import field, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
-from cuts.passes import evaluators
-from cuts.passes.async_cost import CostRequest, CostResult, evaluate_costs
-from cuts.passes.context import Context
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import evaluators
+from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.fusion.partition import MAX_LOOKAHEAD_ROUNDS
 from cuts.passes.pipeline import stage_results
 from cuts.passes.results import Partition
@@ -70,9 +70,9 @@ class Others(ByModel):
         return lambda: self.answers(pricings)
 
 
-def form_groups(selector: ByModel) -> tuple[Partition, Context]:
+def form_groups(selector: ByModel) -> tuple[Partition, CompileContext]:
     """Return the groups of the network, and the context with their costs."""
-    context = Context(REGISTRY, TARGET, CompileOptions(mode="mixed"), emit, selector)
+    context = CompileContext(REGISTRY, TARGET, CompileOptions(mode="mixed"), emit, selector)
     return next(result for name, result in stage_results(NETWORK, context) if name == "partition"), context
 
 
@@ -88,7 +88,7 @@ def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]
     return found
 
 
-def test_asynchronous_costs_equal_costs_on_demand(alone: tuple[Partition, Context]) -> None:
+def test_asynchronous_costs_equal_costs_on_demand(alone: tuple[Partition, CompileContext]) -> None:
     selector = Others(TARGET, answers=in_any_order)
     (expected, own), (found, context) = alone, form_groups(selector)
     assert len(selector.asked) <= MAX_LOOKAHEAD_ROUNDS, "each time for all that a path of merges may come to"
@@ -110,7 +110,7 @@ def evaluation_counts() -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, Context]]:
+def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileContext]]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
         whole, cost = evaluators.evaluate, evaluators.AnalyticCost.cost
@@ -136,7 +136,7 @@ def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, Context]
 
 
 def test_a_partition_evaluates_no_more_than_expected(
-    alone: tuple[Partition, Context], evaluation_counts: Counter[str]
+    alone: tuple[Partition, CompileContext], evaluation_counts: Counter[str]
 ) -> None:
     """Counts of the expensive steps stand for the planning time.
 

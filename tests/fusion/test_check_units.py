@@ -13,19 +13,19 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import Var, as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import InternalError, PassError
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph
-from cuts.ir.index import Var, as_index
-from cuts.ir.precision import PrecisionName
+from cuts.ir.machine import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes import candidate_subgraphs as fragments
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.context import Context
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import candidate_subgraphs as fragments
+from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion import (
     FusionError,
     GroupBuilder,
@@ -124,7 +124,7 @@ def test_a_rewrite_without_normal_forms_is_left_out(caplog: pytest.LogCaptureFix
     found = find_ungroupable(programs, _split_units(programs))
     assert found is not None and found.unit.name in found.text
     assert find_ungroupable(programs, programs) is None
-    context = Context(REGISTRY, TARGET, CompileOptions(), emit)
+    context = CompileContext(REGISTRY, TARGET, CompileOptions(), emit)
     written = write_statements(Algorithms(graph, graph), context)
     torn = program_rewrite("torn", _split_units, "two units are joined", "")
     with caplog.at_level(logging.INFO, "cuts.passes"):

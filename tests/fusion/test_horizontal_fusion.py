@@ -11,16 +11,16 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes import launch_schedules
+from cuts.passes.costs import launch_schedules
+from cuts.passes.costs.shared_launches import shared_launch_bound
 from cuts.passes.horizontal_fusion import MAX_DISTINCT_KERNELS, Launch, _in_order, is_launchable, launch_seconds, levels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
-from cuts.passes.shared_launches import shared_launch_bound
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

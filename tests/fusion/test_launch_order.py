@@ -12,11 +12,11 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
-from cuts.passes.context import Context
+from cuts.passes.context import CompileContext
 from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.views import Views
 from cuts.passes.horizontal_fusion import Launch, _in_order, dependencies, levels
@@ -103,7 +103,7 @@ KINDS: dict[str, Any] = {
 
 def result_of(model: Graph, last: str, mode: Mode = "mixed") -> Any:
     """Return the result of a stage, with all results verified."""
-    results = stage_results(model, Context(REGISTRY, GPU, CompileOptions(mode, verify=True), emit))
+    results = stage_results(model, CompileContext(REGISTRY, GPU, CompileOptions(mode, verify=True), emit))
     return next(result for name, result in results if name == last)
 
 

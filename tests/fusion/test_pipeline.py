@@ -10,18 +10,17 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
-from cuts.passes.context import Context
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stage import Stage
-from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
 
 from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
@@ -68,7 +67,7 @@ def test_the_files_of_every_stage_exist() -> None:
     assert [name for name in named if not (ROOT / "passes" / name).is_file() and not (ROOT / name).is_file()] == []
 
 
-def break_stage(result: object, context: Context) -> None:
+def break_stage(result: object, context: CompileContext) -> None:
     raise VerifyError("a group reads what nothing writes")
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.device import Device
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import HorizontalKernel, Kernel, member_name
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -18,13 +18,14 @@ from cuts.bench.operators.shapes import convolution_case, read_convolution
 from cuts.bench.operators.tuning import group_of
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
 from cuts.passes.fusion.groups import GroupBuilder, form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
@@ -35,7 +36,6 @@ from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
-from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
 from cuts.tests.operations_graph import bench_of

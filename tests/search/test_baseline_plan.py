@@ -15,23 +15,21 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import baseline_plan as first_plans
 from cuts.passes.baseline_plan import Forms
-from cuts.passes.candidate_subgraphs import CandidateSubgraph
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.context import Context
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.passes.tuner_interface import KernelsQuery, Questions
 from cuts.search.build import ScoredCandidate
 from cuts.search.database import Database
 from cuts.search.final_ranking import best_known
@@ -211,7 +209,11 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
         return run(step, graph)
 
     def compare_late(
-        step: ChooseAlgorithms, graph: Graph, context: Context, others: Questions = (), forms: Forms | None = None
+        step: ChooseAlgorithms,
+        graph: Graph,
+        context: CompileContext,
+        others: Questions = (),
+        forms: Forms | None = None,
     ) -> Graph:
         found = compared(step, graph, context, others, forms)
         if late == "measured":  # another algorithm than the model is sure of

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from attrs import define
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes import pipeline
-from cuts.passes.context import Context
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Partition
@@ -79,12 +78,12 @@ class Jumping:
 
 
 @contextmanager
-def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[Context], list[Partition]]]:
+def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[CompileContext], list[Partition]]]:
     """Disable measurements in a block, and note the compilations and their groups."""
-    contexts: list[Context] = []
+    contexts: list[CompileContext] = []
     formed: list[Partition] = []
 
-    def note_groups(partition: Partition, context: Context) -> Mapping[tuple[str, ...], Mapping[str, object]]:
+    def note_groups(partition: Partition, context: CompileContext) -> Mapping[tuple[str, ...], Mapping[str, object]]:
         contexts.append(context)
         formed.append(partition)
         return fusion_report(partition, context)

@@ -15,19 +15,18 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.evaluate import evaluate
+from cuts.ir.affine import Index, Indirect, Var, as_index, evaluate, floordiv, modulo
 from cuts.ir.expr import call
-from cuts.ir.index import Index, Indirect, Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
+from cuts.passes.geometry.footprint import Cover, distinct, elements, random_groups
+from cuts.passes.model import features_of
 from cuts.passes.model.evaluation_sites import EvaluationSite
 from cuts.passes.model.feature_schema import SUMS, Features
-from cuts.passes.model.footprint import Cover, distinct, elements, random_groups
 from cuts.passes.model.roofline import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import sample_batches
-from cuts.passes.schedule.schedule_geometry import features_of
 from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given

@@ -12,14 +12,16 @@ from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.operators.products import FORMATS, HandPoint, product_group
 from cuts.ir import CompileOptions, Graph, Node
+from cuts.ir.affine import Var, as_index
 from cuts.ir.expr import call
-from cuts.ir.index import Var, as_index
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.context import Context
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.geometry import geometry_of
+from cuts.passes.model import features_of
 from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
@@ -29,7 +31,6 @@ from cuts.passes.pipeline import stage_results
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
-from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu
@@ -342,7 +343,7 @@ def sampling_group():
     image = TensorType(DType.F32, (8, 64, 128, 128))
     types = {"x": image, "at": TensorType(DType.F32, (8, 128, 128, 2)), "y": image}
     model = Graph("samples", ("x", "at"), ("y",), types, (Node("n", "grid_sample", ("x", "at"), ("y",)),))
-    results = stage_results(model, Context(Registry.builtin(), H200, CompileOptions(), emit))
+    results = stage_results(model, CompileContext(Registry.builtin(), H200, CompileOptions(), emit))
     partition = next(result for name, result in results if name == "partition")
     return partition.groups[-1].form
 

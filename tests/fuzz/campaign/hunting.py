@@ -39,7 +39,7 @@ LATE_STAGES = (
     "passes.fusion.groups:form_key",
     "backends.",
     "runtime.",
-    "ir.vector",
+    "ir.affine.vector",
 )
 
 
