@@ -11,7 +11,7 @@ from .memory import Lifetime, align_bytes, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
 from .plan_document import plain
-from .plan_file import copy_plan, load_plan, save_plan
+from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
@@ -42,7 +42,6 @@ __all__ = [
     "checked_inputs",
     "checked_state",
     "compare",
-    "copy_plan",
     "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",
@@ -59,6 +58,8 @@ __all__ = [
     "overflow_message",
     "place_buffers",
     "plain",
+    "plan_files",
+    "plan_of_files",
     "random_inputs",
     "require_correct",
     "run_onnxruntime",
@@ -66,4 +67,5 @@ __all__ = [
     "save_staged",
     "versions_of",
     "without_elements",
+    "write_folder",
 ]
