@@ -47,19 +47,19 @@ class Mover:
         """Start to read a range of a file to the device."""
         host = self.pool.take(nbytes)
 
-        def then(begin: int, end: int) -> None:
+        def upload_range(begin: int, end: int) -> None:
             self.transfers.upload(Pointer(place.buffer, place.offset + begin), host[begin:end])
 
-        return Move(self.disk.read(path, start, host, nbytes, then), host, self.pool)
+        return Move(self.disk.read(path, start, host, nbytes, upload_range), host, self.pool)
 
     def store(self, path: Path, start: int, nbytes: int, place: Pointer, key: object = None) -> Move:
         """Start to write device memory to a range of a file."""
         host = self.pool.take(nbytes)
 
-        def before(begin: int, end: int) -> None:
+        def download_range(begin: int, end: int) -> None:
             self.transfers.download(host[begin:end], Pointer(place.buffer, place.offset + begin))
 
-        move = Move(self.disk.write(path, start, host, nbytes, before), host, self.pool)
+        move = Move(self.disk.write(path, start, host, nbytes, download_range), host, self.pool)
         self.leaving[key if key is not None else id(move)] = move
         return move
 

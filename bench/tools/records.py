@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import frozen
 from cuts.ir.errors import CutsError
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.machine import PRECISIONS
 from cuts.runtime.versions import versions_of
 from cuts.store import compiler_digest
 

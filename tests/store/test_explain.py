@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cuts.compile.plan_cache import PlanCache, plan_key
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.search.settings import Settings
 from cuts.store import EntryStore, Key, explain_entries, explain_key
 from cuts.tests.cli.conftest import MODEL, Cuts, cuts  # noqa: F401
