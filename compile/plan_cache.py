@@ -26,9 +26,8 @@ from .plan import CompiledPlan, compile_binaries
 
 @frozen
 class PlanCache:
-    """EntryStore with the key of one plan."""
+    """Key of one plan in the store."""
 
-    store: EntryStore
     key: Key
     target: Target
 
@@ -36,41 +35,34 @@ class PlanCache:
     def of(
         cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
     ) -> PlanCache | None:
-        """Return the place of a search's plan.
+        """Return the key of a search's plan.
 
         None where caching is off, or where the passes run for their printed output.
         """
-        store = EntryStore.open()
         watched = selector.audit or options.print_after or options.dump
-        if store.root is None or watched or selector.tuner.resources.database.path is None:
+        if cache_root() is None or watched or selector.tuner.resources.database.path is None:
             return None
-        return cls(store, plan_key(graph, spec, target, options, selector.settings), target)
+        return cls(plan_key(graph, spec, target, options, selector.settings), target)
 
     @classmethod
     def of_options(
         cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, *wishes: object
     ) -> PlanCache | None:
-        """Return the place of the plan for given options, budget included.
+        """Return the key of the plan for given options, budget included.
 
         The search may be finished or not. None where caching is off.
         """
-        store = EntryStore.open()
-        if store.root is None:
+        if cache_root() is None:
             return None
-        return cls(store, _key(graph, spec, target, options, budget=options.budget, wishes=repr(wishes)), target)
+        return cls(_key(graph, spec, target, options, budget=options.budget, wishes=repr(wishes)), target)
 
     def find(self) -> CompiledPlan | None:
-        """Return the cached plan; one that cannot be read is set aside."""
-        files = self.store.get(self.key)
-        try:
-            return None if files is None else _load(files, self.key.name, self.target)
-        except CutsError as error:
-            self.store.set_aside(self.key, error.message)
-            return None
+        """Return the cached plan."""
+        return find_plan(self.key.name, self.target)
 
     def save(self, made: CompiledPlan) -> None:
         """Save a plan."""
-        self.store.put(self.key, plan_files(made.plan))
+        EntryStore.open().put(self.key, plan_files(made.plan))
         made.cache_name = self.key.name
 
 
@@ -96,17 +88,16 @@ def target_facts(target: Target) -> Facts:
 
 
 def find_plan(name: str, target: Target) -> CompiledPlan | None:
-    """Return the plan that is cached under a name."""
-    files = EntryStore.open().read("plan", name)
-    try:
-        return None if files is None else _load(files, name, target)
-    except CutsError:
+    """Return the plan of a name; an unreadable one is set aside."""
+    store = EntryStore.open()
+    if (files := store.read("plan", name)) is None:
         return None
-
-
-def _load(files: dict[str, bytes], name: str, target: Target) -> CompiledPlan:
-    plan = plan_of_files(files, name)
-    return CompiledPlan(plan, compile_binaries(plan, target), cache_name=name)
+    try:
+        plan = plan_of_files(files, name)
+        return CompiledPlan(plan, compile_binaries(plan, target), cache_name=name)
+    except CutsError as error:
+        store.set_aside("plan", name, error.message)
+        return None
 
 
 def save_wrong_plan(made: CompiledPlan) -> Path | None:

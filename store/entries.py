@@ -95,7 +95,7 @@ class EntryStore:
         except OSError:
             return None
         except ValueError as error:
-            set_aside(path, self.root, str(error))
+            self.set_aside(kind, name, str(error))
             return None
         with suppress(OSError):  # a read-only disk
             os.utime(path)
@@ -118,10 +118,10 @@ class EntryStore:
             return
         trim(self.root, MAX_BYTES, head.size)
 
-    def set_aside(self, key: Key, reason: str) -> None:
+    def set_aside(self, kind: str, name: str, reason: str) -> None:
         """Set an entry aside whose content cannot be used."""
         if self.root is not None:
-            set_aside(self.root / ENTRIES / key.kind / key.name, self.root, reason)
+            set_aside(self.root / ENTRIES / kind / name, self.root, reason)
 
     def heads(self, kind: str = "", prefix: str = "") -> Iterator[tuple[Path, Head]]:
         """Yield the files and heads of readable entries, by kind and name.

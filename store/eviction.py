@@ -63,10 +63,11 @@ def items(root: Path) -> Iterator[Item]:
     folders = [(kind, root / ENTRIES / kind, 0) for kind in KINDS]
     folders += [(kind, root / kind, depth) for kind, depth in OTHER_FOLDERS.items()]
     for kind, folder, depth in folders:
-        for path in folder.glob("/".join("*" * (depth + 1))):
-            size, used = _usage(path)
-            if used:
-                yield Item(kind, path, size, used)
+        for place in folder.glob("*"):
+            for path in place.glob("*") if depth and place.is_dir() else [place]:
+                size, used = _usage(path)
+                if used:
+                    yield Item(kind, path, size, used)
 
 
 def _usage(path: Path) -> tuple[int, float]:

@@ -91,7 +91,7 @@ BUGS = (
         "draft = target\n        draft.mkdir(exist_ok=True)", _PLANS),
     Bug("cache", "a damaged entry is read", "store.entries:read_parts",
         "if any(digest_parts([name, parts[name]]) != expected", "if any(False", _CACHE),
-    Bug("cache", "a damaged entry stays", "store.entries:EntryStore.read", "set_aside(path, self.root, str(error))",
+    Bug("cache", "a damaged entry stays", "store.entries:EntryStore.read", "self.set_aside(kind, name, str(error))",
         "pass", _CACHE),
     Bug("cache", "entries are written in place", "store.entries:EntryStore.write",
         "os.replace(draft, folder / head.name)", "pass", _CACHE),

@@ -73,7 +73,7 @@ def test_command_explains_a_model(cuts: Cuts, tmp_path: Path, monkeypatch: pytes
     asked = ("cache", "explain", "graph.json", "--target", "cuda:sm_90")
     assert "plan tiny: missing" in cuts(*asked).out
     made = plan_key(graph, spec, target, CompileOptions(precision="tf32"), Settings())
-    PlanCache(EntryStore.open(), made, target).store.put(made, {"plan.json": b"{}"})
+    EntryStore.open().put(made, {"plan.json": b"{}"})
     plan, decisions = cuts(*asked, "--json").json["records"]
     assert [plan["found"], decisions["found"]] == [False, False]
     assert plan["nearest"][0]["differs"] == {"options.precision": ["fp32", "tf32"]}
@@ -93,7 +93,7 @@ def test_unreadable_plan_is_set_aside_once(store: EntryStore) -> None:
     from cuts.runtime import plan_files
 
     plan, target = example_plan("opencl"), example_plan("opencl").target
-    cache = PlanCache(store, Key("plan", {"graph": "g"}), target)
+    cache = PlanCache(Key("plan", {"graph": "g"}), target)
     store.put(cache.key, plan_files(plan))
     found = cache.find()
     assert found is not None and found.plan == plan and found.cache_name == cache.key.name
