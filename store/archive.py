@@ -21,7 +21,6 @@ from attrs import frozen
 from ..ir import UsageError, atomic_write
 from .entries import EntryStore, read_head, read_parts
 from .eviction import ENTRIES
-from .keys import KINDS
 
 _MODES = {".gz": "w:gz", ".xz": "w:xz"}
 _FAULTS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
@@ -86,8 +85,8 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _import(store: EntryStore, name: str, file: IO[bytes], own: set[str]) -> str:
-    _, kind, key = name.split("/", 2)
-    if kind in KINDS and key in own:
+    key = name.rpartition("/")[2]
+    if key in own:
         return "known"
     try:
         head = read_head(file, key)

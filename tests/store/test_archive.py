@@ -59,7 +59,7 @@ def test_damaged_and_foreign_entries_are_left_out(tmp_path: Path) -> None:
     first, second, _ = (path for path, _ in here.heads())
     first.write_bytes(first.read_bytes()[:-1])
     second.rename(second.with_name("0" * 64))
-    (second.parent / "..evil").write_bytes(b"")
+    (second.parent.parent / "..evil").write_bytes(b"")
     (tmp_path / "there").mkdir()
     assert import_store(EntryStore(tmp_path / "there"), tmp_path / "here", {}) == EntryCounts(1, 0, 3)
     assert [path.name for path in tmp_path.glob("there/**/*") if path.is_file()] == [
