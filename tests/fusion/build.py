@@ -15,7 +15,8 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.assemble import loop_iterations
 from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal

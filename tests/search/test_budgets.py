@@ -37,7 +37,7 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import launch_schedules, rewrites, stages
 from cuts.passes.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_ranking as final_round
 from cuts.search import speculative_build as making
