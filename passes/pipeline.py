@@ -55,6 +55,7 @@ from .stages import (
     pack,
     place_tensors,
     rewrite_stage,
+    select_kernels,
     show_each,
     split_long_reductions,
 )
@@ -116,6 +117,10 @@ STAGES: tuple[Stage[Any], ...] = (
           "aligned neighbours one vector; divisions by one number share its reciprocal",
           ("lowering/extract.py", "lowering/threads/reciprocal_division.py", "lowering/threads/windows.py",
            "lowering/threads/vectorise.py", "lowering/threads/interleaved_copies.py")),
+    Stage("select", select_kernels, show_each(print_ir), verify_threads,
+          "thread-level kernel -> the same over instructions of a dialect: vector accesses, loads of fragments, "
+          "asynchronous copies",
+          ("instructions/select.py", "instructions/vector_accesses.py", "instructions/matrix_loads.py")),
     Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip

@@ -46,6 +46,7 @@ from .fusion import (
     with_parts,
 )
 from .graph import Pass, Rematerialise, run_passes
+from .instructions import select_instructions
 from .layout import choose_layouts, pack_constants
 from .listing import show_programs
 from .lowering import extract, lower
@@ -392,6 +393,12 @@ def _built_functions(work: Compilation) -> tuple[Mapping[Hashable, KernelFunctio
 def extract_threads(work: Compilation) -> Mapping[Hashable, Kernel]:
     """Set the thread-level kernel of each distinct kernel."""
     work.threads = map_kernels(work.blocks, lambda _, kernel: extract(kernel), work)
+    return work.threads
+
+
+def select_kernels(work: Compilation) -> Mapping[Hashable, Kernel]:
+    """Set the thread-level kernels over the instructions of the target's dialect."""
+    work.threads = map_kernels(work.threads, lambda _, kernel: select_instructions(kernel, work.target.dialect), work)
     return work.threads
 
 

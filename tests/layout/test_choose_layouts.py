@@ -17,6 +17,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.types import DType, TensorType
+from cuts.numerics.comparison import compare_outputs
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.evaluators import Roofline
@@ -28,7 +29,6 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
 from cuts.passes.verify import verify_programs
-from cuts.runtime.verify import compare_outputs
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

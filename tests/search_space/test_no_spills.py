@@ -23,6 +23,7 @@ from cuts.passes.lowering import extract, lower
 from cuts.passes.pipeline import all_stages, compile_graph
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.tests.emission import emit as emit_kernel
 from cuts.tests.kernels.test_matrix_instructions import convolution
 from cuts.tests.needs import needs_toolchain
 
@@ -112,7 +113,7 @@ def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int,
     """
     group = product_group(FORMATS[format_], shape, FORMATS[format_].stored)
     (candidate,) = choose(group, TARGET)
-    function = emit(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
+    function = emit_kernel(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
     (compiled,) = compile_kernels([function], "sm_90")
     assert compiled.spill_bytes == 0
 
@@ -127,7 +128,7 @@ def test_16_byte_copies_take_address_registers_once(mode: str, pixels: int) -> N
     kind = DType.F16 if mode == "f16" else DType.F32
     group = convolution(kind, "" if mode == "f16" else mode, (64, 256, pixels, 256), 1, last=True)
     found = choose(group, TARGET, count=4)
-    functions = [emit(extract(lower(group, c.schedule, {}, TARGET)), "cuda") for c in found]
+    functions = [emit_kernel(extract(lower(group, c.schedule, {}, TARGET)), "cuda") for c in found]
     for candidate, compiled in zip(found, compile_kernels(functions, "sm_90"), strict=True):
         assert compiled.spill_bytes == 0
         assert candidate.schedule.segments[0].reductions[0].atom
