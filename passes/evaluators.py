@@ -31,7 +31,8 @@ from ..ir import (
     reads,
 )
 from .fusion import UNKNOWN, box_extent, form_key, issue_slots
-from .model import ScheduleParameter, ScheduleTemplate, SegmentTemplate, estimate_time, lower_bound
+from .geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from .model import estimate_time, lower_bound
 from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sample_batches, segment_templates
 
 #: Tile of the last segment along each axis, for the estimate of recomputation of an earlier segment.

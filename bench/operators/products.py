@@ -39,10 +39,10 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.passes.instructions import select_instructions
 from cuts.passes.lowering import extract, lower
+from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule import check_schedule, choose
-from cuts.passes.schedule.schedule_geometry import features_of
 
 
 @frozen

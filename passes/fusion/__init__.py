@@ -1,5 +1,6 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
+from ..statements import Programs, Unit
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
@@ -11,7 +12,7 @@ from .normalise import Illegal
 from .partition import combine_partitions, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
 from .piecewise import split_piecewise_readers
-from .programs import Meaning, Programs, Unit, build_programs
+from .programs import Meaning, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
 from .sums import (
     Family,

@@ -31,9 +31,9 @@ from ...ir import (
     rename_index,
     rename_statement,
 )
+from ..statements import Unit
 from .legality import Policy, chain_level, register_level, shared_level
 from .normalise import Illegal
-from .programs import Unit
 from .views import Views
 
 #: Elements that the widest access moves.

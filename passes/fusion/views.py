@@ -31,8 +31,8 @@ from ...ir import (
     substitute,
     variables,
 )
+from ..statements import Programs, Unit
 from .cut_units import copy_source
-from .programs import Programs, Unit
 
 #: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.
 SECTOR_BYTES, MIN_LARGE_BYTES = 32, 1 << 20

@@ -26,8 +26,9 @@ from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.geometry import schedule_of
 from cuts.passes.schedule.choose import Candidate, choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
 from cuts.passes.tuner_interface import KernelsQuery, Member, Questions, Workload
 from hypothesis import assume

@@ -16,13 +16,14 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.numerics.tolerance import tolerance
+from cuts.passes.geometry import schedule_of
+from cuts.passes.geometry.row_sharing import cached_reads
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
-from cuts.passes.lowering.rows.row_cache import cached_reads
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.passes.verify import verify_kernel
 from cuts.tests.emission import emit

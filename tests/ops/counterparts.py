@@ -13,6 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from ..fuzz.sweep.oracles import ORACLES, second_opinion
+from .counterparts_indexed import COUNTS
 from .counterparts_sampling import SAMPLING, onnxruntime, torchvision
 from .counterparts_torch import TORCH, Array, Attributes, Counterpart, torch
 from .counterparts_training import TRAINING
@@ -111,7 +112,7 @@ def missing_requirement(op: str) -> str:
 
 
 #: Counterparts that take floats in double precision; NumPy's are those of the sweep.
-OWN: dict[str, Counterpart] = {**SAMPLING, **TORCH, **WINDOWS, **TRAINING}
+OWN: dict[str, Counterpart] = {**COUNTS, **SAMPLING, **TORCH, **WINDOWS, **TRAINING}
 #: The table; where PyTorch and NumPy both have an operation, PyTorch's own function counts.
 COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 

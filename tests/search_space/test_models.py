@@ -20,6 +20,8 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.compilation import Compilation
 from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.geometry import geometry_of
+from cuts.passes.model import features_of
 from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
@@ -29,7 +31,6 @@ from cuts.passes.pipeline import all_stages
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
-from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu

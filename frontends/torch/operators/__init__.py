@@ -8,31 +8,27 @@ from . import (
     elementwise,
     fourier,
     gradients,
-    indexing,
+    indexed,
     layers,
-    masks,
     memory,
     movement,
     reduction,
     resizing,
-    scatter,
     windows,
 )
 from .complex_pairs import Complex
-from .masks import MaskedElements
+from .indexed import MaskedElements, masks
 
 TABLE: dict[str, Convert] = {
     **elementwise.TABLE,
     **arithmetic.TABLE,
     **movement.TABLE,
-    **indexing.TABLE,
+    **indexed.TABLE,
     **layers.TABLE,
     **reduction.TABLE,
     **cumulative.TABLE,
-    **scatter.TABLE,
     **windows.TABLE,
     **resizing.TABLE,
-    **masks.TABLE,
     **memory.TABLE,
     **complex_pairs.TABLE,
     **fourier.TABLE,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from ...ir import Segment, Var, expr_variables, is_contraction, operands
+from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, streamed_variables
 
 
 @frozen(cache_hash=True)
@@ -143,3 +143,14 @@ def is_matrix_like(segment: Segment) -> bool:
     kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
     own = [r.name for r in segment.reductions]
     return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
+
+
+def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int) -> SegmentTemplate:
+    """Return the last segment's template with streamed input.
+
+    Parts divide the given axis, where that is a loop of its own.
+    """
+    rows = streamed_variables(group)
+    along = tuple(k for k, loop in enumerate(structure.loops) if rows & {*loop})
+    alone = all(len(structure.loops[k]) == 1 for k in along)
+    return evolve(structure, parts=axis, streamed_loops=along) if alone else structure

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ....ir import COMBINERS, DType
-from ..import_context import Convert, ImportContext, Value
-from .arithmetic import divide
-from .movement import expand, with_axis
+from .....ir import COMBINERS, DType
+from ...import_context import Convert, ImportContext, Value
+from ..arithmetic import divide
+from ..movement import expand, with_axis
 
 _REDUCTIONS = {
     None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max",

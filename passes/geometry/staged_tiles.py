@@ -7,10 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import Expr, FusedGroup, Index, Reduction, Segment, Var, dtype_of, expr_variables, operands, reads, variables
-from ..lowering import main_read
+from ...ir import (
+    Expr,
+    FusedGroup,
+    Index,
+    Read,
+    Reduction,
+    Segment,
+    Var,
+    dtype_of,
+    expr_variables,
+    operands,
+    reads,
+    variables,
+)
 from .footprint import Count, ceil_div, product
-from .geometry import REGISTER_STAGED_ORDER, Geometry
+from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
 @frozen
@@ -44,7 +56,7 @@ def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> lis
             size = dtype_of(expr, group.tensors).size
             count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
             turned = own_order(expr, reduction, geometry)
-            nbytes = ceil_div(padded * geometry.stages * size, 16) * 16
+            nbytes = ceil_div(padded * geometry.loop.stages * size, 16) * 16
             carried = is_register_staged(expr, reduction, geometry)
             found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size, carried))
     return found
@@ -111,7 +123,7 @@ def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> 
     """
     structure = geometry.structure
     if not structure.atom:
-        return geometry.pad
+        return geometry.staging.pad
     if geometry.pads:
         return geometry.pads[operands(reduction, [reduction.name]).index(expr)]
     turned = own_order(expr, reduction, geometry)
@@ -125,7 +137,7 @@ def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> 
 def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Geometry:
     """Return the sizes with the layout and the padding of one operand's tile."""
     order, pad = own_order(expr, reduction, geometry), own_pad(expr, reduction, geometry, size)
-    return evolve(geometry, order=order, pad=pad)
+    return evolve(geometry, order=order, staging=evolve(geometry.staging, pad=pad))
 
 
 def tile_size(
@@ -196,10 +208,10 @@ def depth_step(
 
 def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:
     """Return the strides of coordinates in the layout of each candidate: as listed, or innermost first."""
-    natural = _pitches(extents, geometry.pad)
+    natural = _pitches(extents, geometry.staging.pad)
     if not np.any(geometry.order):
         return natural
-    turned = _pitches(extents[::-1], geometry.pad)[::-1]
+    turned = _pitches(extents[::-1], geometry.staging.pad)[::-1]
     return [np.where(geometry.order, t, n) for t, n in zip(turned, natural, strict=True)]
 
 
@@ -236,7 +248,7 @@ def _tile_elements(extents: Sequence[Count], geometry: Geometry) -> tuple[Count,
     innermost = _last_wide(extents)
     if np.any(geometry.order):
         innermost = np.where(geometry.order, _last_wide(extents[::-1]), innermost)
-    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + geometry.pad), total)
+    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + geometry.staging.pad), total)
 
 
 def _last_wide(extents: Sequence[Count]) -> Count:
@@ -291,3 +303,8 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
             if not known and any(v in plain and v not in solved for v in variables(index)):
                 return False
     return True
+
+
+def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
+    """Return the first read of an operand that depends on most axes."""
+    return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))

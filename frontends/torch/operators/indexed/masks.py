@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 
 from attrs import evolve, frozen
 
-from ....ir import DType
-from ..import_context import Convert, ImportContext, Value
-from .movement import expand, unsqueeze
+from .....ir import DType
+from ...import_context import Convert, ImportContext, Value
+from ..movement import expand, unsqueeze
 
 #: Elements up to which constants are compared by value.
 _MAX_COMPARED_ELEMENTS = 1024

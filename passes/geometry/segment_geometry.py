@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, fields, frozen
 
-from ...ir import FusedGroup, Index, Segment, Var, reads
-from ..lowering import axis_places, lanes_along
+from ...ir import FusedGroup, Index, ReductionSchedule, Segment, SegmentSchedule, Staging, Var, reads
 from .footprint import Count, Cover, ceil_div, least, product
+from .matrix_instructions import lanes_along
 from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
+from .shared_tensors import axis_places
 
 #: Units of a row that the parameter of the row cache counts.
 ROW_CACHE_UNITS = 8
@@ -25,15 +27,14 @@ T = TypeVar("T")
 
 @frozen
 class Geometry:
-    """Sizes of one segment, as arrays over candidate schedules.
+    """Sizes of one segment, as numbers, or as arrays over candidate schedules.
 
-    They are the elements per block and per thread of each dim, threads along it, chunk and trips of each loop. `order`
-    1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory runs along a reduced axis, 0 none; 3 stages
-    those through registers instead (`REGISTER_STAGED_ORDER`). Operands of matrix instructions are padded for
-    conflict-free fragments, or by `pads`, per operand. With `ahead`, fragments are loaded a step before they are
-    multiplied. Asynchronous copies of `cached` operands allocate in L1 (.ca). Shared memory caches `kept` elements of
-    each row between statements. A block takes `turns` tiles, one after another. Input of the segment before comes in
-    parts of `part` elements, 0 where it is not streamed.
+    They are the elements per block and per thread of each dim, threads along it, chunk and trips of each loop.
+    `spread`, `loop` and `staging` hold the schedule parameters of the segment, of its loops, and of its staged
+    operands, by the names of the IR. `order` 1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory
+    runs along a reduced axis, 0 none; 3 stages those through registers instead (`REGISTER_STAGED_ORDER`). Operands of
+    matrix instructions are padded for conflict-free fragments, or by `pads`, per operand. A block takes `turns` tiles,
+    one after another. Input of the segment before comes in parts of `part` elements, 0 where it is not streamed.
     """
 
     structure: SegmentTemplate
@@ -43,16 +44,12 @@ class Geometry:
     counts: tuple[Count, ...]
     chunk: tuple[Count, ...]
     trips: tuple[Count, ...]
-    lanes: Count
-    row_vector: Count
-    stages: Count
-    pad: Count
+    spread: SegmentSchedule
+    loop: ReductionSchedule
+    staging: Staging
     warp: tuple[Count, ...] = ()
     order: Count = 0
     pads: tuple[Count, ...] = ()
-    ahead: Count = 0
-    cached: Count = 0
-    kept: Count = 0
     turns: Count = 1
     part: Count = 0
     _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
@@ -63,6 +60,16 @@ class Geometry:
             self._known[key] = make()
         found: T = self._known[key]
         return found
+
+    @property
+    def lanes(self) -> Count:
+        """Reduction threads of an instance, or warps that split its depth."""
+        return self.spread.lanes
+
+    @property
+    def row_vector(self) -> Count:
+        """Neighbours of a row that a reduction thread takes at once."""
+        return self.spread.row_vector
 
     def lanes_along(self, warp_size: int) -> list[Count]:
         """Return a warp's lanes along each dim.
@@ -153,21 +160,22 @@ def _geometry(
     parts: SegmentTemplate, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
 ) -> Geometry:
     rank = range(len(parts.dims))
-    lanes = columns.get(f"{prefix}lanes", 1)
-    row_vector = columns.get(f"{prefix}rv", 1)
+    spread = SegmentSchedule((), **_given(SegmentSchedule, prefix, columns))
+    step = spread.lanes * spread.row_vector
     thread: tuple[Count, ...]
     counts: tuple[Count, ...]
     if parts.passes_rows:  # all threads of the block take part, and hold whole rows
-        counts = tuple(np.maximum(threads // lanes, 1) if d == rank[-1] else 1 for d in rank)
+        counts = tuple(np.maximum(threads // spread.lanes, 1) if d == rank[-1] else 1 for d in rank)
         thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
-        part, step = columns.get(f"{prefix}part", 0), lanes * row_vector
+        part = columns.get(f"{prefix}part", 0)
         whole = (ceil_div(prod(a.extent for a in k), step) * step for k in parts.loops)
         chunk = tuple(np.where(np.equal(part, 0), length, part) for length in whole)
     else:
         thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
         counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
-        chunk = tuple(columns[f"{prefix}c{k}"] * lanes * row_vector for k in range(len(parts.loops)))
+        chunk = tuple(columns[f"{prefix}c{k}"] * step for k in range(len(parts.loops)))
     trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
+    kept = _cached_elements(parts, spread.kept, chunk[0], trips[0]) if parts.caches_rows else 0
     return Geometry(
         parts,
         tuple(t * e for t, e in zip(counts, thread, strict=True)),
@@ -176,18 +184,25 @@ def _geometry(
         counts,
         chunk,
         trips,
-        lanes,
-        row_vector,
-        columns.get(f"{prefix}stages", 1),
-        columns.get(f"{prefix}pad", 0),
+        evolve(spread, kept=kept),
+        ReductionSchedule((), **_given(ReductionSchedule, prefix, columns)),
+        Staging(-1, **_given(Staging, prefix, columns)),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
-        ahead=columns.get(f"{prefix}ahead", 0),
-        cached=columns.get(f"{prefix}cached", 0),
-        kept=_cached_elements(parts, columns[f"{prefix}kept"], chunk[0], trips[0]) if parts.caches_rows else 0,
         turns=columns.get(f"{prefix}turns", 1),
         part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
+
+
+def _given(kind: type, prefix: str, columns: Columns) -> dict[str, Count]:
+    """Return the columns of a segment that are schedule parameters of a class of the IR."""
+    return {name: columns[prefix + name] for name in numbers_of(kind) if prefix + name in columns}
+
+
+@lru_cache(maxsize=64)
+def numbers_of(kind: type) -> dict[str, type]:
+    """Return the fields of a class of schedules that are numbers with a default, with their types."""
+    return {f.name: type(f.default) for f in fields(kind) if type(f.default) in (int, bool)}
 
 
 def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:

@@ -15,12 +15,11 @@ are in flight.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from math import prod
 
 from attrs import frozen
 
-from ....ir import (
+from ...ir import (
     Barrier,
     Commit,
     Expr,
@@ -31,7 +30,6 @@ from ....ir import (
     Phase,
     Read,
     ReduceDim,
-    Segment,
     SegmentSchedule,
     SharedBuffer,
     Store,
@@ -39,29 +37,13 @@ from ....ir import (
     Var,
     Wait,
     as_index,
-    expr_variables,
     linearise,
     reads,
     row_major,
 )
-from ..index_values import value_of
-from ..segment_state import SegmentState, row_share
-
-
-@lru_cache(maxsize=4096)
-def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ...]:
-    """Return the row elements that several statements of a segment read.
-
-    Reads of tensors that lie `elsewhere` than in global memory are left out.
-    """
-    out = {*elsewhere, *(r.name for r in segment.reductions)}
-    statements = [(r.reduce, r.body) for r in segment.reductions] + [(o.extra, o.body) for o in segment.outputs]
-    found: dict[Read, int] = {}
-    for row, body in statements:
-        for read in reads(body):
-            if read.tensor not in out and expr_variables(read).intersection(row):
-                found[read] = found.get(read, 0) + 1
-    return tuple(read for read, count in found.items() if count > 1)
+from ..geometry import cached_reads
+from .index_values import value_of
+from .segment_state import SegmentState, row_share
 
 
 def cached_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:

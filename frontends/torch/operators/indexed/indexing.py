@@ -8,83 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ....ir import DType
-from ..import_context import Convert, ImportContext, Value
+from .....ir import DType
+from ...import_context import Convert, ImportContext, Value
+from ..movement import expand, slices, unsqueeze, with_axis
 from .masks import is_mask, put_where, select_masked
-from .movement import expand, slices, unsqueeze, with_axis
-
-
-def embedding(ctx: ImportContext, table: Value, indices: Value, *_: Any) -> Any:
-    """Convert a look-up of rows."""
-    return ctx.emit("gather", table, indices, axis=0)
-
-
-def bag_sizes(ctx: ImportContext, offsets: Value, count: int, last: bool) -> Any:
-    """Return the number of indices of each bag, from their starts."""
-    bags = ctx.shape(offsets)[0] - bool(last)
-    starts = ctx.emit("slice", offsets, starts=(0,), ends=(bags,), axes=(0,))
-    end = ctx.constant([count], dtype=ctx.type(offsets).dtype)
-    ends = ctx.emit("slice", offsets, starts=(1,), ends=(bags + 1,), axes=(0,)) if last or bags > 1 else end
-    return ctx.emit("sub", ends if last or bags == 1 else ctx.emit("concat", ends, end, axis=0), starts)
-
-
-def bag_of(ctx: ImportContext, offsets: Value, count: int) -> Any:
-    """Return the bag of each index.
-
-    It is the number of bags that begin up to the index, less one.
-    """
-    places = ctx.constant(np.arange(count)[:, None], dtype=ctx.type(offsets).dtype)
-    begun = ctx.cast(ctx.emit("less_or_equal", offsets, places), DType.I64)
-    return ctx.emit("sub", ctx.emit("reduce_sum", begun, axes=(1,), keepdims=False), ctx.constant(1, dtype=DType.I64))
-
-
-def _embedding_bag(
-    ctx: ImportContext, table: Value, indices: Value, offsets: Value, by_frequency: bool = False, mode: int = 0,
-    sparse: bool = False,
-    weights: Value | None = None, last: bool = False, padding: int = -1,
-) -> Any:  # fmt: skip
-    """Convert embedding bags.
-
-    Bags of equal length with constant starts are rows; otherwise a mask compares every index with every bag.
-    """
-    if by_frequency or padding >= 0:
-        ctx.fail("gradients scaled by frequency and a row that does not count are not supported")
-    (count,), kind = ctx.shape(indices), ctx.type(table).dtype
-    sizes, bag = bag_sizes(ctx, offsets, count, last), bag_of(ctx, offsets, count)
-    bags = ctx.shape(sizes)[0]
-    starts = ctx.constants.get(offsets)
-    if starts is not None and np.array_equal(np.append(starts[:bags], count), np.linspace(0, count, bags + 1)):
-        rows = ctx.reshape(indices, (bags, count // bags))
-        shares = None if weights is None else ctx.reshape(weights, (bags, count // bags))
-        y = ctx.emit("embedding_bag", table, rows, shares, mode=("sum", "mean", "max")[mode])
-        return y, *_as_traced(ctx, bag, sizes, sizes if mode != 2 else _greatest(ctx, table, rows))
-    if mode == 2:
-        ctx.fail("the maximum of bags of several lengths is not supported")
-    belongs = ctx.emit("equal", unsqueeze(ctx, bag, 0), ctx.constant(np.arange(bags)[:, None]))
-    share = ctx.cast(belongs, kind)
-    share = share if weights is None else ctx.emit("mul", share, weights)
-    y = ctx.emit("matmul", share, embedding(ctx, table, indices))
-    if mode == 1:
-        length = ctx.emit("max", ctx.cast(sizes, kind), ctx.constant(1, dtype=kind))
-        y = ctx.emit("div", y, unsqueeze(ctx, length, 1))
-    return y, *_as_traced(ctx, bag, sizes, sizes)
-
-
-def _as_traced(ctx: ImportContext, *extra: Value) -> list[Value]:
-    """Return results besides the first; undefined ones get the traced shape."""
-    traced = ctx.node.meta.get("val") if ctx.node is not None else None
-    likes = traced[1:] if isinstance(traced, (list, tuple)) else [None] * len(extra)
-    shapes = [ctx.shape(value) if like is None else tuple(like.shape) for value, like in zip(extra, likes, strict=True)]
-    return [
-        value if ctx.shape(value) == shape else ctx.constant(np.zeros(shape), dtype=ctx.type(value).dtype)
-        for value, shape in zip(extra, shapes, strict=True)
-    ]
-
-
-def _greatest(ctx: ImportContext, table: Value, rows: Value) -> Any:
-    """Return the table row of each value of a maximum, for bags that are rows of indices."""
-    first = ctx.emit("argmax", embedding(ctx, table, rows), axis=1, keepdims=False)
-    return ctx.emit("gather_elements", rows, first, axis=1)
 
 
 def _index_select(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Any:
@@ -234,8 +161,6 @@ def _diagonal_scatter(
 
 
 TABLE: dict[str, Convert] = {
-    "aten.embedding": embedding, "aten._embedding_bag": _embedding_bag,
-    "aten._embedding_bag_forward_only": _embedding_bag,
     "aten.index_select": _index_select, "aten.gather": _gather,
     "aten.index": index, "aten._unsafe_index": index, "aten.index_put": _index_put,
     "aten._unsafe_index_put": _index_put,

@@ -1,0 +1,57 @@
+"""Statements of a graph: units, def-use index, patterns, one rewriter."""
+
+from .def_use import DefUse, axis_values, is_plain
+from .patterns import (
+    Converted,
+    Defined,
+    DefinedElement,
+    Either,
+    Factor,
+    Guarded,
+    Match,
+    Pattern,
+    anything,
+    bounds,
+    constant,
+    element,
+    fn,
+    pointwise,
+    position,
+    read_of,
+    reduction,
+)
+from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
+from .units import Programs, Repeat, Unit
+
+__all__ = [
+    "Converted",
+    "DefUse",
+    "Defined",
+    "DefinedElement",
+    "Edit",
+    "Either",
+    "Factor",
+    "Guarded",
+    "Match",
+    "NewUnit",
+    "Pattern",
+    "Programs",
+    "Repeat",
+    "RewriteRule",
+    "Unit",
+    "anything",
+    "apply",
+    "axis_values",
+    "bounds",
+    "constant",
+    "element",
+    "fn",
+    "is_plain",
+    "pointwise",
+    "position",
+    "read_of",
+    "reduction",
+    "rewrite",
+    "rewrite_program",
+    "rewritten",
+]
