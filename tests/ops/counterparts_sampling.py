@@ -134,7 +134,9 @@ def _deform(a: Attributes, x: Any, w: Any, offset: Any, b: Any = None, mask: Any
 def _align(a: Attributes, x: Any, rois: Any, batch: Any) -> Any:
     if x.ndim != 4 or a.get("mode", "avg") != "avg" or not x.numel() or not rois.numel():
         return None
-    if ((batch < 0) | (batch >= len(x))).any():
+    sizes = (rois[:, 2:] - rois[:, :2]) * a["scale"]
+    counted = "samples" in a or ((sizes >= 0) & (sizes <= 100)).all()
+    if ((batch < 0) | (batch >= len(x))).any() or not counted:
         return None
     rows = torch.cat([batch[:, None].to(rois.dtype), rois], 1)
     return torchvision.ops.roi_align(x, rows, tuple(a["sizes"]), a["scale"], a.get("samples", 0), a["half_pixel"])
