@@ -15,26 +15,21 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve
 
-from ..backends import accumulations, require_host_memory, run_reference
+from ..backends import require_host_memory
 from ..backends.cuda import Cubin, compile_kernels, toolchains
 from ..ir import (
-    MATH_MODES,
-    PRECISIONS,
     Array,
     CompiledGraph,
-    DType,
     Graph,
     GraphError,
     PlanError,
     PrecisionName,
     Target,
     TensorType,
-    epsilon,
     quote,
-    tolerance,
 )
+from ..numerics import Comparison, compare, run_reference, value_tolerances
 from ..runtime import (
-    Comparison,
     HostState,
     Plan,
     PlannedModel,
@@ -42,12 +37,12 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
-    compare,
-    copy_plan,
     make_plan,
+    plan_files,
     random_inputs,
-    save_plan,
+    write_folder,
 )
+from ..store import EntryStore
 from .loading import Spec, spec_of_texts
 from .overflow import first_overflow
 
@@ -55,18 +50,16 @@ from .overflow import first_overflow
 class CompiledPlan:
     """Plan with the means to run, verify, save and load it.
 
-    `cache_folder` is the folder that holds it.
+    `cache_name` is the name of its entry in the store.
 
     It is re-entrant: threads that call `run` wait for one another, and the result of a run does not change later.
     Threads that run concurrently each open a `Session` of `plan`. `state` has the buffers that a program writes; they
     persist between runs.
     """
 
-    def __init__(
-        self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, cache_folder: Path | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, cache_name: str = "") -> None:
         self.plan = plan
-        self.cache_folder = cache_folder
+        self.cache_name = cache_name
         self.cubins = cubins
         self.complete = complete
         self._session: Session | None = None
@@ -238,15 +231,7 @@ class CompiledPlan:
         """Return the relative rounding error for every value of the model."""
         model = self._model()
         used = {str(name) for group in self.plan.groups for name in _as_list(group.get("algorithms"))}
-        collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
-        policy = PRECISIONS[model.precision]
-        products = MATH_MODES[policy.math].epsilon if policy.math else 0.0
-        return {
-            name: tolerance(
-                model.graph.types[name].dtype, a.length, a.depth, _coarsest(policy.stored, a.narrowest), products
-            )
-            for name, a in collected.items()
-        }
+        return value_tolerances(model.graph, spec_of_texts(model.specs).registry, used, model.precision)
 
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
@@ -309,10 +294,10 @@ class CompiledPlan:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
 
-        It is a copy of the cached folder, where there is one.
+        It has the files of the cached entry, where there is one: its weights are not arranged and hashed again.
         """
-        if self.cache_folder is None or not copy_plan(self.cache_folder, folder):
-            save_plan(self.plan, folder)
+        cached = EntryStore.open().read("plan", self.cache_name) if self.cache_name else None
+        write_folder(Path(folder), cached or plan_files(self.plan))
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:
@@ -320,11 +305,6 @@ class CompiledPlan:
                 f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with"
             )
         return self.plan.model
-
-
-def _coarsest(stored: DType, narrowest: DType) -> DType:
-    """Return the type of fewest digits that values pass where a policy stores those of f32 in another type."""
-    return narrowest if stored is DType.F32 else max(stored, narrowest, key=epsilon)
 
 
 def _as_list(value: object) -> Sequence[object]:

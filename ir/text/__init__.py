@@ -2,7 +2,7 @@
 
 from .forms import Lines, Maybe, Part, Word, field_types, members
 from .graphs import parse_graph, print_graph
-from .node_forms import FORMS, parse_ir, print_ir, rename_in_text
+from .nodes import FORMS, parse_ir, print_ir, rename_in_text
 
 __all__ = [
     "FORMS",

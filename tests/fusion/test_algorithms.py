@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.backends.run_reference import accumulations, run_reference
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
@@ -23,11 +22,14 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
+from cuts.numerics.error_growth import amplification
+from cuts.numerics.reference import accumulations, run_reference
+from cuts.numerics.shrunk_program import shrink_programs
 from cuts.ops import Registry
-from cuts.ops.amplification import amplification
 from cuts.ops.reference import evaluate
-from cuts.ops.shrunk_program import shrink_programs
-from cuts.passes.candidate_subgraphs import (
+from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.candidate_subgraphs import (
     CandidateSubgraph,
     CostedKernels,
     Planner,
@@ -35,11 +37,10 @@ from cuts.passes.candidate_subgraphs import (
     partition_subgraph,
     partition_subgraphs,
 )
-from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
-from cuts.passes.pipeline import compile_graph
+from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose
 from cuts.search.build import Factory
@@ -154,7 +155,7 @@ def test_small_operands_show_the_rounding_of_an_algorithm(monkeypatch: pytest.Mo
         sizes.extend(array.size for array in operands.values())
         return evaluate(program, operands)
 
-    monkeypatch.setattr(import_module("cuts.ops.amplification"), "evaluate", record_program)
+    monkeypatch.setattr(import_module("cuts.numerics.error_growth"), "evaluate", record_program)
     for op, gates in (("lstm", 4), ("gru", 3)):
         shapes = ((25, 64, 999), (1, gates * 1000, 999), (1, gates * 1000, 1000), (1, 2 * gates * 1000))
         node = Node("n", op, ("x", "w", "r", "b"), ("y",), {"linear_before_reset": True} if op == "gru" else {})
@@ -169,7 +170,7 @@ def test_few_channels_show_the_rounding_of_gradients(monkeypatch: pytest.MonkeyP
 
     Whole evaluation of a step of DenseNet-121 takes minutes.
     """
-    module = import_module("cuts.ops.amplification")
+    module = import_module("cuts.numerics.error_growth")
     sizes: list[int] = []
 
     def record_program(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -558,7 +559,8 @@ def test_kernels_of_a_network_are_compared_in_place(contraction: float, best: st
 )
 def test_the_model_decides_sure_cases_without_measurements(target: str, size: int, used: bool) -> None:
     graph = convolution(8, 64, 64, size, size)
-    found = compile_graph(graph, REGISTRY, find_target(target), CompileOptions(stop_after="algorithms"), emit)
+    results = stage_results(graph, CompileContext(REGISTRY, find_target(target), CompileOptions(), emit))
+    found = next(result for name, result in results if name == "algorithms")
     assert any("winograd" in node.op for node in found.graph.nodes) is used
 
 

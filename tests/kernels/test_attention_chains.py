@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
@@ -23,9 +22,10 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
-from cuts.passes.evaluators import AnalyticCost, Roofline
+from cuts.passes.costs.evaluators import AnalyticCost, Roofline
 from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
-from cuts.passes.fusion.groups import Group, GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
@@ -45,6 +45,7 @@ from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search import oracle
+from cuts.tests.emission import emit
 
 from ..needs import needs_opencl, needs_toolchain
 from .cases import arrays

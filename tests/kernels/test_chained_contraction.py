@@ -11,14 +11,14 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.loading import spec_of_texts
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, streamable_axis
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
-from cuts.passes.fusion.groups import Group, GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
@@ -34,6 +34,7 @@ from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search import oracle
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.affine import Var, index_value
 from cuts.ir.kernel import Kernel, loops
 from cuts.ir.schedule import Schedule
@@ -26,6 +25,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.model import features_of
 from cuts.passes.model.mask_savings import mask_savings
 from cuts.passes.schedule.choose import choose
+from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.graph import Graph, Node
-from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
+from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
@@ -30,6 +29,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

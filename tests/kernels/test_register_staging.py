@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import Loop, Phase
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
@@ -21,6 +20,7 @@ from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule, make_space
 from cuts.passes.schedule.enumerate import to_schedule
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import phases
-from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
+from cuts.numerics.tolerance import tolerance
 from cuts.passes.geometry import schedule_of
 from cuts.passes.geometry.row_sharing import cached_reads
 from cuts.passes.lowering.extract import extract
@@ -27,6 +26,7 @@ from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.passes.verify import verify_kernel
+from cuts.tests.emission import emit
 
 from ..needs import DEVICES
 from .cases import accumulation, builder, whole

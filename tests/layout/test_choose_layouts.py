@@ -17,10 +17,11 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.types import DType, TensorType
+from cuts.numerics.comparison import compare_outputs
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
-from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.costs.evaluators import Roofline
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import Partitioner
@@ -28,7 +29,6 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
 from cuts.passes.verify import verify_programs
-from cuts.runtime.verify import compare_outputs
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

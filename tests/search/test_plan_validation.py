@@ -20,23 +20,14 @@ from cuts.compile.driver import build_graph, unfused_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.plan_validation import PlanValidator
-from cuts.compile.validation_inputs import (
-    DISTRIBUTIONS,
-    MIN_SAMPLED_ELEMENTS,
-    Distribution,
-    are_informative,
-    draw_inputs,
-    input_scales,
-    perturb_arrays,
-    sample_elements,
-    sampling_step,
-)
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.machine import PrecisionName
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
+from cuts.numerics.sampling import MIN_SAMPLED_ELEMENTS, are_informative, sample_elements, sampling_step
+from cuts.numerics.validation_inputs import DISTRIBUTIONS, Distribution, draw_inputs, input_scales, perturb_arrays
 from cuts.ops import Registry
 from cuts.runtime.plan import Plan
 from cuts.search.database import Database
@@ -58,7 +49,9 @@ SIZE = 24
 @pytest.fixture(autouse=True)
 def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep wrong plans in a folder of the test."""
-    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    tmp_path.chmod(0o700)
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
@@ -330,7 +323,7 @@ def test_missing_memory_costs_the_comparison_only(small: bool, monkeypatch: pyte
     plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     if not small:
         large(monkeypatch)
-    monkeypatch.setattr("cuts.compile.plan_validation.compare", none_left)
+    monkeypatch.setattr("cuts.numerics.plan_comparison.compare", none_left)
     judge = agreement(graph)
     monkeypatch.setattr(CompiledPlan, "verify", none_left)
     assert judge.check_plans(plans) == [True, True]
@@ -384,7 +377,7 @@ def pieces() -> Graph:
 def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
-    monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
+    monkeypatch.setattr("cuts.passes.form_groups.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
     graph, options = pieces(), CompileOptions(verify=False)
@@ -518,7 +511,7 @@ def test_every_input_has_own_numbers_and_valid_integers() -> None:
 
 @pytest.mark.parametrize(("size", "step"), [(0, 1), (100, 1), (101, 2), (501, 7), (2400, 29)])
 def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.compile.validation_inputs.MAX_COMPARED_ELEMENTS", 100)
+    monkeypatch.setattr("cuts.numerics.sampling.MAX_COMPARED_ELEMENTS", 100)
     assert sampling_step({"y": np.zeros(size)}) == step
     assert (
         sample_elements(np.arange(MIN_SAMPLED_ELEMENTS + 1).reshape(1, -1), step)[-1]
@@ -529,7 +522,7 @@ def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch:
 
 def test_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
-    monkeypatch.setattr("cuts.compile.validation_inputs.MAX_COMPARED_ELEMENTS", 20_000)
+    monkeypatch.setattr("cuts.numerics.sampling.MAX_COMPARED_ELEMENTS", 20_000)
     graph = unary("sqrt", DType.F32, 200_003)
     plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)
