@@ -46,7 +46,7 @@ from ..schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, 
 from ..segment import FusedGroup, Output, Reduction, Segment
 from ..source import Source
 from ..statement import Program, Statement
-from .forms import Form
+from .forms import Form, field_defaults
 from .indices import IndexNames, parse_declarations
 from .parser import Parser
 from .printer import Printer, variables_of
@@ -55,6 +55,14 @@ from .tokens import Tokens, quote
 #: A name, or a string.
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
 _KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
+
+
+def _options(kind: type, *others: str) -> str:
+    """Return the templates of the fields of a class that have a default, except `others`."""
+    templates = {bool: "{{? {0}<!{0}>?}}", tuple: "{{? {0} (<{0}>)?}}"}
+    given = ((name, default) for name, default in field_defaults(kind).items() if name not in others)
+    return "".join(templates.get(type(default), "{{? {0} <{0}>?}}").format(name) for name, default in given)
+
 
 FORMS: dict[type, Form] = {
     # Index IR
@@ -91,19 +99,12 @@ FORMS: dict[type, Form] = {
         "{? by <by> turns <turns>?}{? period <period> phase <phase>?}"
     ),
     # Schedules
-    Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
-    SegmentSchedule: Form(
-        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}"
-        "{? meets<!meets>?}",
-        ("*dims", "*reductions"),
-    ),
-    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}{? turns <turns>?}"),
-    ReductionSchedule: Form(
-        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
-        ("*dims", "*staging"),
-    ),
+    Schedule: Form("schedule" + _options(Schedule), ("*segments",)),
+    SegmentSchedule: Form("spread" + _options(SegmentSchedule, "reductions"), ("*dims", "*reductions")),
+    TileDim: Form("tile (<axes>) block <block> thread <thread>" + _options(TileDim)),
+    ReductionSchedule: Form("chunks" + _options(ReductionSchedule, "staging"), ("*dims", "*staging")),
     ReduceDim: Form("chunk (<axes>) by <chunk>"),
-    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}{? carried<!carried>?}"),
+    Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
         "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",

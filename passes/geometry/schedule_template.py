@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
@@ -20,6 +21,11 @@ class ScheduleParameter:
 
     names: tuple[str, ...]
     values: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(name: str, values: Iterable[int]) -> ScheduleParameter:
+        """Return a parameter of one number."""
+        return ScheduleParameter((name,), tuple((v,) for v in values))
 
 
 @frozen(cache_hash=True)

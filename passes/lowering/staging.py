@@ -88,9 +88,8 @@ class Tile:
     size: int
     halo: bool
     covered: frozenset[Var]
+    staging: Staging
     flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
-    cached: bool = False
-    carried: bool = False
     base: int = 0
 
     @property
@@ -146,8 +145,7 @@ def stage(
     shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
     # With an address table, flattened axes have one variable, which no index of a box mixes with others.
     box = bool(shape.halo) and not binding.flats
-    tile = _box(operand, shapes, binding, choice, prefix) if box else _gather(operand, binding, choice, prefix)
-    return evolve(tile, cached=choice.cached, carried=choice.carried)
+    return _box(operand, shapes, binding, choice, prefix) if box else _gather(operand, binding, choice, prefix)
 
 
 def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], int]:
@@ -171,7 +169,8 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
         for v, f in binding.flats.items()
         if v in rename
     }
-    return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
+    value, covered = substitute_expr(bound, rename), frozenset(ragged)
+    return Tile(coordinates, uses, value, valid, pitch, size, False, covered, choice, flats)
 
 
 def _box(
@@ -203,7 +202,7 @@ def _box(
     covered = [v for v in binding.valid if v in solved]
     valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)
-    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered))
+    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, True, frozenset(covered), choice)
 
 
 def _guard_reads(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:

@@ -38,8 +38,9 @@ from ..geometry import (
 )
 from ..lowering import lay_out
 from ..model import Features, features_of
-from .rules import FEATURE_RULES, SIZE_RULES, Sizes, messages
-from .schedule_parameters import MMA_STAGES
+from .rules import FEATURE_RULES, Sizes, messages
+from .schedule_parameters import SIZE_RULES
+from .staging_parameters import MMA_STAGES
 
 
 @frozen(slots=False)
