@@ -27,7 +27,7 @@ from .sums import (
     shift_means,
     sum_rows_first,
 )
-from .views import Views, find_views, memory_span
+from .views import Views, find_views, loop_iterations, memory_span
 
 __all__ = [
     "UNKNOWN",
@@ -70,6 +70,7 @@ __all__ = [
     "graph_layout",
     "interpret",
     "issue_slots",
+    "loop_iterations",
     "memory_span",
     "neighbours",
     "partition",

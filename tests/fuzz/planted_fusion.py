@@ -48,7 +48,7 @@ BUGS = (
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]",
         "waits = {v: min(n, 1) for v, n in waits.items()}\n    "
         "ready = [(place[v], next(ties), v) for v in vertices if not waits[v]]"),
-    Bug("partition", "kernels of equal groups are shared whatever their layout", "passes.assemble:kernel_key",
+    Bug("partition", "kernels of equal groups are shared whatever their layout", "passes.results:kernel_key",
         "return form_key(group.form), tuple(group.storages(views).items())",
         "return form_key(group.form), len(group.storages(views))"),
     Bug("partition", "groups that differ in constants are equal", "passes.fusion.groups:form_key",

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from attrs import define, field, frozen
 
-from ..ir import FusedGroup, Target
+from ...ir import FusedGroup, Target
+from ..fusion import form_key
+from ..split import Splitting
 from .evaluators import AnalyticCost, BudgetedCost, Leader, iteration_spaces
-from .fusion import form_key
-from .split import Splitting
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.
 MIN_ITERATION_SPACES = 2

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from ..ir import (
+from ...ir import (
     MODEL_SHARE,
     Budget,
     FusedGroup,
@@ -30,10 +30,10 @@ from ..ir import (
     operands,
     reads,
 )
-from .fusion import UNKNOWN, box_extent, form_key, issue_slots
-from .geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
-from .model import estimate_time, lower_bound
-from .schedule import Batch, Space, choose, columns_at, evaluate, make_space, sample_batches, segment_templates
+from ..fusion import UNKNOWN, box_extent, form_key, issue_slots
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from ..model import estimate_time, lower_bound
+from ..schedule import Batch, Space, choose, columns_at, evaluate, make_space, sample_batches, segment_templates
 
 #: Tile of the last segment along each axis, for the estimate of recomputation of an earlier segment.
 RECOMPUTE_TILE = 16

@@ -12,13 +12,13 @@ from typing import Protocol, TypeAlias
 
 from attrs import frozen
 
-from ..ir import FULL_SHARE, Budget, FusedGroup, KernelFunction, Schedule, Storage, Target
+from ...ir import FULL_SHARE, Budget, FusedGroup, KernelFunction, Schedule, Storage, Target
+from ..decisions import Decisions
+from ..fusion import GroupEvaluator
+from ..schedule import Candidate
 from .async_cost import CostRequest, CostResult
 from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraphs
-from .decisions import Decisions
-from .fusion import GroupEvaluator
 from .launch_schedules import MemberRow
-from .schedule import Candidate
 
 
 @frozen(eq=False)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ir import Target
-from .schedule import Candidate
+from ...ir import Target
+from ..schedule import Candidate
 
 #: Resources of a multiprocessor that blocks of several members use one after the other. Members may read the same data,
 #: so bytes are not among them.

@@ -15,11 +15,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from attrs import evolve, field, frozen
 
-from ..ir import CutsError, FusedGroup, Graph, InternalError, Mode, Target, naming_faults
-from ..ops.language import Registry, Vocabulary
-from .assemble import loop_iterations
-from .evaluators import AnalyticCost
-from .fusion import (
+from ...ir import CutsError, FusedGroup, Graph, InternalError, Mode, Target, naming_faults
+from ...ops.language import Registry, Vocabulary
+from ..fusion import (
     CachedEvaluator,
     Folding,
     GroupBuilder,
@@ -32,12 +30,14 @@ from .fusion import (
     find_views,
     fold_units,
     form_key,
+    loop_iterations,
     partition,
     shift_means,
 )
-from .layout import choose_layouts, pack_constants
-from .schedule import Point, first_points
-from .split import Splitting
+from ..layout import choose_layouts, pack_constants
+from ..schedule import Point, first_points
+from ..split import Splitting
+from .evaluators import AnalyticCost
 
 _LOG = logging.getLogger("cuts.passes")
 

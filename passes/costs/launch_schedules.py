@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from attrs import evolve, frozen
 
-from ..ir import FusedGroup, Schedule, Target
-from .schedule import Candidate, assess, check_schedule, choose
+from ...ir import FusedGroup, Schedule, Target
+from ..schedule import Candidate, assess, check_schedule, choose
 
 
 @frozen(eq=False)
