@@ -1,4 +1,6 @@
-"""Kernel geometry of candidate schedules: sizes, tiles and shared memory, for numbers or arrays."""
+"""Kernel geometry of candidate schedules, for numbers or arrays.
+
+Sizes, tiles and shared memory."""
 
 from .footprint import (
     Count,

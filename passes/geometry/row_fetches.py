@@ -1,4 +1,4 @@
-"""Division of a fetch among threads: whole rows, or all elements by divisions."""
+"""Division of a fetch among threads, by rows or elements."""
 
 from __future__ import annotations
 

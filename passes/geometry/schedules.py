@@ -1,4 +1,4 @@
-"""The sizes of one schedule, chosen or handwritten, and the schedule of given sizes."""
+"""Sizes of one schedule, and the schedule of given sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .staged_tiles import coordinate_count, is_register_staged, own_order, own_pad
 
-T = TypeVar("T")
+T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
@@ -75,7 +75,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
     )
 
 
-def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, np.int64]:
+def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, Any]:
     """Return the greatest value of each schedule parameter in some parts of a schedule."""
     return {name: np.int64(max(getattr(p, name) for p in parts)) for name in numbers_of(kind)} if parts else {}
 
@@ -121,7 +121,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
         staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
-        atom = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
+        atom: dict[str, Any] = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
         reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **atom))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
