@@ -5,7 +5,7 @@
 
 from .build import build, build_staged, load
 from .cached_build import build_tuned
-from .driver import build_graph, compile_model
+from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
 from .plan_cache import clear_plans, plans_info
@@ -25,6 +25,7 @@ __all__ = [
     "build_tuned",
     "clear_plans",
     "compile_model",
+    "compile_unmeasured",
     "load",
     "load_model",
     "load_spec",
@@ -32,4 +33,5 @@ __all__ = [
     "plans_info",
     "staged_plan",
     "torch_op",
+    "tune_graph",
 ]
