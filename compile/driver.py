@@ -81,7 +81,7 @@ def _format(policy: str) -> str:
 def compile_unmeasured(
     graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
 ) -> CompiledGraph:
-    """Run the passes on a graph by the cost model, which several processes evaluate."""
+    """Run the passes on a graph by the analytic cost model."""
     with PlanningWorkers(len(graph.nodes)) as workers:
         return compile_graph(graph, registry, target, options, emit, workers)
 
@@ -113,7 +113,10 @@ def compile_model(
 def build_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, run: RunPasses = compile_unmeasured
 ) -> CompiledPlan:
-    """Compile a graph to a plan, by a cached decision record of such a machine where there is one."""
+    """Compile a graph to a plan without measurements.
+
+    A cached decision record of such a machine is replayed where there is one.
+    """
     check_precision(options.precision, target)
     options = evolve(options, begun=options.begin())
     if has_cached_decisions(graph, spec, target, options):
@@ -130,7 +133,10 @@ def build_graph(
 def tune_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
 ) -> CompiledPlan:
-    """Compile a graph to a plan by measured times; the cached plan of a finished search is reused."""
+    """Compile a graph to a plan by measured times.
+
+    The cached plan of a finished search is reused.
+    """
     check_precision(options.precision, target)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None

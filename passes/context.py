@@ -36,7 +36,7 @@ INTERMEDIATE_SHARE = 1 / 16
 
 @frozen(eq=False)
 class CompileContext:
-    """Request of a compilation, the services that decide, and the caches that its stages share.
+    """Request of a compilation, its services, and its stages' shared caches.
 
     `record` are recorded decisions, to be replayed. `modelled` is the analytic cost within the budget, `async_cost`
     finds it in other processes, ahead of use, where groups are measured too; `evaluator` is the cost of groups by the
@@ -100,7 +100,7 @@ class CompileContext:
         return None if self.options.memory is None else self.options.memory * (1 - INTERMEDIATE_SHARE)
 
     def overdue(self) -> bool:
-        """Return whether optional work must be skipped; results of other processes are received."""
+        """Receive results of other processes; return whether optional work must be skipped."""
         self.executor.poll()
         return self.budget.overdue()
 

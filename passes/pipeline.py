@@ -150,9 +150,10 @@ def compile_graph(
     emit: Emit,
     executor: Executor | None = None,
 ) -> CompiledGraph:
-    """Compile a graph for a target without measurements; a stopped compilation has no kernels.
+    """Compile a graph for a target without measurements.
 
-    `emit` is the printer that a backend provides; an `executor` evaluates the cost model for many kernels at once.
+    A stopped compilation has no kernels. `emit` is the printer that a backend provides; an `executor` evaluates the
+    cost model for many kernels at once.
 
     Raises `UsageError` where the options name an unknown stage, `PassError` where a stage fails or its result is
     invalid.
@@ -163,7 +164,7 @@ def compile_graph(
 
 
 def run_stages(graph: Graph, context: CompileContext) -> LaunchKernels | None:
-    """Return the kernels of a graph, None where the options stop before they are printed."""
+    """Return the kernels of a graph, None where the options stop."""
     options = context.options
     _check_names([stage.name for stage in all_stages(context.registry, options.precision)], options)
     *_, (_, result) = stage_results(graph, context)
@@ -171,7 +172,10 @@ def run_stages(graph: Graph, context: CompileContext) -> LaunchKernels | None:
 
 
 def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the result of each stage, in order, to the one after which the options stop."""
+    """Yield the name and the result of each stage, in order.
+
+    The last one is that after which the options stop.
+    """
     result: Any = graph
     for stage in all_stages(context.registry, context.options.precision):
         result = stage.perform(result, context)

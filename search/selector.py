@@ -40,8 +40,8 @@ from ..passes import (
     MeasuredTimes,
     Member,
     MemberRow,
+    ModelQuery,
     Questions,
-    Request,
     Roofline,
     SubgraphKernels,
     Workload,
@@ -171,7 +171,7 @@ class MeasuredSelector:
     def compile(
         self, graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
     ) -> CompiledGraph:
-        """Compile a graph by measured times, or replay `decisions`; the decisions are stored.
+        """Compile a graph by measured times or recorded `decisions`.
 
         Raises `ForeignDecisionsError` where these cannot be replayed.
         """
@@ -211,7 +211,7 @@ class MeasuredSelector:
     def findings(self, found: Findings) -> None:
         self.problems, self.choices, self.new_decisions = list(found.problems), list(found.choices), found.made
 
-    def submit(self, requests: Sequence[Request[Any]]) -> Callable[[], Sequence[Any]]:
+    def submit(self, requests: Sequence[ModelQuery[Any]]) -> Callable[[], Sequence[Any]]:
         """Have workers answer questions of one kind; return a function that waits."""
         match requests:
             case [CandidateSubgraph(), *_]:
@@ -238,9 +238,10 @@ class MeasuredSelector:
         return wait_and_store
 
     def prepare(self, kernels: Callable[[], Iterable[Workload]], further: bool = False) -> None:
-        """Have idle workers build the kernels of a plan, the slowest first, or the next candidates of their searches.
+        """Have idle workers build the kernels of a plan, the slowest first.
 
-        Where searches run at several places, only the spaces are ranked.
+        With `further`, they build the next candidates of the kernels' searches. Where searches run at several places,
+        only the spaces are ranked.
         """
         if further:
             self.search_ahead([kernel.form for kernel in kernels()])

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from attrs import define, field
 
 from ..ir import KernelFunction, Schedule, Target, processor_count
-from ..passes import CandidateSubgraph, LocalExecutor, MemberRow, Request, ScheduleRequest
+from ..passes import CandidateSubgraph, LocalExecutor, MemberRow, ModelQuery, ScheduleRequest
 from ..passes.fusion import form_key
 from .build import COMPILE_LIMIT, BuildResult, Job, JobResult, ScoredCandidate, Workers
 from .final_ranking import space_key
@@ -51,7 +51,7 @@ MIN_PLANNING_QUERIES = 4
 #: Service of planning workers: they compile nothing.
 PLANNING_SERVICE = "cuts.search.build:Worker"
 #: Methods of workers that answer questions without measurements.
-PLANNING_METHODS: dict[type[Request[Any]], str] = {
+PLANNING_METHODS: dict[type[ModelQuery[Any]], str] = {
     CandidateSubgraph: "plan",
     ScheduleRequest: "choose",
     MemberRow: "bundle_row",
@@ -159,12 +159,12 @@ class PlanningWorkers(LocalExecutor):
         if self._workers is not None:
             self._workers.close()
 
-    def submit(self, requests: Sequence[Request[Any]]) -> Callable[[], Sequence[Any]]:
-        """Return the answers of workers to questions of one kind; this process answers the others."""
+    def submit(self, requests: Sequence[ModelQuery[Any]]) -> Callable[[], Sequence[Any]]:
+        """Have workers answer questions; this process answers the others."""
         found = self._answers(PLANNING_METHODS[type(requests[0])], requests) if requests else {}
         return lambda: [found[n] if n in found else request.answer_here() for n, request in enumerate(requests)]
 
-    def _answers(self, method: str, asked: Sequence[Request[Any]]) -> dict[int, Any]:
+    def _answers(self, method: str, asked: Sequence[ModelQuery[Any]]) -> dict[int, Any]:
         """Return the workers' answers to queries, by number, without errors."""
         if min(len(asked), self._count) < MIN_PLANNING_QUERIES:
             return {}

@@ -1,10 +1,10 @@
-"""Costs of groups and launches, and the interfaces that give them: cost model and executor."""
+"""Costs of groups and launches: cost models, and processes that evaluate them."""
 
 from .async_cost import AsyncCost, CostRequest, CostResult, evaluate_costs
 from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, needed_operations, partition_subgraph
 from .cost_model import AnalyticModel, CostModel, KernelsQuery, MeasuredTimes, Questions
 from .evaluators import AnalyticCost, BudgetedCost, Roofline
-from .executor import Executor, Keys, LocalExecutor, Member, Request, ScheduleRequest, Workload
+from .executor import Executor, Keys, LocalExecutor, Member, ModelQuery, ScheduleRequest, Workload
 from .launch_schedules import MemberRow, schedule_row
 from .shared_launches import shared_launch_bound, shared_launch_seconds
 
@@ -24,8 +24,8 @@ __all__ = [
     "MeasuredTimes",
     "Member",
     "MemberRow",
+    "ModelQuery",
     "Questions",
-    "Request",
     "Roofline",
     "ScheduleRequest",
     "SubgraphKernels",

@@ -17,7 +17,7 @@ from ...ir import FusedGroup, Target
 from ..fusion import form_key
 from ..split import Splitting
 from .evaluators import AnalyticCost, BudgetedCost, Leader, iteration_spaces
-from .executor import Request
+from .executor import ModelQuery
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.
 MIN_ITERATION_SPACES = 2
@@ -36,7 +36,7 @@ class CostResult:
 
 
 @frozen
-class CostRequest(Request[CostResult]):
+class CostRequest(ModelQuery[CostResult]):
     """Groups over one iteration space whose costs are evaluated in order.
 
     Each is evaluated with the parts of its split-K; `leaders` are the best candidates of known iteration spaces.

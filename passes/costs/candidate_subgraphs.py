@@ -38,7 +38,7 @@ from ..layout import choose_layouts, pack_constants
 from ..schedule import Point, first_points
 from ..split import Splitting
 from .evaluators import AnalyticCost
-from .executor import Request
+from .executor import ModelQuery
 
 _LOG = logging.getLogger("cuts.passes")
 
@@ -69,7 +69,7 @@ SubgraphKernels: TypeAlias = CostedKernels | None
 
 
 @frozen
-class CandidateSubgraph(Request[CostedKernels]):
+class CandidateSubgraph(ModelQuery[CostedKernels]):
     """Candidate subgraph, with the declarations of its operations and its target.
 
     `math` is the math mode of its sums of products. Its `known` inputs are constants of the whole graph; the dims of

@@ -1,4 +1,4 @@
-"""Cost model: the times of groups, kernels and launches that decide about a plan.
+"""Cost model: times of groups, kernels and launches.
 
 `AnalyticModel` is the one without measurements. A search has one that measures, or replays measured results.
 """
@@ -67,7 +67,10 @@ class CostModel(Protocol):
         ...
 
     def schedule(self, kernels: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
-        """Return schedules of kernels, within a share of the budget; those left out are the caller's."""
+        """Return schedules of kernels, within a share of the budget.
+
+        Those left out are the caller's.
+        """
         ...
 
     def compare_launches(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:

@@ -1,4 +1,4 @@
-"""Executor: other processes that answer the cost model's questions, and build kernels ahead of use."""
+"""Executor: other processes that evaluate the cost model and build kernels."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Member: TypeAlias = tuple[FusedGroup, Mapping[str, Storage], Candidate]
 Keys: TypeAlias = tuple[Hashable, ...]
 
 
-class Request(Generic[A]):
+class ModelQuery(Generic[A]):
     """Question to the cost model that any process may answer."""
 
     def answer_here(self) -> A | None:
-        """Return the answer where no other process has it; None leaves it to the caller."""
+        """Return this process's answer; None leaves it to the caller."""
         return None
 
 
 @frozen
-class ScheduleRequest(Request[Candidate]):
+class ScheduleRequest(ModelQuery[Candidate]):
     """Question for a group's best modelled schedule."""
 
     form: FusedGroup
@@ -50,16 +50,19 @@ class Workload:
 class Executor(Protocol):
     """Other processes that work for a compilation until its deadline."""
 
-    def submit(self, requests: Sequence[Request[A]]) -> Callable[[], Sequence[A | None]]:
-        """Have questions answered; return a function that waits for the answers, None for those left to the caller."""
+    def submit(self, requests: Sequence[ModelQuery[A]]) -> Callable[[], Sequence[A | None]]:
+        """Have questions of one kind answered; return a function that waits.
+
+        An answer is None where it is left to the caller.
+        """
         ...
 
     def prepare(self, kernels: Callable[[], Iterable[Workload]], further: bool = False) -> None:
-        """Build the kernels of a likely plan speculatively, or `further` candidates of their searches."""
+        """Build the kernels of a likely plan, or `further` candidates, speculatively."""
         ...
 
     def build(self, launches: Mapping[Keys, Sequence[Member]]) -> Mapping[Keys, KernelFunction]:
-        """Return the kernels of launches that other processes have built or build now."""
+        """Return the kernels of launches that other processes build."""
         ...
 
     def poll(self) -> None:
@@ -77,7 +80,7 @@ class Executor(Protocol):
 class LocalExecutor:
     """Executor without other processes."""
 
-    def submit(self, requests: Sequence[Request[A]]) -> Callable[[], Sequence[A | None]]:
+    def submit(self, requests: Sequence[ModelQuery[A]]) -> Callable[[], Sequence[A | None]]:
         """Answer in this process."""
         return lambda: [request.answer_here() for request in requests]
 

@@ -13,11 +13,11 @@ from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Schedule, Target
 from ..schedule import Candidate, assess, check_schedule, choose
-from .executor import Request
+from .executor import ModelQuery
 
 
 @frozen(eq=False)
-class MemberRow(Request[Sequence[Candidate]]):
+class MemberRow(ModelQuery[Sequence[Candidate]]):
     """Kernels without sums over the same axes that share a launch.
 
     Each is one of `count` members; `scores` are the seconds of each alone by the cost model. A training step of

@@ -65,7 +65,7 @@ class CompileSettings:
         return evolve(target, l2_bytes=1) if self.recomputed else target
 
     def run_passes(self) -> RunPasses:
-        """Return the passes, with decisions in the place of measurements."""
+        """Return the passes, with decisions that replace measurements."""
         if self.deciding == "model":
             return compile_unmeasured
         costs = ByModel(self.machine) if self.deciding == "measured" else Chance(self.machine, seed=self.seed)
