@@ -24,7 +24,9 @@ from .matrix_instructions import (
     least_chunk,
     mma_faults,
     mma_operands,
+    reads_shared_matrices,
     runs,
+    widest_swizzle,
 )
 from .row_fetches import MIN_BUSY_SHARE, MIN_COPY_BYTES, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
@@ -42,6 +44,7 @@ from .schedule_template import (
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
+from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
 from .shared_memory import shared_bytes, shared_layouts, streamed_segment
 from .shared_tensors import (
     axis_places,
@@ -75,6 +78,7 @@ __all__ = [
     "Cover",
     "Geometry",
     "MaskBound",
+    "MatrixTile",
     "ScatterBins",
     "ScheduleParameter",
     "ScheduleTemplate",
@@ -110,6 +114,7 @@ __all__ = [
     "least_chunk",
     "main_read",
     "mask_bound",
+    "matrix_tile",
     "may_split_k",
     "mma_faults",
     "mma_operands",
@@ -124,6 +129,7 @@ __all__ = [
     "powers",
     "product",
     "random_groups",
+    "reads_shared_matrices",
     "result_geometry",
     "result_shares",
     "result_vector",
@@ -136,6 +142,7 @@ __all__ = [
     "segments_of",
     "shared_bytes",
     "shared_layouts",
+    "shared_matrix_faults",
     "shared_pitches",
     "staged_tiles",
     "streamed_segment",
@@ -143,6 +150,7 @@ __all__ = [
     "walked_box",
     "whole_loops",
     "whole_row_fetch",
+    "widest_swizzle",
     "with_streamed_input",
     "writer_of",
 ]

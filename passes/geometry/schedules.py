@@ -26,7 +26,7 @@ from .row_sharing import can_stream_rows, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
-from .staged_tiles import coordinate_count, is_register_staged, own_order, own_pad
+from .staged_tiles import coordinate_count, is_register_staged, own_order, own_pad, own_swizzle
 
 T = TypeVar("T")
 
@@ -147,6 +147,8 @@ def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: 
     order: tuple[int, ...] = ()
     if own_order(expr, reduction, geometry):
         order = tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))
-    pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
+    size = dtype_of(expr, group.tensors).size
+    pad, swizzle = own_pad(expr, reduction, geometry, size), own_swizzle(expr, reduction, geometry, size)
     carried = is_register_staged(expr, reduction, geometry)
-    return evolve(_numbers(geometry.staging), operand=operand, order=order, pad=int(pad), carried=bool(carried))
+    base = _numbers(geometry.staging)
+    return evolve(base, operand=operand, order=order, pad=int(pad), carried=bool(carried), swizzle=swizzle)

@@ -22,6 +22,7 @@ from ...ir import (
     variables,
 )
 from .footprint import Count, ceil_div, product
+from .matrix_instructions import reads_shared_matrices, widest_swizzle
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
@@ -86,6 +87,8 @@ def _shape_of(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geom
     for dim, size in zip(dims, sizes, strict=True):
         varies = [moving[a] for a in dim if a in used]
         gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
+    if reads_shared_matrices(geometry.structure.atom):
+        return _Shape(dims, tuple(gather), tuple(gather), False)
     main = main_read(expr, frozenset(segment.axes + reduction.reduce))
     halo, box = _box(main.indices, dims, sizes, moving, expr)
     return _Shape(dims, tuple(gather), tuple(box), halo)
@@ -124,14 +127,31 @@ def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> 
     structure = geometry.structure
     if not structure.atom:
         return geometry.staging.pad
+    if reads_shared_matrices(structure.atom):
+        return 0
     if geometry.pads:
         return geometry.pads[operands(reduction, [reduction.name]).index(expr)]
-    turned = own_order(expr, reduction, geometry)
-    used = expr_variables(expr)
-    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
-    extent = np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    turned, extent = _line(expr, reduction, geometry)
     distance = np.where(turned, 16, 8 * max(2, size)) // size
     return (distance - extent) % (2 * distance)
+
+
+def _line(expr: Expr, reduction: Reduction, geometry: Geometry) -> tuple[Count, Count]:
+    """Return whether an operand of a matrix instruction runs along the depth, and the elements of its rows."""
+    structure, turned = geometry.structure, own_order(expr, reduction, geometry)
+    used = expr_variables(expr)
+    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
+    return turned, np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+
+
+def own_swizzle(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> int:
+    """Return the swizzle of one schedule's operand in bytes.
+
+    It is 0 where no matrix instructions read the operand in place.
+    """
+    if not reads_shared_matrices(geometry.structure.atom):
+        return 0
+    return widest_swizzle(int(_line(expr, reduction, geometry)[1]) * size)
 
 
 def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Geometry:
