@@ -368,7 +368,9 @@ def launch_parameters(
     if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
-    return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
+    # A bound on registers makes the compiler spill in the epilogue of a warpgroup's sums.
+    blocks = (0,) if coarse or any(reads_shared_matrices(s.atom) for s in structures) else (0, 1, 2, 3, 4)
+    return _single("raster", raster), _single("min_blocks", blocks)
 
 
 def _single(name: str, values: Iterable[int]) -> ScheduleParameter:
