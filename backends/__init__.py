@@ -4,7 +4,15 @@ from .cache import KernelStore, cache_info, cache_key, cache_root, clear_cache, 
 from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all, middle_mean
 from .devices import find_target, open_device, open_sequence_launcher, open_transfers
 from .host_memory import require_host_memory
-from .launch_sequence import BlockAddress, Copy, KernelCall, LaunchSequence, SequenceLauncher, SequencePlan
+from .launch_sequence import (
+    BlockAddress,
+    BoundSequence,
+    Copy,
+    KernelCall,
+    LaunchSequence,
+    SequenceLauncher,
+    SequencePlan,
+)
 from .source_digest import compiler_digest, model_digest
 from .targets import known_targets, target_aliases
 from .transfers import Transfers
@@ -12,6 +20,7 @@ from .transfers import Transfers
 __all__ = [
     "Array",
     "BlockAddress",
+    "BoundSequence",
     "Buffer",
     "Copy",
     "Device",
