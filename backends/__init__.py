@@ -5,7 +5,6 @@ from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, 
 from .devices import find_target, open_device, open_sequence_launcher, open_transfers
 from .host_memory import require_host_memory
 from .launch_sequence import BlockAddress, Copy, KernelCall, LaunchSequence, SequenceLauncher, SequencePlan
-from .run_reference import accumulations, run_reference
 from .source_digest import compiler_digest, model_digest
 from .targets import known_targets, target_aliases
 from .transfers import Transfers
@@ -26,7 +25,6 @@ __all__ = [
     "SequencePlan",
     "Timing",
     "Transfers",
-    "accumulations",
     "cache_info",
     "cache_key",
     "cache_root",
@@ -43,6 +41,5 @@ __all__ = [
     "open_sequence_launcher",
     "open_transfers",
     "require_host_memory",
-    "run_reference",
     "target_aliases",
 ]

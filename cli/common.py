@@ -13,7 +13,8 @@ import numpy as np
 from ..backends import Array
 from ..compile import CompiledPlan, StagedPlan
 from ..ir import NumericsError, UsageError, quote
-from ..runtime import Comparison, first_wrong_step, has_onnxruntime, require_correct, run_onnxruntime
+from ..numerics import Comparison, require_correct
+from ..runtime import first_wrong_step, has_onnxruntime, run_onnxruntime
 from . import console
 
 AnyPlan: TypeAlias = CompiledPlan | StagedPlan

@@ -12,7 +12,7 @@ from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
-from ..runtime import Comparison
+from ..numerics import Comparison
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
 from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from ..backends import Timing
 from ..backends.cuda import Cubin
-from ..runtime import Comparison, Plan, plain
+from ..numerics import Comparison
+from ..runtime import Plan, plain
 
 _LOG = logging.getLogger("cuts.cli")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ..backends import Timing
 from ..ir import Budget
-from ..runtime import CandidateOutcome, Comparison, Evidence, StepCurve, html_page, html_section, versions_of
+from ..numerics import Comparison
+from ..runtime import CandidateOutcome, Evidence, StepCurve, html_page, html_section, versions_of
 from ..search import MeasuredSelector, Measurement, measured_candidates
 from .common import AnyPlan, write_text
 from .times import shares

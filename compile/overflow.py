@@ -13,10 +13,11 @@ from attrs import evolve
 
 from ..backends import Array
 from ..ir import PRECISIONS, DType
+from ..numerics import overflow_message
 from ..ops import evaluate_graph
 from ..passes import graph_passes
 from ..passes.graph import run_passes
-from ..runtime import PlannedModel, overflow_message
+from ..runtime import PlannedModel
 from .loading import spec_of_texts
 
 

@@ -15,26 +15,21 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve
 
-from ..backends import accumulations, require_host_memory, run_reference
+from ..backends import require_host_memory
 from ..backends.cuda import Cubin, compile_kernels, toolchains
 from ..ir import (
-    MATH_MODES,
-    PRECISIONS,
     Array,
     CompiledGraph,
-    DType,
     Graph,
     GraphError,
     PlanError,
     PrecisionName,
     Target,
     TensorType,
-    epsilon,
     quote,
-    tolerance,
 )
+from ..numerics import Comparison, compare, run_reference, value_tolerances
 from ..runtime import (
-    Comparison,
     HostState,
     Plan,
     PlannedModel,
@@ -42,7 +37,6 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
-    compare,
     copy_plan,
     make_plan,
     random_inputs,
@@ -238,15 +232,7 @@ class CompiledPlan:
         """Return the relative rounding error for every value of the model."""
         model = self._model()
         used = {str(name) for group in self.plan.groups for name in _as_list(group.get("algorithms"))}
-        collected = accumulations(model.graph, spec_of_texts(model.specs).registry, used)
-        policy = PRECISIONS[model.precision]
-        products = MATH_MODES[policy.math].epsilon if policy.math else 0.0
-        return {
-            name: tolerance(
-                model.graph.types[name].dtype, a.length, a.depth, _coarsest(policy.stored, a.narrowest), products
-            )
-            for name, a in collected.items()
-        }
+        return value_tolerances(model.graph, spec_of_texts(model.specs).registry, used, model.precision)
 
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
@@ -320,11 +306,6 @@ class CompiledPlan:
                 f"plan {quote(self.plan.name)} does not carry its model, so there is nothing to compare with"
             )
         return self.plan.model
-
-
-def _coarsest(stored: DType, narrowest: DType) -> DType:
-    """Return the type of fewest digits that values pass where a policy stores those of f32 in another type."""
-    return narrowest if stored is DType.F32 else max(stored, narrowest, key=epsilon)
 
 
 def _as_list(value: object) -> Sequence[object]:

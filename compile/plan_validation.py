@@ -12,30 +12,30 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
-import numpy as np
 from attrs import define, evolve, field
 
 from ..backends import Array
 from ..ir import BackendError, CutsError, CutsWarning, Graph, quote
-from ..ops import program_costs
-from ..runtime import Comparison, Session, compare
-from .loading import Spec
-from .plan import CompiledPlan
-from .plan_cache import save_wrong_plan
-from .validation_inputs import (
-    DISTRIBUTIONS,
-    MIN_SAMPLED_ELEMENTS,
-    are_informative,
-    draw_inputs,
+from ..numerics import (
+    Comparison,
+    Outputs,
+    compare_samples,
+    failed_comparisons,
+    informative_outputs,
     input_scales,
     permute_inputs,
     perturb_arrays,
-    sample_elements,
-    sampling_step,
+    perturbation_effects,
+    replace_overflow,
 )
+from ..ops import program_costs
+from ..runtime import Session
+from .loading import Spec
+from .plan import CompiledPlan
+from .plan_cache import save_wrong_plan
 
 _LOG = logging.getLogger("cuts.compile")
 #: Most operations of a graph for a comparison with the float64 reference: a tenth of a second.
@@ -48,8 +48,6 @@ PERTURBED_RUNS = 2
 #: drawn, copied to the device twice for each plan, and copied back (on a busy host: 9.5 s for 663 MB in 262 tensors,
 #: 6.8 s for 167 MB in 1,940).
 SECONDS_PER_BYTE, SECONDS_PER_TENSOR = 1.3e-8, 2.5e-3
-#: Outputs of a run, by name.
-Outputs = Mapping[str, Array]
 #: Errors that only prevent a comparison: no device, or no memory for the results.
 UNAVAILABLE_ERRORS = (CutsError, MemoryError)
 
@@ -106,7 +104,7 @@ class PlanValidator:
         if not wrong:
             return []
         lost = [_perturbation_effects(each, inputs, found) for each, found in zip(plans, outputs, strict=True)]
-        return _failed_comparisons(wrong, {name: min(each[name] for each in lost) for name in first})
+        return failed_comparisons(wrong, {name: min(each[name] for each in lost) for name in first})
 
     def is_right(self, plan: CompiledPlan) -> bool:
         """Return whether a plan without a competitor may ship.
@@ -187,29 +185,18 @@ class PlanValidator:
         """
         plain = self._plain = self._plain or self.make_plain()
         inputs, (found, right) = self._outputs([plan, plain])
-        meant = {name: _replace_overflow(right[name], found[name]) for name in right}
+        meant = {name: replace_overflow(right[name], found[name]) for name in right}
         wrong = [result for result in _compare_plans(plan, found, plain, meant) if not result.ok]
-        return (
-            tuple(_failed_comparisons(wrong, _perturbation_effects(plain, inputs, right, constants=True)))
-            if wrong
-            else ()
-        )
+        if not wrong:
+            return ()
+        return tuple(failed_comparisons(wrong, _perturbation_effects(plain, inputs, right, constants=True)))
 
     def _outputs(self, plans: Sequence[CompiledPlan]) -> tuple[dict[str, Array], list[Outputs]]:
         """Return inputs, and the results of plans on them: the first draw with informative results."""
         if self._scales is None:
             self._scales = input_scales(self.graph, self.spec.instances)
-        best, most = None, -1
-        for way in DISTRIBUTIONS:
-            inputs = draw_inputs({name: self.graph.types[name] for name in self.graph.inputs}, self._scales, way)
-            found = [_run_plan(plan.session, inputs) for plan in plans]
-            telling = sum(map(are_informative, found))
-            if telling > most:
-                best, most = (inputs, found), telling
-            if telling == len(plans):
-                break
-        assert best is not None, "there is a way"
-        return best
+        types = {name: self.graph.types[name] for name in self.graph.inputs}
+        return informative_outputs(types, self._scales, [partial(_run_plan, plan.session) for plan in plans])
 
 
 def _run_plan(session: Session, inputs: Mapping[str, Array]) -> Outputs:
@@ -222,46 +209,22 @@ def _run_plan(session: Session, inputs: Mapping[str, Array]) -> Outputs:
 
 def _compare_plans(plan: CompiledPlan, found: Outputs, other: CompiledPlan, right: Outputs) -> tuple[Comparison, ...]:
     """Compare the results of two plans, within the rounding error of both."""
-    own, its, step = plan.tolerances(), other.tolerances(), sampling_step(found)
-    return tuple(_comparison(name, found[name], right[name], step, own[name] + its[name]) for name in plan.plan.outputs)
-
-
-def _comparison(name: str, found: Array, right: Array, step: int, allowed: float = 0.0) -> Comparison:
-    if step == 1 or found.size <= MIN_SAMPLED_ELEMENTS:
-        return compare(name, found, right, allowed)
-    result = compare(name, sample_elements(found, step), sample_elements(right, step), allowed)
-    return evolve(result, worst=f"{result.worst} of every {step}th element in order")
-
-
-def _replace_overflow(right: Array, found: Array) -> Array:
-    """Return the expected values, with the found ones where only these are finite. The plain plan stores every value
-    in its type, and a half type may overflow there; other plans need not.
-    """
-    if right.dtype.kind in "biu" or np.isfinite(right).all():
-        return right
-    return np.where(~np.isfinite(right) & np.isfinite(found), found, right)
+    own, its = plan.tolerances(), other.tolerances()
+    return compare_samples(found, right, {name: own[name] + its[name] for name in plan.plan.outputs})
 
 
 def _perturbation_effects(
     plan: CompiledPlan, inputs: Mapping[str, Array], right: Outputs, constants: bool = False
 ) -> dict[str, float]:
     """Return the change of outputs when inputs (with `constants`, constants too) change by their rounding error."""
-    by = max(plan.tolerances().values(), default=0.0)
-    found, session, fixed = dict.fromkeys(right, 0.0), plan.session, plan.plan.constants
-    for seed in range(PERTURBED_RUNS):
-        if constants and fixed:
-            session = Session(evolve(plan.plan, constants=perturb_arrays(fixed, by, seed)))
-        away = session.run_on(perturb_arrays(inputs, by, seed + PERTURBED_RUNS), (), session.plan.outputs)
-        for name, known in found.items():
-            there, here = _replace_overflow(away[name], right[name]), _replace_overflow(right[name], away[name])
-            found[name] = max(known, _comparison(name, there, here, sampling_step(right)).error)
-    return found
+    by, fixed = max(plan.tolerances().values(), default=0.0), plan.plan.constants
 
+    def run(seed: int, given: Mapping[str, Array]) -> Outputs:
+        moved = constants and fixed
+        session = Session(evolve(plan.plan, constants=perturb_arrays(fixed, by, seed))) if moved else plan.session
+        return session.run_on(given, (), session.plan.outputs)
 
-def _failed_comparisons(wrong: Sequence[Comparison], lost: Mapping[str, float]) -> list[Comparison]:
-    """Return the comparisons that fail even within the error of both plans."""
-    allowed = (evolve(result, tolerance=max(result.tolerance, 2 * lost[result.tensor])) for result in wrong)
-    return [result for result in allowed if not result.ok]
+    return perturbation_effects([partial(run, seed) for seed in range(PERTURBED_RUNS)], inputs, right, by)
 
 
 def _why(error: BaseException) -> str:

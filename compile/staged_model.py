@@ -16,16 +16,8 @@ from attrs import frozen
 
 from ..backends import Array
 from ..ir import BackendError, Graph, GraphError, PlanError, Target, TensorType, quote
-from ..runtime import (
-    Comparison,
-    PlannedPart,
-    StagedRecord,
-    check_names,
-    compare,
-    load_staged,
-    random_inputs,
-    save_staged,
-)
+from ..numerics import Comparison, compare
+from ..runtime import PlannedPart, StagedRecord, check_names, load_staged, random_inputs, save_staged
 from .loading import Shapes, Spec, spec_of_texts
 from .plan import CompiledPlan
 

@@ -1,19 +1,70 @@
 """Intermediate representations: types, expressions, statements, graphs, kernels; printing, parsing, verification."""
 
-from .attributes import Attribute, attribute_of, attributes_key
-from .budget import (
+from .affine import (
+    WIDEST_BYTES,
+    ZERO,
+    Clamp,
+    FloorDiv,
+    Guard,
+    Index,
+    IndexLike,
+    Indirect,
+    Inverse,
+    Mod,
+    Primary,
+    Solution,
+    Values,
+    Var,
+    as_index,
+    clamp,
+    confine,
+    delinearise,
+    evaluate,
+    floordiv,
+    indirects,
+    invert,
+    is_affine,
+    is_bijection,
+    linearise,
+    longest_vector,
+    map_guards,
+    map_primaries,
+    modulo,
+    order_lookups_last,
+    primaries,
+    primary_index,
+    ranges,
+    rename_index,
+    solve,
+    substitute,
+    substitute_guards,
+    variables,
+    vector_address,
+    vector_guards,
+    vector_widths,
+)
+from .compiled import (
     ALGORITHMS_SHARE,
+    FALLBACK_KEY,
     FULL_SHARE,
     MODEL_SHARE,
     PARTITION_SHARE,
     REFINEMENT_SHARE,
     SCHEDULES_SHARE,
     UNSEARCHED_SHARE,
+    WAITING_SUFFIX,
+    Argument,
     Budget,
+    CompiledGraph,
+    CompileOptions,
+    KernelFunction,
+    Mode,
+    RepeatedSteps,
+    Step,
+    Storage,
+    launches,
     processor_count,
 )
-from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
-from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .dfg import (
     Accumulate,
     Convert,
@@ -65,40 +116,27 @@ from .errors import (
     raise_all,
     single_errors,
 )
-from .evaluate import Evaluation, Values, as_dtype, evaluate, working_dtype
-from .expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read, call, dtype_of, guarded_read
+from .evaluation import Evaluation, as_dtype, working_dtype
+from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, call, dtype_of, guarded_read
 from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
 from .graph import (
     Array,
+    Attribute,
     FixedResult,
     FixedValue,
     Graph,
+    IndexCheck,
+    IndexFault,
     Interface,
     Node,
     StateTensor,
+    attribute_of,
+    attributes_key,
     fresh_name,
     live_graph,
     needed_nodes,
-)
-from .graph_text import parse_graph, print_graph
-from .index import (
-    ZERO,
-    Clamp,
-    FloorDiv,
-    Index,
-    IndexLike,
-    Indirect,
-    Mod,
-    Primary,
-    Var,
-    as_index,
-    clamp,
-    delinearise,
-    floordiv,
-    is_affine,
-    linearise,
-    modulo,
-    primary_index,
+    out_of_range,
+    tensor_words,
 )
 from .kernel import (
     Barrier,
@@ -117,8 +155,7 @@ from .kernel import (
     member_name,
     phases,
 )
-from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
-from .matrix_instructions import (
+from .machine import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
     ELEMENT,
@@ -126,13 +163,14 @@ from .matrix_instructions import (
     LANES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PRECISIONS,
     MathMode,
     MatrixFragment,
     MmaInstruction,
+    Precision,
+    PrecisionName,
+    Target,
 )
-from .precision import PRECISIONS, Precision, PrecisionName
-from .ranges import confine, ranges
-from .ranges import elements as addressed_elements
 from .recurrence import (
     Slice,
     Slicer,
@@ -144,7 +182,6 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .rounding import epsilon, magnitude, relative_error, tolerance
 from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
     SCAN_MODES,
@@ -164,11 +201,9 @@ from .segment import (
     streamed_variables,
 )
 from .source import Source, Span
-from .statement import Program, Statement, rename_axes, rename_statement, runs
-from .target import Target
-from .text import parse_ir, print_ir, rename_in_text
+from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
+from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
-from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
 from .verify import (
     MAX_ELEMENTS,
     Infer,
@@ -185,23 +220,15 @@ from .walk import (
     expr_indirects,
     expr_variables,
     indices,
-    indirects,
-    map_guards,
     map_indices,
-    map_primaries,
-    order_lookups_last,
-    primaries,
     reads,
     rebuild,
     rename_expr,
-    rename_index,
-    substitute,
     substitute_expr,
-    substitute_guards,
     tensors_read,
-    variables,
     walk,
 )
+from .walk import elements as addressed_elements
 
 __all__ = [
     "ACCUMULATOR_THREADS",
@@ -273,6 +300,7 @@ __all__ = [
     "Initialise",
     "Interface",
     "InternalError",
+    "Inverse",
     "Item",
     "Kernel",
     "KernelFunction",
@@ -314,6 +342,7 @@ __all__ = [
     "SharedBuffer",
     "Slice",
     "Slicer",
+    "Solution",
     "Source",
     "Span",
     "SpecError",
@@ -354,7 +383,6 @@ __all__ = [
     "distinct",
     "dtype_of",
     "dtype_of_numpy",
-    "epsilon",
     "evaluate",
     "expr_indirects",
     "expr_variables",
@@ -367,7 +395,9 @@ __all__ = [
     "has_synchronisation",
     "indices",
     "indirects",
+    "invert",
     "is_affine",
+    "is_bijection",
     "is_contraction",
     "is_tiled",
     "kernel_violations",
@@ -376,7 +406,6 @@ __all__ = [
     "live_graph",
     "longest_vector",
     "loops",
-    "magnitude",
     "map_guards",
     "map_indices",
     "map_primaries",
@@ -404,7 +433,6 @@ __all__ = [
     "ranges",
     "reads",
     "rebuild",
-    "relative_error",
     "rename_axes",
     "rename_expr",
     "rename_in_text",
@@ -415,6 +443,7 @@ __all__ = [
     "row_slice",
     "runs",
     "single_errors",
+    "solve",
     "split_step",
     "stored_factor",
     "streamable_axis",
@@ -423,9 +452,9 @@ __all__ = [
     "substitute_expr",
     "substitute_guards",
     "substitute_node",
+    "sums_products",
     "tensor_words",
     "tensors_read",
-    "tolerance",
     "touched_rows",
     "type_problem",
     "unslice",

@@ -15,10 +15,20 @@ from typing import TypeAlias, Union
 
 from attrs import evolve, field, frozen
 
-from .expr import Guard, MoveGuards, MoveIndex
-from .index import Index, IndexLike, Var
+from .affine import (
+    Guard,
+    Index,
+    IndexLike,
+    MoveGuards,
+    MoveIndex,
+    Var,
+    indirects,
+    map_guards,
+    substitute,
+    substitute_guards,
+    variables,
+)
 from .types import DType, exactly
-from .walk import indirects, map_guards, substitute, substitute_guards, variables
 
 
 @frozen(cache_hash=True)
@@ -174,7 +184,7 @@ class Accumulate:
 class MmaAccumulate:
     """`held[at] += a * b`, summed over `over` by a matrix instruction.
 
-    The instruction is one of `ir.matrix_instructions`; the rows of its C lie along the dim of `at` at position `rows`,
+    The instruction is one of `ir.machine`; the rows of its C lie along the dim of `at` at position `rows`,
     the columns along the one at `columns`.
 
     Over a block, `a` and `b` are ordinary values, shares give the element that a lane holds of each, and `axes` are the

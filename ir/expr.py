@@ -9,38 +9,15 @@ itself (`own_indices`, `with_indices`). `ir.walk` uses nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import is_
 from typing import TypeAlias, Union, cast
 
 from attrs import field, frozen
 
+from .affine import Guard, Index, MoveGuards, MoveIndex
 from .functions import FUNCTIONS
-from .index import Index
 from .types import DType, TensorType, exactly
-
-MoveIndex: TypeAlias = Callable[[Index], Index]
-MoveGuards: TypeAlias = Callable[[tuple["Guard", ...]], tuple["Guard", ...]]
-
-
-@frozen(cache_hash=True)
-class Guard:
-    """The condition `low <= index < high`."""
-
-    index: Index
-    low: int
-    high: int
-
-    @property
-    def always(self) -> bool:
-        """Return whether the ranges of the variables prove it."""
-        first, last = self.index.bounds()
-        return self.low <= first and last < self.high
-
-    @property
-    def text(self) -> str:
-        """The printed form."""
-        return f"{self.low} <= {self.index.text} < {self.high}"
 
 
 class _Node:

@@ -11,9 +11,8 @@ from typing import TypeAlias, Union
 
 from attrs import field, frozen
 
+from .affine import Guard, Index, Var
 from .dfg import LaneReduce, MmaAccumulate, Root
-from .expr import Guard
-from .index import Index, Var
 from .types import DType
 
 

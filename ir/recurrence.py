@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve, field, frozen
 
-from .expr import Expr, Guard, IndexValue, InRange, Read
-from .index import Index, Indirect, Primary, Var, as_index
-from .ranges import elements
+from .affine import Guard, Index, Indirect, Primary, Var, as_index, map_guards, map_primaries, substitute, variables
+from .expr import Expr, IndexValue, InRange, Read
 from .statement import Statement
 from .types import TensorType
-from .walk import map_guards, map_indices, map_primaries, rebuild, substitute, substitute_expr, variables
+from .walk import elements, map_indices, rebuild, substitute_expr
 
 
 class Unsliceable(Exception):

@@ -12,7 +12,7 @@ from math import prod
 
 from attrs import frozen
 
-from .index import Var
+from .affine import Var
 
 
 @frozen(cache_hash=True)
@@ -93,7 +93,7 @@ class ReductionSchedule:
     """Loop structure of one reduction: dims, staged operands and pipeline stages.
 
     `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a pipeline of
-    several stages. `atom` names the matrix instruction (`ir.matrix_instructions`), empty for one multiply-add of
+    several stages. `atom` names the matrix instruction (`ir.machine`), empty for one multiply-add of
     numbers at a time: the rows of its C lie along the tile dim at position `rows`, the columns along the one at
     `columns`. With `ahead` 1 (prefetch distance), the operands of the next step are loaded into registers before those
     of a step are multiplied.

@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from attrs import field, frozen
 
-from .expr import Call, Cast, Expr, Guard, Read
-from .index import Index, Var, as_index
+from .affine import Guard, Index, Var, as_index, indirects, variables
+from .expr import Call, Cast, Expr, Read
 from .types import TensorType
-from .walk import expr_indirects, expr_variables, indirects, reads, variables
+from .walk import expr_indirects, expr_variables, reads
 
 #: Elements of a row that a scan combines: (whether the later ones, whether without the element itself).
 SCAN_MODES = {"upto": (False, False), "before": (False, True), "from": (True, False), "behind": (True, True)}
@@ -31,7 +31,7 @@ class Reduction:
 
     Each thread of an instance holds the value afterwards. Later reductions and outputs read it as `Read(name, axes)`.
     `combine` is sum, prod, max or min. `math` names the math mode of a sum of products
-    (`ir.matrix_instructions.MATH_MODES`); empty: in the types of its operands.
+    (`ir.machine.MATH_MODES`); empty: in the types of its operands.
 
     With `along`, one of `SCAN_MODES`, there is a value for each element of the row (a scan), which threads hold as they
     hold the row; others read it as `Read(name, (*axes, *reduce))`. It combines the elements up to the element, before

@@ -19,25 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
 
 from attrs import evolve, field, frozen
 
+from .affine import Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS
-from .index import Index, Var, as_index
+from .segment import factors
 from .source import Span
 from .types import TensorType
-from .walk import (
-    indirects,
-    reads,
-    rename_expr,
-    rename_index,
-    substitute,
-    substitute_expr,
-    tensors_read,
-    variables,
-)
+from .walk import reads, rename_expr, substitute_expr, tensors_read
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -174,3 +166,11 @@ def rename_axes(statement: Statement, prefix: str) -> Statement:
     along = statement.along and new[statement.along]
     body = substitute_expr(statement.body, new)
     return evolve(statement, axes=axes, write=write, body=body, reduce=reduce, along=along)
+
+
+def sums_products(statement: Statement) -> bool:
+    """Return whether a statement sums products of elements of different tensors."""
+    if statement.combine != "sum":
+        return False
+    read = [frozenset(r.tensor for r in reads(factor)) for factor in factors(statement.body)]
+    return any(a and b and not a & b for a, b in combinations(read, 2))

@@ -1,94 +1,33 @@
-"""Traversal and rewriting of indices and scalar expressions.
+"""Traversal and rewriting of scalar expressions.
 
-The class of each kind of primary or of node defines its parts and its reconstruction, so that a new kind is walked
-everywhere. *Every* index of an expression means those of guards too.
+The class of each kind of node defines its operands and its reconstruction, so that a new kind is walked everywhere.
+*Every* index of an expression means those of guards too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from operator import is_
 
-from .expr import Expr, Guard, MoveGuards, MoveIndex, Read
-from .index import Index, IndexLike, Indirect, Primary, Var, as_index
+from attrs import frozen
 
-# ---- indices
-
-
-def primaries(index: Index) -> Iterator[Primary]:
-    """Yield every primary of an index, those inside a primary before it."""
-    for primary, _ in index.terms:
-        for part in primary.parts:
-            yield from primaries(part)
-        yield primary
-
-
-@lru_cache(maxsize=1 << 17)
-def variables(index: Index) -> frozenset[Var]:
-    """Return every variable that occurs anywhere in the index."""
-    found: set[Var] = set()
-    for primary, _ in index.terms:
-        if isinstance(primary, Var):
-            found.add(primary)
-        for part in primary.parts:
-            found |= variables(part)
-    return frozenset(found)
-
-
-@lru_cache(maxsize=1 << 17)
-def indirects(index: Index) -> tuple[Indirect, ...]:
-    """Return every indirect read anywhere in the index, inner ones first."""
-    return tuple(dict.fromkeys(primary for primary in primaries(index) if isinstance(primary, Indirect)))
-
-
-def order_lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """Return guards once each, with those that look up elements last.
-
-    They are tested from left to right, and the others bound the lookups.
-    """
-    return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))
-
-
-def map_primaries(index: Index, change: Callable[[Primary, tuple[Index, ...]], Index | None]) -> Index:
-    """Rebuild an index, simplified, with some primaries replaced.
-
-    `change` gets each primary and its new parts, and returns its replacement; None keeps its kind.
-    """
-    result = Index(index.const)
-    for primary, factor in index.terms:
-        parts = tuple(map_primaries(part, change) for part in primary.parts)
-        changed = change(primary, parts)
-        result = result + (primary.with_parts(parts) if changed is None else changed) * factor
-    return result
-
-
-def substitute(index: Index, values: Mapping[Var, IndexLike]) -> Index:
-    """Replace variables and simplify again."""
-    if not any(v in values for v in variables(index)):
-        return index
-    result = Index(index.const)
-    for primary, factor in index.terms:
-        if isinstance(primary, Var):
-            part = as_index(values.get(primary, primary))
-        else:
-            part = primary.with_parts(tuple(substitute(p, values) for p in primary.parts))
-        result = result + part * factor
-    return result
-
-
-def rename_index(index: Index, names: Mapping[str, str]) -> Index:
-    """Replace the names of tensors that the index reads."""
-
-    def rename(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
-        if not isinstance(primary, Indirect):
-            return None
-        return Index(
-            0, ((Indirect(names.get(primary.tensor, primary.tensor), parts, primary.extent, primary.wraps), 1),)
-        )
-
-    return map_primaries(index, rename) if indirects(index) else index
-
+from .affine import (
+    Guard,
+    Index,
+    IndexLike,
+    Indirect,
+    MoveGuards,
+    MoveIndex,
+    Var,
+    indirects,
+    live_guards,
+    map_guards,
+    rename_index,
+    substitute,
+    variables,
+)
+from .expr import Expr, Read
 
 # ---- contents of an expression
 
@@ -186,21 +125,6 @@ def map_indices(expr: Expr, move: MoveIndex, check: MoveGuards | None = None) ->
     return rebuild(expr, lambda node: node.with_indices(move, check or (lambda guards: map_guards(guards, move))))
 
 
-def map_guards(guards: tuple[Guard, ...], move: MoveIndex) -> tuple[Guard, ...]:
-    """Replace the indices of guards."""
-    return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
-
-
-def live_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """Return the distinct guards that the ranges of variables do not prove."""
-    return tuple(dict.fromkeys(g for g in guards if not g.always))
-
-
-def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:
-    """Replace variables in guards and drop those that became always true."""
-    return live_guards(map_guards(guards, lambda index: substitute(index, values)))
-
-
 def substitute_expr(expr: Expr, values: Mapping[Var, IndexLike]) -> Expr:
     """Replace index variables everywhere in an expression."""
     if not values or not any(v in values for v in expr_variables(expr)):
@@ -242,3 +166,34 @@ def rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
 def _rename_read(read: Read, names: Mapping[str, str]) -> Read:
     name = names.get(read.tensor, read.tensor)
     return read if name == read.tensor else Read(name, read.indices, read.guards, read.fill)
+
+
+# ---- elements
+
+
+@frozen
+class AddressedElement:
+    """Element of a tensor that is read where all guards hold."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    guards: tuple[Guard, ...] = ()
+
+
+def elements(expr: Expr) -> Iterator[AddressedElement]:
+    """Yield every element that an expression reads, in its indices too.
+
+    Guards are tested from left to right: an element within a guard is read where the guards before it hold.
+    """
+    for node in distinct(expr):
+        guards = getattr(node, "guards", ())
+        for number, guard in enumerate(guards):
+            yield from _indirect_elements(guard.index, guards[:number])
+        if isinstance(node, Read):
+            yield AddressedElement(node.tensor, node.indices, guards)
+        for index in node.own_indices[: len(node.own_indices) - len(guards)]:
+            yield from _indirect_elements(index, guards)
+
+
+def _indirect_elements(index: Index, guards: tuple[Guard, ...]) -> Iterator[AddressedElement]:
+    return (AddressedElement(i.tensor, i.indices, guards) for i in indirects(index))

@@ -3,7 +3,6 @@
 Shapes and statements (`language`), gradients (`gradient`), reference, costs, manual.
 """
 
-from .amplification import amplification
 from .costs import program_costs
 from .fold import Folder
 from .index_checks import Finding, index_program
@@ -25,7 +24,6 @@ __all__ = [
     "Registry",
     "RolledLoop",
     "SequenceAxis",
-    "amplification",
     "declare_loop",
     "entry",
     "entry_values",

@@ -256,7 +256,7 @@ def copy_array(target: Values, source: Values) -> None:
 
 def _magnitude(terms: Values) -> Values:
     """Return the scale of rounding in sums along the last axis: the magnitudes of the terms, and of their deviations,
-    as sequential addition loses more of values that differ (`ir.rounding`).
+    as sequential addition loses more of values that differ (`numerics.tolerance`).
     """
     count = terms.shape[-1]
     others = abs(terms - terms.sum(axis=-1, keepdims=True) / max(count, 1))

@@ -17,8 +17,9 @@ from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key, epsilon
-from ..ops import amplification, program_costs
+from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key
+from ..numerics import amplification, epsilon
+from ..ops import program_costs
 from ..ops.language import Instances
 from .candidate_subgraphs import CandidateSubgraph, Planner, SubgraphKernels, needed_operations, partition_subgraphs
 from .fusion import GroupEvaluator, Order, form_key, store_foldings

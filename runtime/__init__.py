@@ -6,6 +6,7 @@ from .constant_images import ConstantImages, Share, without_elements
 from .donated_buffers import DonatedSession
 from .executor import Session
 from .external_buffers import ExternalLayout, ExternalSession, OutputView, layout_of
+from .first_wrong_step import first_wrong_step
 from .hazards import LaunchDependencies, launch_dependencies
 from .memory import Lifetime, align_bytes, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
@@ -15,12 +16,10 @@ from .plan_file import copy_plan, load_plan, save_plan
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
-from .verify import Comparison, compare, first_wrong_step, overflow_message, require_correct
 from .versions import versions_of
 
 __all__ = [
     "CandidateOutcome",
-    "Comparison",
     "ConstantImages",
     "DonatedSession",
     "Evidence",
@@ -41,7 +40,6 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "checked_state",
-    "compare",
     "copy_plan",
     "extent_bytes",
     "first_wrong_step",
@@ -56,11 +54,9 @@ __all__ = [
     "loop_carried_buffers",
     "make_concurrent",
     "make_plan",
-    "overflow_message",
     "place_buffers",
     "plain",
     "random_inputs",
-    "require_correct",
     "run_onnxruntime",
     "save_plan",
     "save_staged",

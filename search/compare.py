@@ -32,8 +32,8 @@ from ..ir import (
     Var,
     as_index,
     call,
-    epsilon,
 )
+from ..numerics import epsilon
 from ..passes.lowering import extract, lower
 from ..passes.schedule import choose
 

@@ -7,9 +7,7 @@ value that no kernel leaves.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from math import log2, prod
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,32 +16,14 @@ from attrs import define, field, frozen
 from numpy.lib.stride_tricks import as_strided
 
 from ..backends import Device, Pointer
-from ..ir import (
-    Call,
-    DType,
-    FusedGroup,
-    Index,
-    Read,
-    indices,
-    indirects,
-    is_contraction,
-    magnitude,
-    operands,
-    reads,
-    walk,
-)
+from ..ir import DType
+from ..numerics import PERIOD, input_numbers, magnitude
 from ..passes.fusion import memory_span
 from .oracle import Sample, expected_outputs
 from .tuning_task import TuningTask
 
 Array = npt.NDArray[Any]
 
-#: Period of a tensor's random numbers: a prime, so that no stride of a tensor meets the same numbers again.
-PERIOD = 4_194_301
-#: Smallest distance from zero of numbers that must not be near it.
-MIN_MAGNITUDE = 0.5
-#: Number of cached sequences of random numbers; further inputs begin again with the first.
-_CACHED_SEQUENCES = 6
 #: Largest number of sequences on a device; the least recently used is dropped.
 _MAX_DEVICE_SEQUENCES = 24
 #: Elements below which memory is filled from the host: not worth a whole period.
@@ -80,7 +60,7 @@ def make_reference(problem: TuningTask) -> Reference:
 def random_inputs(problem: TuningTask, positive: bool = False) -> dict[str, Array]:
     """Return the memory of each input, filled with reproducible random numbers."""
     counts = {tensor: elements(problem, tensor) for tensor in problem.form.inputs}
-    drawn = input_numbers(problem, positive)
+    drawn = input_numbers(problem.form, positive)
     return {tensor: _repeat(drawn[tensor].values(count), count) for tensor, count in counts.items()}
 
 
@@ -96,98 +76,6 @@ def _repeat(values: Array, count: int) -> Array:
     memory[:whole].reshape(-1, values.size)[:] = values
     memory[whole:] = values[: count - whole]
     return memory
-
-
-@frozen
-class RandomNumbers:
-    """Random numbers of a type, equal for equal parameters.
-
-    They are normal, if requested not near zero or positive, times a scale; or integers from 0 to `high` - 1.
-    """
-
-    seed: int
-    dtype: DType
-    scale: float = 1.0
-    away: bool = False
-    positive: bool = False
-    high: int = 0
-
-    def values(self, count: int) -> Array:
-        """Return the first `count` of them, at most a period."""
-        count = min(count, PERIOD)
-        if self.high:
-            return np.random.default_rng(self.seed).integers(0, self.high, count).astype(self.dtype.numpy)
-        values = _normal(self.seed)[:count]
-        if self.away or self.positive:
-            away = np.abs(values) + np.float32(MIN_MAGNITUDE)
-            values = away if self.positive else np.copysign(away, values)
-        return (values * np.float32(self.scale)).astype(self.dtype.numpy)
-
-
-def input_numbers(problem: TuningTask, positive: bool) -> dict[str, RandomNumbers]:
-    """Return the random numbers of each input."""
-    ranges, scales, below = index_ranges(problem.form), input_scales(problem.form), divisor_inputs(problem.form)
-    found = {}
-    for number, tensor in enumerate(problem.form.inputs):
-        dtype = problem.form.tensors[tensor].dtype
-        if dtype.is_float:
-            seed, away = number % _CACHED_SEQUENCES, tensor in below and not positive
-            found[tensor] = RandomNumbers(seed, dtype, scales.get(tensor, 1.0), away, positive)
-        else:
-            found[tensor] = RandomNumbers(number, dtype, high=2 if dtype is DType.BOOL else ranges.get(tensor, 8))
-    return found
-
-
-@lru_cache(maxsize=_CACHED_SEQUENCES)
-def _normal(seed: int) -> Array:
-    """Return a period of standard normal numbers, equal for every task."""
-    return np.random.default_rng(seed).standard_normal(PERIOD, np.float32)
-
-
-def divisor_inputs(form: FusedGroup) -> set[str]:
-    """Return the inputs that are divisors.
-
-    Some of the numbers around zero are so small that the difference of two quotients exceeds every bound on rounding: 7
-    of 800 kernels of a training step failed the check, where rows of a softmax are divided.
-    """
-    nodes = (node for segment in form.segments for body in segment.expressions for node in walk(body))
-    below = (node.args[1] for node in nodes if isinstance(node, Call) and node.fn == "div")
-    return {read.tensor for read in below if isinstance(read, Read) and read.tensor in form.inputs}
-
-
-def input_scales(form: FusedGroup) -> dict[str, float]:
-    """Return factors for inputs that keep sums of products near one.
-
-    A sum of n products of standard normal numbers is of the size of the square root of n, and rounds accordingly. A
-    clip after it would hide that size, and rounding would look like a wrong result. The factors are powers of two, so
-    that groups share their numbers.
-    """
-    found: dict[str, float] = {}
-    for segment in form.segments:
-        own = [r.name for r in segment.reductions]
-        for reduction in segment.reductions:
-            if not is_contraction(reduction, own):
-                continue
-            tensors = {r.tensor for part in operands(reduction, own) for r in reads(part) if r.tensor in form.inputs}
-            terms = prod(v.extent for v in reduction.reduce)
-            for tensor in tensors:
-                found[tensor] = min(found.get(tensor, 1.0), 2.0 ** round(-0.5 * log2(terms) / len(tensors)))
-    return found
-
-
-def index_ranges(form: FusedGroup) -> dict[str, int]:
-    """Return the number of valid values of each tensor that holds indices."""
-    found: dict[str, int] = {}
-    for index in _indices(form):
-        for primary in indirects(index):
-            found[primary.tensor] = min(found.get(primary.tensor, primary.extent), primary.extent)
-    return found
-
-
-def _indices(form: FusedGroup) -> Iterator[Index]:
-    for segment in form.segments:
-        yield from (w for o in segment.outputs for w in o.write)
-        yield from (index for body in segment.expressions for index in indices(body))
 
 
 def _mostly_nan(samples: Mapping[str, Sample]) -> bool:

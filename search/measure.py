@@ -22,10 +22,11 @@ from ..backends import Device as Hardware
 from ..backends import Launch, MemoryPart, Pointer, middle_mean, open_device
 from ..backends.cuda import empty_kernel
 from ..backends.library import RoutineError
-from ..ir import BackendError, DType, KernelFunction, Target, relative_error
+from ..ir import BackendError, DType, KernelFunction, Target
+from ..numerics import group_tolerance, input_numbers, relative_error
 from .compare import BLOCK, SMALL_BLOCK, Comparer
-from .data import DeviceNumbers, Reference, addresses, elements, host_dtype, input_numbers, make_reference, poison, span
-from .oracle import Sample, allowed_error
+from .data import DeviceNumbers, Reference, addresses, elements, host_dtype, make_reference, poison, span
+from .oracle import Sample
 from .trace import HERE
 from .tuning_task import TuningTask
 
@@ -161,7 +162,7 @@ class MeasuringDevice:
         while self._problems and sum(d.nbytes for d in self._problems.values()) + nbytes > self.memory:
             self._problems.popitem(last=False)
         data = _Data(problem, reference, nbytes=nbytes)
-        for tensor, numbers in input_numbers(problem, reference.positive).items():
+        for tensor, numbers in input_numbers(problem.form, reference.positive).items():
             data.first[tensor] = self.kept.fill(numbers, numbers.dtype, elements(problem, tensor), numbers.values)
         for tensor in outputs:
             dtype = problem.form.tensors[tensor].dtype
@@ -314,7 +315,7 @@ class MeasuringDevice:
         comparer = self.comparers.setdefault(dtype, Comparer(self.device, self.device.target, dtype))
         if not comparer.usable:
             return False
-        allowed, scale = 2 * allowed_error(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
+        allowed, scale = 2 * group_tolerance(data.problem.form, tensor), data.reference.scales[tensor] or 1.0
         found, wanted = data.first[tensor], data.whole[tensor]
         if comparer.differences(found, wanted, covered, allowed, allowed * scale):
             return False
@@ -324,7 +325,7 @@ class MeasuringDevice:
     def _compare(self, data: _Data, tensor: str) -> str:
         """Return the difference of an output from its expected values; empty where rounding explains it."""
         problem, sample = data.problem, data.reference.samples[tensor]
-        allowed, scale = allowed_error(problem.form, tensor), data.reference.scales[tensor]
+        allowed, scale = group_tolerance(problem.form, tensor), data.reference.scales[tensor]
         got = self._read_sample(data, tensor, sample)
         wrong = relative_error(got, sample.values.astype(host_dtype(problem.form.tensors[tensor].dtype)), scale)
         if wrong.size and float(wrong.max()) > allowed:

@@ -19,19 +19,12 @@ from attrs import frozen
 
 from ..ir import (
     COMBINERS,
-    MATH_MODES,
-    Call,
-    Cast,
-    Expr,
     FusedGroup,
     Index,
     Output,
     Segment,
     Var,
     as_index,
-    epsilon,
-    tolerance,
-    walk,
     working_dtype,
 )
 from ..passes.fusion import Points, along_row, interpret
@@ -86,22 +79,6 @@ def expected_outputs(
             for tensor, sample in _segment_sample(form, segment, wanted, arrays, count, generator):
                 result[tensor].append(sample)
     return {name: _concatenate(samples) for name, samples in result.items()}
-
-
-def allowed_error(form: FusedGroup, tensor: str) -> float:
-    """Return the relative error that rounding explains in an output."""
-    terms = sum(prod(v.extent for v in r.reduce) for s in form.segments for r in s.reductions)
-    operations = sum(_calls(body) for s in form.segments for body in s.expressions)
-    dtype = form.tensors[tensor].dtype
-    stored = [form.tensors[t].dtype for t in form.shared]
-    stored += [n.dtype for s in form.segments for body in s.expressions for n in walk(body) if isinstance(n, Cast)]
-    narrow = max((kind for kind in stored if kind.is_float), key=epsilon, default=dtype)
-    modes = [MATH_MODES[r.math].epsilon for s in form.segments for r in s.reductions if r.math]
-    return tolerance(dtype, terms, operations, narrow, max(modes, default=0.0))
-
-
-def _calls(expr: Expr) -> int:
-    return 1 + sum(_calls(a) for a in expr.args) if isinstance(expr, Call) else 1
 
 
 def _written_places(form: FusedGroup, tensor: str) -> tuple[Array, ...]:

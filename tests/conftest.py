@@ -26,6 +26,7 @@ import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
+from cuts.tests.tiers import chosen_cases, read_durations, write_durations
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW_CHECKS = (
@@ -34,6 +35,7 @@ _SLOW_CHECKS = (
 )  # drawing a fusion group and building its kernel takes its time
 
 _ANNOUNCEMENT = "announced"
+_CPU_SECONDS = "CPU seconds"
 
 #: CPU seconds of a test, with its processes and with the fixtures that it is the first to need, beyond which the run
 #: reports it: the daily profile draws less (`amounts.py`).
@@ -52,6 +54,10 @@ settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--complete", action="store_true", help="run all cases, not only the tier of minutes (tiers.py)")
+    parser.addoption(
+        "--update-durations", action="store_true", help="write the CPU seconds of test functions, from a complete run"
+    )
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
     )
@@ -62,13 +68,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # files are shared out in the order of `pytest_collection_modifyitems`
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order files of tests by their duration.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the cases of the tier, in an order of duration.
 
-    Files with few long tests come first, then those with many tests: the last ones are short.
+    Files with few long tests come first, then those with many tests: the last ones are short. Tests that the command
+    line names by file or node run whole, and so do those of a GPU.
     """
+    if not (NIGHTLY or config.getoption("--complete") or config.option.markexpr or names_tests(config)):
+        chosen = chosen_cases(items, read_durations())
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*chosen}])
+        items[:] = chosen
     many = Counter(item.path for item in items)
     items.sort(key=lambda item: (not item.get_closest_marker("long"), -many[item.path], item.path))
+
+
+def names_tests(config: pytest.Config) -> bool:
+    """Return whether the command line names files or tests, not only folders."""
+    return any("::" in name or name.endswith(".py") for name in config.args)
 
 
 def pytest_collection_finish() -> None:
@@ -109,6 +125,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     found = yield
     spent = _cpu_seconds() - item.stash[_BEGAN]
+    if item.config.getoption("--update-durations"):
+        item.user_properties.append((_CPU_SECONDS, spent))
     if spent > DEAR and not NIGHTLY:
         item.user_properties.append(
             (_ANNOUNCEMENT, f"{item.nodeid} took {spent:.0f} CPU seconds, {DEAR:.0f} are plenty")
@@ -154,6 +172,9 @@ def announce(record_property: Callable[[str, object], None]) -> Callable[[str], 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+    if terminalreporter.config.getoption("--update-durations"):
+        cases = [(r.nodeid, value) for r in reports for name, value in r.user_properties if name == _CPU_SECONDS]
+        write_durations([*dict(cases).items()])
     for line in dict.fromkeys(value for r in reports for name, value in r.user_properties if name == _ANNOUNCEMENT):
         terminalreporter.write_line(str(line))
 

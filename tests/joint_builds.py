@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from cuts.backends.devices import find_target
 from cuts.backends.opencl import OpenCLDevice
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 from cuts.runtime.plan import Plan
 
 

@@ -26,7 +26,7 @@ from attrs import asdict, frozen
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
-from cuts.ir.precision import PRECISIONS, PrecisionName
+from cuts.ir.machine import PRECISIONS, PrecisionName
 from cuts.search import summary_values, tuning_session
 
 from .launches import launches

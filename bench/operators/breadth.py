@@ -45,8 +45,8 @@ from cuts.bench.tools.records import (
     read_rows,
     write_rows,
 )
-from cuts.ir.budget import processor_count
-from cuts.ir.target import Target
+from cuts.ir.compiled import processor_count
+from cuts.ir.machine import Target
 from cuts.search.session import tuning_session
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.

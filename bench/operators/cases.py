@@ -14,8 +14,7 @@ from functools import cache
 
 from attrs import frozen
 from cuts.bench.operators.shapes import Case, convolution_cases, dense_cases, gemm_cases, memory_cases
-from cuts.ir.attributes import Attribute
-from cuts.ir.graph import Graph, Node
+from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

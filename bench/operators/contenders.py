@@ -23,10 +23,9 @@ from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, 
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
-from cuts.ir.attributes import Attribute
 from cuts.ir.errors import BackendError
-from cuts.ir.matrix_instructions import MATH_MODES
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.graph import Attribute
+from cuts.ir.machine import MATH_MODES, PRECISIONS
 from cuts.ir.types import DType, row_major
 
 #: Plans that the heuristics are asked for, and runs of each.

@@ -44,8 +44,7 @@ from cuts.bench.tools.records import (
     summary,
     write_rows,
 )
-from cuts.ir.precision import PRECISIONS
-from cuts.ir.target import Target
+from cuts.ir.machine import PRECISIONS, Target
 from cuts.search.selector import MeasuredSelector
 from cuts.search.session import tuning_session
 

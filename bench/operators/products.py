@@ -29,13 +29,13 @@ from cuts.bench.operators.contenders import load_torch
 from cuts.bench.operators.shapes import Case, gemm_cases
 from cuts.bench.operators.timing import Contender, by_kernel, by_torch, in_turns, run_once, sets_for, together
 from cuts.bench.tools.records import RESULTS, Row, circumstances, exit_code, geomean, write_rows
+from cuts.ir.affine import Var, as_index
+from cuts.ir.compiled import KernelFunction
 from cuts.ir.errors import CutsError
 from cuts.ir.expr import Read, call
-from cuts.ir.index import Var, as_index
-from cuts.ir.launch import KernelFunction
+from cuts.ir.machine import Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
-from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.model.cost_model import estimate_time

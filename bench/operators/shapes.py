@@ -19,9 +19,8 @@ from typing import TypeAlias
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array
-from cuts.ir.attributes import Attribute
-from cuts.ir.graph import Graph, Node
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.graph import Attribute, Graph, Node
+from cuts.ir.machine import PRECISIONS
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

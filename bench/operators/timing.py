@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import frozen
 from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 
 #: Fewest and most sets of tensors.
 MIN_SETS, MAX_SETS = 1, 128

@@ -16,15 +16,12 @@ from cuts.backends.library.recognise import find_convolution
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import sets_for, together
 from cuts.bench.tools.records import Row
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Step
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Step, Storage
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction, Storage
-from cuts.ir.matrix_instructions import MATH_MODES, MMA_INSTRUCTIONS
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.machine import MATH_MODES, MMA_INSTRUCTIONS, PRECISIONS, Target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
-from cuts.ir.target import Target
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs

@@ -29,9 +29,9 @@ from cuts.bench.operators.contenders import Peers, function_of, load_torch
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuning import Tuned, bind, fill, parts, tune
 from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, parse_share
-from cuts.ir.budget import processor_count
+from cuts.ir.compiled import processor_count
 from cuts.ir.errors import CutsError
-from cuts.ir.target import Target
+from cuts.ir.machine import Target
 from cuts.search.session import tuning_session
 
 

@@ -37,7 +37,7 @@ from cuts.bench.tools.records import (
     read_rows,
     write_rows,
 )
-from cuts.ir.target import Target
+from cuts.ir.machine import Target
 from cuts.search.audit import Audit, audits
 from cuts.search.session import tuning_session
 from cuts.search.settings import Statistics, TunedChoice

@@ -24,8 +24,8 @@ from cuts.backends.cuda.compile import compile_kernel, toolchains
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_model, load_spec
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
-from cuts.ir.target import Target
+from cuts.ir.compiled import CompiledGraph, CompileOptions
+from cuts.ir.machine import Target
 
 
 class Stopwatch:

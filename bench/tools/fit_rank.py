@@ -21,8 +21,8 @@ from typing import Any
 import attrs
 import numpy as np
 from cuts.backends.devices import find_target
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
 from cuts.passes.model.cost_coefficients import FITTED_COEFFICIENTS
 from cuts.search.learned.rank_fit import estimate, fit_constants

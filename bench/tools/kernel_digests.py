@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from cuts.bench.tools.digest_cases import Case, all_cases, case_text
-from cuts.ir.budget import processor_count
+from cuts.ir.compiled import processor_count
 
 
 def case_digest(case: Case) -> tuple[Case, str, float]:

@@ -39,9 +39,9 @@ from cuts.bench.tools.records import circumstances, exit_code
 from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.compile import compile_model, load_model, load_spec
 from cuts.ir import UsageError
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import parse_ir
 from cuts.passes.fusion import canonical_names
 from cuts.search.bench import DeviceBench

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import frozen
 from cuts.backends import compiler_digest
 from cuts.ir.errors import CutsError
-from cuts.ir.precision import PRECISIONS
+from cuts.ir.machine import PRECISIONS
 from cuts.runtime.versions import versions_of
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from attrs import evolve
 from cuts.bench.operators.cases import gradient_case
 from cuts.bench.operators.shapes import Case, convolution_case, read_convolution, single
-from cuts.ir.attributes import Attribute
+from cuts.ir.graph import Attribute
 
 #: Table 1: name, (channels, height, width), filters, stride; kernels of 3x3, padded so that the image keeps its size.
 TABLE_1 = (

@@ -27,7 +27,7 @@ from ..dfg import (
     post_order,
 )
 from ..functions import FUNCTIONS, VALUE_COMBINERS
-from ..matrix_instructions import MMA_INSTRUCTIONS
+from ..machine import MMA_INSTRUCTIONS
 from ..types import DType
 
 #: Elements that one access may move.

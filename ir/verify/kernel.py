@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
+from ..affine import Guard, Index, Var, indirects, variables
 from ..dfg import (
     Accumulate,
     DfgNode,
@@ -28,11 +29,8 @@ from ..dfg import (
     post_order,
 )
 from ..errors import VerifyError, quote
-from ..expr import Guard
-from ..index import Index, Var
 from ..kernel import Item, Kernel, Loop, Phase, loops, phases
 from ..types import DType
-from ..walk import indirects, variables
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
 

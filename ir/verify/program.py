@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import TypeAlias
 
+from ..affine import Index, Var, indirects, is_injective, linearise, proven, variables
 from ..errors import VerifyError, quote, raise_all
 from ..expr import Call, Expr, dtype_of
 from ..functions import COMBINERS, FUNCTIONS, VALUE_COMBINERS
-from ..index import Index, Var, linearise
-from ..ranges import AddressedElement, elements, is_injective, proven
 from ..recurrence import Unsliceable, split_step
 from ..statement import Program, Statement, runs
 from ..types import DType, TensorType
-from ..walk import distinct, expr_variables, indirects, variables
+from ..walk import AddressedElement, distinct, elements, expr_variables
 
 
 def _words(number: int, statement: Statement) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from ..affine import Index, Var, as_index, indirects, is_injective, linearise, variables
 from ..errors import VerifyError, quote, raise_all
 from ..expr import dtype_of
 from ..functions import VALUE_COMBINERS
-from ..index import Index, Var, as_index, linearise
-from ..ranges import AddressedElement, elements, is_injective
 from ..segment import SCAN_MODES, SORT_ORDERS, FusedGroup, Output, Reduction, Segment
 from ..types import DType
-from ..walk import expr_indirects, expr_variables, indirects, reads, tensors_read, variables
+from ..walk import AddressedElement, elements, expr_indirects, expr_variables, reads, tensors_read
 from .program import bounds_problems, mixed_types
 
 Part: TypeAlias = Reduction | Output

@@ -20,6 +20,7 @@ from ...ir import (
     IndexValue,
     Indirect,
     InRange,
+    Inverse,
     Read,
     Statement,
     TensorType,
@@ -27,13 +28,13 @@ from ...ir import (
     as_index,
     expr_variables,
     indirects,
+    invert,
     rebuild,
     substitute,
     substitute_expr,
 )
 from .conditions import add_bounds_guards, attach, split
 from .derivatives import literal, multiply
-from .invert import Inverse, invert
 from .pieces import Piece, pieces_of
 from .stride_residues import Summand, solve_congruences
 from .sums import Sums

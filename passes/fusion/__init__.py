@@ -13,7 +13,6 @@ from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, Programs, Unit, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
-from .solve import solve
 from .sums import (
     Family,
     RecomputeChoice,
@@ -80,7 +79,6 @@ __all__ = [
     "reorder",
     "reorder_unit",
     "shift_means",
-    "solve",
     "split_piecewise_readers",
     "store_foldings",
     "sum_rows_first",

@@ -34,9 +34,9 @@ from ...ir import (
     map_guards,
     map_primaries,
     rebuild,
+    solve,
     substitute,
 )
-from .solve import solve
 
 #: Copies that together write a tensor, with the read of each.
 Copies: TypeAlias = Mapping[str, Sequence[tuple[Statement, Read]]]

@@ -29,6 +29,7 @@ from ...ir import (
     Indirect,
     InRange,
     Read,
+    Solution,
     Statement,
     TensorType,
     Values,
@@ -41,9 +42,9 @@ from ...ir import (
     indirects,
     order_lookups_last,
     rebuild,
+    solve,
     substitute_expr,
 )
-from .solve import Solution, solve
 
 #: Larger bodies are not fused: a tree that doubles with every use would otherwise grow without bound.
 MAX_NODES = 4000

@@ -46,13 +46,13 @@ from ...ir import (
     rebuild,
     rename_statement,
     required_streamed_axis,
+    solve,
     substitute,
     substitute_expr,
     variables,
 )
 from ...ops.language import unused_name
 from .normalise import Illegal, normalise
-from .solve import solve
 
 
 @frozen
@@ -65,7 +65,7 @@ class Policy:
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
     nothing where the threads of a block run one after another. `math` is the math mode of contractions of f32
-    (`ir.matrix_instructions`), empty for products and sums in f32 itself.
+    (`ir.machine`), empty for products and sums in f32 itself.
     """
 
     recompute: int = 16

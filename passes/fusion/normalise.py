@@ -43,8 +43,10 @@ from ...ir import (
     expr_variables,
     factors,
     indirects,
+    is_bijection,
     rebuild,
     rename_axes,
+    solve,
     substitute,
     substitute_expr,
     variables,
@@ -53,7 +55,6 @@ from .align import Places, align, check_counts
 from .fold_tables import fold_tables
 from .inline import FusionError, Inliner, constant, split_argument_reduction
 from .prefix_scan import match_scan
-from .solve import is_bijection, solve
 from .sorts import RowSort, match_sort
 
 #: Largest integer up to which f32 represents all integers.

@@ -27,12 +27,12 @@ from ...ir import (
     as_index,
     is_affine,
     linearise,
+    solve,
     substitute,
     variables,
 )
 from .cut_units import copy_source
 from .programs import Programs, Unit
-from .solve import solve
 
 #: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.
 SECTOR_BYTES, MIN_LARGE_BYTES = 32, 1 << 20

@@ -5,7 +5,7 @@ from .base import Pass, memoised_passes, run_passes
 from .canonicalise import Canonicalise, canonical_passes
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
-from .precision import LowerPrecision, is_contraction
+from .precision import LowerPrecision
 from .rematerialise import Rematerialise
 from .rewrite import fresh_name, prune
 from .sink_broadcasts import SinkBroadcasts
@@ -21,7 +21,6 @@ __all__ = [
     "check_indices",
     "differentiate_graph",
     "fresh_name",
-    "is_contraction",
     "memoised_passes",
     "prune",
     "run_passes",

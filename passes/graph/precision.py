@@ -20,7 +20,6 @@ for which a declaration does not allow the half type keep their type.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -37,9 +36,8 @@ from ...ir import (
     Precision,
     Statement,
     TensorType,
-    factors,
     fresh_name,
-    reads,
+    sums_products,
     walk,
 )
 from ...ops.language import Instance, Instances
@@ -57,14 +55,6 @@ class LowerPrecision:
     def run(self, graph: Graph) -> Graph:
         """Return the graph with values of f32 in the policy's type."""
         return graph if self.policy.stored is DType.F32 else _Rewriter(graph, self.instances, self.policy.stored).run()
-
-
-def is_contraction(statement: Statement) -> bool:
-    """Return whether a statement sums products of elements of different tensors."""
-    if statement.combine != "sum":
-        return False
-    read = [frozenset(r.tensor for r in reads(factor)) for factor in factors(statement.body)]
-    return any(a and b and not a & b for a, b in combinations(read, 2))
 
 
 def needs_f32(statement: Statement) -> bool:
@@ -138,7 +128,7 @@ class _Rewriter:
         """Return the type that a node's operands of f32 are given in."""
         if not self._allows_half(node):
             return DType.F32
-        if any(map(is_contraction, statements)):
+        if any(map(sums_products, statements)):
             return self.half
         return DType.F32 if any(map(needs_f32, statements)) or self.precise & set(node.operands) else self.half
 

@@ -25,10 +25,11 @@ from ...ir import (
     is_affine,
     linearise,
     reads,
+    solve,
     substitute,
     variables,
 )
-from ..fusion import Order, Programs, Unit, copy_source, permute, solve, unpermute
+from ..fusion import Order, Programs, Unit, copy_source, permute, unpermute
 
 #: Extra instructions of a factor that lies along its own axes and not along the reduced ones: fragments
 #: of numbers of 2 bytes are transposed as a warp loads them, others are loaded number by number.

@@ -10,9 +10,9 @@ from attrs import field, frozen
 from markupsafe import Markup
 
 from ...backends import Timing
+from ...numerics import Comparison
 from ..plan import Plan
 from ..plan_document import plain
-from ..verify import Comparison
 from .chart import StepCurve, chart
 from .dependency_arcs import ROW, WIDTH, arcs
 from .page import TEMPLATES

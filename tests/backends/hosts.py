@@ -17,7 +17,7 @@ from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Routine
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 
 
 class Memory(np.ndarray):

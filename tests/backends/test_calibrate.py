@@ -27,8 +27,8 @@ from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
 from cuts.cli.main import main
+from cuts.ir.compiled import KernelFunction
 from cuts.ir.errors import BackendError
-from cuts.ir.launch import KernelFunction
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import disassemble, needs_disassembler, needs_opencl, needs_toolchain
 

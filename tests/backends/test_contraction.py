@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.library.recognise import Block, Convolution, Matrix, Product, find_convolution, find_product
-from cuts.backends.run_reference import run_reference
 from cuts.bench.operators.shapes import Case, convolution_case, convolutions, single
 from cuts.bench.operators.tuning import group_of
-from cuts.ir.launch import Storage
+from cuts.ir.compiled import Storage
+from cuts.numerics.reference import run_reference
 from cuts.ops import Registry
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -13,8 +13,8 @@ from attrs import evolve
 from cuts.backends.compiler_diagnostics import compile_error, first_fault
 from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError, UsageError
-from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
 from cuts.tests.needs import needs_toolchain
 

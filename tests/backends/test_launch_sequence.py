@@ -15,7 +15,7 @@ from cuts.backends import BlockAddress, Copy, KernelCall, SequencePlan, find_tar
 from cuts.backends.cuda import CudaSequenceLauncher
 from cuts.backends.cuda import launch_sequence as cuda_chains
 from cuts.ir import BackendError
-from cuts.ir.launch import Argument, KernelFunction
+from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.types import DType
 from cuts.tests.backends.fake_driver import FakeDriver
 

@@ -14,8 +14,8 @@ from cuts.backends.devices import find_target
 from cuts.backends.opencl import device as opencl
 from cuts.backends.opencl import probe
 from cuts.backends.opencl.device import OpenCLDevice, choose_device
+from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError
-from cuts.ir.launch import Argument, KernelFunction
 from cuts.ir.types import DType
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 from cuts.backends.opencl.programs import programs_of
 from cuts.backends.source.dialects import DIALECTS
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 
 PRAGMA = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n"
 ONE = "static inline int cuts_one(int i) { return i; }\n"

@@ -11,9 +11,9 @@ from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.source import emit
 from cuts.backends.targets import Description, descriptions
 from cuts.ir import CompileOptions, DType, Graph, Node, PrecisionName, Target, TensorType
+from cuts.ir.compiled import KernelFunction
 from cuts.ir.errors import BackendError
-from cuts.ir.launch import KernelFunction
-from cuts.ir.matrix_instructions import MMA_INSTRUCTIONS
+from cuts.ir.machine import MMA_INSTRUCTIONS
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.tests.needs import needs_toolchain

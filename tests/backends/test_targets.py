@@ -6,7 +6,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.targets import Description, described_device, descriptions, known_targets, target_aliases
 from cuts.ir.errors import UsageError
-from cuts.ir.matrix_instructions import MMA_INSTRUCTIONS
+from cuts.ir.machine import MMA_INSTRUCTIONS
 
 
 def test_every_known_name_finds_a_target() -> None:

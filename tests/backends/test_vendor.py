@@ -18,10 +18,9 @@ from cuts.backends.library.recognise import Matrix, find_convolution
 from cuts.backends.library.routine import Library, Request, RoutineError
 from cuts.bench.operators.shapes import single
 from cuts.bench.operators.tuning import group_of
-from cuts.ir.compiled_graph import CompiledGraph, Step
+from cuts.ir.compiled import Argument, CompiledGraph, KernelFunction, Step, Storage
 from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.runtime.executor import Session

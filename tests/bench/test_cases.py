@@ -13,7 +13,6 @@ from attrs import evolve
 from cuts.backends.device import Launch
 from cuts.backends.devices import find_target
 from cuts.backends.opencl.device import OpenCLDevice
-from cuts.backends.run_reference import run_reference
 from cuts.backends.source.emit import emit
 from cuts.bench.operators import ops
 from cuts.bench.operators.cases import KINDS, gradient_case
@@ -31,6 +30,7 @@ from cuts.bench.operators.shapes import (
 from cuts.bench.operators.timing import Contender, in_turns, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, bind, fill, floor, tune, vocabulary_of
 from cuts.bench.tools.records import circumstances, read_rows, summary
+from cuts.numerics.reference import run_reference
 from cuts.ops import Registry, evaluate_graph
 from cuts.tests.backends.hosts import HostDevice
 from cuts.tests.needs import needs_opencl

@@ -11,7 +11,7 @@ import numpy as np
 from attrs import define, field
 from cuts.backends.device import Device
 from cuts.bench.operators.timing import by_kernel, by_torch, run_once, together
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 
 
 @define

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.compile.build import build
-from cuts.ir.rounding import tolerance
 from cuts.ir.types import DType, TensorType
+from cuts.numerics.tolerance import tolerance
 from cuts.tests.cli.conftest import Cuts
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import needs_opencl

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from cuts.frontends.graph_json import graph_from_json, load_graph, save_graph
 from cuts.ir.errors import CutsError
-from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.text import parse_graph, print_graph
 from cuts.tests.frontends.strategies import GraphBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ import pytest
 from cuts.frontends.graph_json import graph_from_json, graph_to_json, load_graph, save_graph
 from cuts.ir.errors import ParseError, UsageError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.text import parse_graph, print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.tests.frontends.strategies import graphs
 from hypothesis import given, settings

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cuts.frontends.graph_json import load_graph, save_graph
 from cuts.ir.graph import Graph
-from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.text import parse_graph, print_graph
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph

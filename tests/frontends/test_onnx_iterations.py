@@ -22,9 +22,9 @@ from cuts.compile.loading import load_spec
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.frontends.onnx.load import load_onnx  # onnx is optional
 from cuts.frontends.onnx.repeat import MAX_UNROLLED_STEPS
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
-from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.text import parse_graph, print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.gradient import Gradients

@@ -12,8 +12,8 @@ from cuts.frontends.graph_json import graph_from_json, load_graph
 from cuts.frontends.json_places import Step, members, place_of, steps_of
 from cuts.ir.errors import CutsError, PassError
 from cuts.ir.graph import Graph
-from cuts.ir.graph_text import parse_graph, print_graph
 from cuts.ir.source import Source, Span
+from cuts.ir.text import parse_graph, print_graph
 from cuts.ops import Registry
 from cuts.ops.language.inference import Instances
 from cuts.passes.fusion.programs import build_programs

@@ -18,8 +18,9 @@ from cuts.compile.driver import precisions_of
 from cuts.frontends.torch.dynamo import UncompiledWarning
 from cuts.ir import CompileOptions, CutsWarning
 from cuts.ir.errors import UsageError
-from cuts.ir.rounding import magnitude, relative_error, tolerance
 from cuts.ir.types import DType
+from cuts.numerics.comparison import magnitude, relative_error
+from cuts.numerics.tolerance import tolerance
 from cuts.tests.needs import needs_opencl
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # tracing warns about PyTorch's own insides

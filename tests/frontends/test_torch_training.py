@@ -16,7 +16,7 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.frontends.torch.dynamo import UncompiledWarning, dynamo_backend
 from cuts.frontends.torch.load import graph_of_nodes
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.tests.needs import needs_opencl
 
 nn = torch.nn

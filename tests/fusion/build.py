@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 from cuts.ir.graph import Graph, Node
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.backends.run_reference import accumulations, run_reference
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import Index, Var, as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node
-from cuts.ir.index import Index, Var, as_index
 from cuts.ir.segment import FusedGroup
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
+from cuts.numerics.error_growth import amplification
+from cuts.numerics.reference import accumulations, run_reference
+from cuts.numerics.shrunk_program import shrink_programs
 from cuts.ops import Registry
-from cuts.ops.amplification import amplification
 from cuts.ops.reference import evaluate
-from cuts.ops.shrunk_program import shrink_programs
 from cuts.passes.candidate_subgraphs import (
     CandidateSubgraph,
     CostedKernels,
@@ -154,7 +154,7 @@ def test_small_operands_show_the_rounding_of_an_algorithm(monkeypatch: pytest.Mo
         sizes.extend(array.size for array in operands.values())
         return evaluate(program, operands)
 
-    monkeypatch.setattr(import_module("cuts.ops.amplification"), "evaluate", record_program)
+    monkeypatch.setattr(import_module("cuts.numerics.error_growth"), "evaluate", record_program)
     for op, gates in (("lstm", 4), ("gru", 3)):
         shapes = ((25, 64, 999), (1, gates * 1000, 999), (1, gates * 1000, 1000), (1, 2 * gates * 1000))
         node = Node("n", op, ("x", "w", "r", "b"), ("y",), {"linear_before_reset": True} if op == "gru" else {})
@@ -169,7 +169,7 @@ def test_few_channels_show_the_rounding_of_gradients(monkeypatch: pytest.MonkeyP
 
     Whole evaluation of a step of DenseNet-121 takes minutes.
     """
-    module = import_module("cuts.ops.amplification")
+    module = import_module("cuts.numerics.error_growth")
     sizes: list[int] = []
 
     def record_program(program: Program, operands: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import pytest
 from attrs import field, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir

@@ -13,12 +13,12 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import Var, as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import InternalError, PassError
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph
-from cuts.ir.index import Var, as_index
-from cuts.ir.precision import PrecisionName
+from cuts.ir.machine import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry

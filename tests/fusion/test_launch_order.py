@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType

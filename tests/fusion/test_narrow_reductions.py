@@ -8,7 +8,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.passes.fusion.cut_units import MAX_NARROW_RESULTS, MIN_NARROW_TERMS
 from cuts.passes.fusion.programs import build_programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cuts
 import numpy as np
 import pytest
-from cuts.ir.compiled_graph import Mode
+from cuts.ir.compiled import Mode
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from hypothesis import given, settings

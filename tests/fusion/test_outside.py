@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.ir.evaluate import Evaluation, Values
-from cuts.ir.expr import Call, Cast, Const, Expr, Guard, Read, call
+from cuts.ir.affine import Guard, Index, Values, Var
+from cuts.ir.evaluation import Evaluation
+from cuts.ir.expr import Call, Cast, Const, Expr, Read, call
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.index import Index, Var
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import reads
 from cuts.passes.fusion.inline import apply_guards

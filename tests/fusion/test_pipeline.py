@@ -10,8 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 from cuts.backends.devices import find_target
+from cuts.ir.compiled import Storage
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Storage
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.evaluators import Roofline

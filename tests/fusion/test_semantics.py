@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.ir.compiled_graph import Mode
+from cuts.ir.compiled import Mode
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph

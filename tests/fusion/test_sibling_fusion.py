@@ -12,7 +12,7 @@ from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import spec_of_texts
 from cuts.ir import CompileOptions, DType, Graph, Index, Read, Statement, TensorType, Var, as_index
-from cuts.ir.rounding import tolerance
+from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.passes.evaluators import AnalyticCost
 from cuts.passes.fusion import Group, GroupBuilder, Partitioner, Policy, build_programs, find_views, partition

@@ -8,10 +8,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from cuts.ir.evaluate import evaluate
-from cuts.ir.index import Index, Var, as_index, delinearise, linearise
+from cuts.ir.affine import Index, Var, as_index, delinearise, evaluate, is_bijection, linearise, solve
 from cuts.ir.types import row_major
-from cuts.passes.fusion.solve import is_bijection, solve
 from hypothesis import given
 from hypothesis import strategies as st
 

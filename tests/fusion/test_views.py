@@ -6,7 +6,7 @@ Tensors lie at the view's addresses.
 from __future__ import annotations
 
 import pytest
-from cuts.ir.launch import Storage
+from cuts.ir.compiled import Storage
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import alignment, find_views

@@ -8,8 +8,8 @@ from math import inf
 
 import numpy as np
 from attrs import field, frozen
-from cuts.ir.budget import FULL_SHARE
-from cuts.ir.index import Var
+from cuts.ir.affine import Var
+from cuts.ir.compiled import FULL_SHARE
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.passes.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraphs

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, field, frozen
-from cuts.backends import accumulations
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.budget import FULL_SHARE
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import FULL_SHARE, CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph
-from cuts.ir.rounding import tolerance
+from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
+from cuts.numerics.comparison import Comparison, compare
+from cuts.numerics.reference import accumulations
+from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.lowering.lower import lower
@@ -31,7 +31,6 @@ from cuts.passes.schedule.space import make_space
 from cuts.passes.tuner_interface import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
-from cuts.runtime.verify import Comparison, compare
 
 from ..kernels.cases import legal_points
 from .chance import Chance

@@ -22,8 +22,8 @@ from cuts.compile.build import build
 from cuts.compile.plan import CompiledPlan
 from cuts.frontends.torch.import_context import DTYPES
 from cuts.ir.errors import BackendError, CutsError, PassError, UnknownOp, VerifyError
-from cuts.ir.evaluate import saturate
-from cuts.ir.rounding import magnitude, relative_error
+from cuts.ir.evaluation import saturate
+from cuts.numerics.comparison import magnitude, relative_error
 from cuts.ops import Registry
 from torch.utils._python_dispatch import TorchDispatchMode
 

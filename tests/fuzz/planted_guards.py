@@ -11,7 +11,7 @@ BUGS = (
         "if _outside_value(guarded, held, tensors) == fill:", "if _outside_value(guarded, held, tensors) is not None:"),
     Bug("guard", "guards of different fills join", "passes.fusion.inline:_merge_select",
         "float(other.value) == fill", "True"),
-    Bug("guard", "a condition looks up what a guard keeps away", "ir.walk:order_lookups_last",
+    Bug("guard", "a condition looks up what a guard keeps away", "ir.affine.guard:order_lookups_last",
         "return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))",
         "return tuple(dict.fromkeys(guards))", seen="tests/kernels/test_split_k.py"),
     Bug("guard", "a condition looks up elements beyond a tile", "passes.lowering.index_values:_leaf",
@@ -54,7 +54,7 @@ BUGS = (
         "primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))",
         "Index(0, ((Indirect(primary.tensor, (linearise(parts, strides_of(primary.tensor, context)),), "
         "primary.extent, False), 1),))"),
-    Bug("guard", "a vector crosses the end of its guard", "ir.vector:vector_guards",
+    Bug("guard", "a vector crosses the end of its guard", "ir.affine.vector:vector_guards",
         "or not aligned or guard.low % width or guard.high % width:", "or not aligned:"),
     Bug("guard", "a row's condition on a reduced value is dropped", "passes.fusion.normalise:_Normaliser._resolve",
         "tuple(dict.fromkeys((*solution.guards, *node.guards)))", "()"),

@@ -91,9 +91,9 @@ BUGS = (
     # ---- conversions
     Bug("conversion", "a cast keeps the value", "backends.source.ctext:convert_text",
         'f"(({dialect.type(new)}){text})"', 'f"({text})"', "sweep"),
-    Bug("conversion", "a conversion to bool cuts off", "ir.evaluate:Evaluation._cast", "np.asarray(value != 0)",
+    Bug("conversion", "a conversion to bool cuts off", "ir.evaluation:Evaluation._cast", "np.asarray(value != 0)",
         "np.asarray(value >= 1)", "sweep"),
-    Bug("conversion", "reals are rounded to integers", "ir.evaluate:saturate", "np.trunc(value)", "np.rint(value)"),
+    Bug("conversion", "reals are rounded to integers", "ir.evaluation:saturate", "np.trunc(value)", "np.rint(value)"),
     Bug("conversion", "a way through a narrower integer is dropped",
         "passes.graph.compose_movement:_holds",
         "wide.element.digits >= narrow.element.digits", "wide.element.digits >= 0",
@@ -122,7 +122,7 @@ BUGS = (
         "tests/gradients/test_borders.py"),
     Bug("border", "a mirrored piece keeps its direction", "ops.gradient.pieces:_runs",
         "int(steps[starts[longest]])", "abs(int(steps[starts[longest]]))", "tests/gradients/test_borders.py"),
-    Bug("border", "a clamp ends one element late", "ir.index:Clamp.of", "np.clip(value, self.low, self.high)",
+    Bug("border", "a clamp ends one element late", "ir.affine.index:Clamp.of", "np.clip(value, self.low, self.high)",
         "np.clip(value, self.low, self.high - (self.high > self.low))"),
     # ---- the reference, which the second opinion is there for
     Bug("reference", "a factor leaves a sum of infinities", "ops.reference:_summed_alone",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from cuts.ir.evaluate import Values
+from cuts.ir.affine import Values
 from cuts.ir.graph import Graph
-from cuts.ir.rounding import epsilon
+from cuts.numerics.tolerance import epsilon
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 

@@ -18,11 +18,11 @@ from cuts.ir.graph import Graph
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.ir.verify.graph import verify_graph
+from cuts.numerics.comparison import compare
 from cuts.ops.language import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.runtime.arrays import random_inputs
-from cuts.runtime.verify import compare
 from cuts.search.child import Child
 from cuts.tests.amounts import examples
 from cuts.tests.fuzz.__main__ import main

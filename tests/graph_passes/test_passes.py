@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuts.ir.errors import GraphError, PassError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.graph_text import parse_graph, print_graph
+from cuts.ir.text import parse_graph, print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.run_reference import run_reference
 from cuts.compile.build import build
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.graph_text import print_graph
-from cuts.ir.precision import PRECISIONS
-from cuts.ir.rounding import magnitude, relative_error, tolerance
+from cuts.ir.machine import PRECISIONS
+from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify import violations
+from cuts.numerics.comparison import magnitude, relative_error
+from cuts.numerics.reference import run_reference
+from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.passes.graph.precision import LowerPrecision
+from cuts.runtime.first_wrong_step import first_wrong_step
 from cuts.runtime.plan_file import load_plan
-from cuts.runtime.verify import first_wrong_step
 from cuts.tests import operations
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import needs_opencl

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from cuts.ir.expr import Call, Cast, Const, Expr, Guard, IndexValue, InRange, Read
+from cuts.ir.affine import Guard, Index, Indirect, Var, as_index, clamp, floordiv, modulo, variables
+from cuts.ir.expr import Call, Cast, Const, Expr, IndexValue, InRange, Read
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.index import Index, Indirect, Var, as_index, clamp, floordiv, modulo
 from cuts.ir.types import DType
-from cuts.ir.walk import variables
 from hypothesis import strategies as st
 
 VARIABLES = (Var("a", 1), Var("b", 2), Var("c", 3), Var("d", 4), Var("e", 6), Var("f", 8))

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.ir.attributes import attribute_of
 from cuts.ir.errors import GraphError
-from cuts.ir.graph import Node
+from cuts.ir.graph import Node, attribute_of
 from hypothesis import given
 from hypothesis import strategies as st
 

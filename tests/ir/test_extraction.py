@@ -16,6 +16,7 @@ from math import prod
 
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir.affine import Index, Var, evaluate, variables
 from cuts.ir.dfg import (
     Accumulate,
     Convert,
@@ -31,10 +32,7 @@ from cuts.ir.dfg import (
     post_order,
     substitute_node,
 )
-from cuts.ir.evaluate import evaluate
-from cuts.ir.index import Index, Var
 from cuts.ir.kernel import Kernel, Phase, phases
-from cuts.ir.walk import variables
 from cuts.passes.lowering.extract import expand, extract, extract_phase, mark, substitute_phase
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space

@@ -6,10 +6,23 @@ from itertools import product
 from math import prod
 
 import pytest
-from cuts.ir.evaluate import evaluate
-from cuts.ir.index import Clamp, FloorDiv, Index, Mod, Var, as_index, clamp, delinearise, floordiv, linearise, modulo
+from cuts.ir.affine import (
+    Clamp,
+    FloorDiv,
+    Index,
+    Mod,
+    Var,
+    as_index,
+    clamp,
+    delinearise,
+    evaluate,
+    floordiv,
+    linearise,
+    modulo,
+    substitute,
+    variables,
+)
 from cuts.ir.types import row_major
-from cuts.ir.walk import substitute, variables
 from hypothesis import given
 from hypothesis import strategies as st
 

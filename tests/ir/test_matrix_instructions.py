@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.ir.evaluate import index_value
+from cuts.ir.affine import index_value
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.matrix_instructions import (
+from cuts.ir.machine import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
     ELEMENT,

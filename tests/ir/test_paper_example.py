@@ -14,16 +14,14 @@ from collections.abc import Callable, Mapping
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir.affine import Index, Var, as_index, evaluate, variables
 from cuts.ir.dfg import Accumulate, Load, Op, Store, post_order
-from cuts.ir.evaluate import evaluate
 from cuts.ir.expr import Call, Const, Read
-from cuts.ir.index import Index, Var, as_index
 from cuts.ir.kernel import Barrier, Kernel, Phase, phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
-from cuts.ir.walk import variables
 from cuts.passes.lowering.extract import expand, extract, mark, substitute_phase
 from cuts.passes.lowering.lower import lower
 

@@ -13,17 +13,15 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_model, load_spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import Guard, Index, Var, as_index
+from cuts.ir.compiled import CompileOptions, Storage
 from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store, Value
 from cuts.ir.dfg import Test as InRangeTest
 from cuts.ir.errors import ParseError
-from cuts.ir.expr import Expr, Guard, Read
-from cuts.ir.forms import Lines, Maybe, Part, Word, field_types, members
-from cuts.ir.index import Index, Var, as_index
+from cuts.ir.expr import Expr, Read
 from cuts.ir.kernel import Phase, phases
-from cuts.ir.launch import Storage
 from cuts.ir.statement import Statement
-from cuts.ir.text import FORMS, parse_ir, print_ir
+from cuts.ir.text import FORMS, Lines, Maybe, Part, Word, field_types, members, parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower

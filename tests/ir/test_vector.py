@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from cuts.ir.evaluate import evaluate
-from cuts.ir.expr import Guard
-from cuts.ir.index import Index, Var
-from cuts.ir.vector import vector_address, vector_guards
-from cuts.ir.walk import variables
+from cuts.ir.affine import Guard, Index, Var, evaluate, variables, vector_address, vector_guards
 from hypothesis import given
 from hypothesis import strategies as st
 

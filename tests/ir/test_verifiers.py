@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from cuts.ir.affine import Var
 from cuts.ir.dfg import IndexNode, Load, MmaAccumulate, Op, Pack, Store, WideStore, Window
 from cuts.ir.errors import CutsError, ErrorList, VerifyError
-from cuts.ir.index import Var
 from cuts.ir.kernel import phases
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType

@@ -11,26 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-from cuts.ir.evaluate import evaluate
-from cuts.ir.expr import Call, Expr, Guard, IndexValue, InRange, Read
-from cuts.ir.index import Index, Indirect, Primary, Var, as_index
+from cuts.ir.affine import (
+    Guard,
+    Index,
+    Indirect,
+    Primary,
+    Var,
+    as_index,
+    evaluate,
+    indirects,
+    map_primaries,
+    primaries,
+    rename_index,
+    substitute,
+    variables,
+)
+from cuts.ir.expr import Call, Expr, IndexValue, InRange, Read
 from cuts.ir.walk import (
     distinct,
     expr_indirects,
     expr_variables,
     indices,
-    indirects,
     map_indices,
-    map_primaries,
-    primaries,
     reads,
     rebuild,
     rename_expr,
-    rename_index,
-    substitute,
     substitute_expr,
     tensors_read,
-    variables,
     walk,
 )
 from hypothesis import given

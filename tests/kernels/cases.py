@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 from attrs import field, frozen
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget, KernelFunction
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
+from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry

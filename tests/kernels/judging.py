@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from cuts.ir.rounding import epsilon, tolerance
 from cuts.ir.segment import FusedGroup
+from cuts.numerics.comparison import Comparison, compare
+from cuts.numerics.tolerance import epsilon, tolerance
 from cuts.passes.fusion.interpret import interpret
-from cuts.runtime.verify import Comparison, compare
 
 from .cases import accumulation
 

@@ -12,7 +12,7 @@ import cuts
 import numpy as np
 import pytest
 from cuts.ir import DType
-from cuts.ir.evaluate import saturate
+from cuts.ir.evaluation import saturate
 from cuts.tests.needs import needs_opencl
 from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import given

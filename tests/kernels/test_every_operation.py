@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, REGISTRY, SCALAR, Use

@@ -14,7 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.functions import COMBINERS
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType

@@ -10,8 +10,8 @@ import pytest
 from cuts.backends.device import Device
 from cuts.backends.source.emit import emit
 from cuts.ir.kernel import HorizontalKernel, Kernel, member_name
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.horizontal_fusion import join_forms

@@ -11,7 +11,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 import pytest
 from cuts.backends.devices import find_target
 from cuts.ir import dfg, indirects
+from cuts.ir.affine import Guard, Indirect, proven
 from cuts.ir.dfg import DfgNode, IndexNode, Load, Op, post_order
-from cuts.ir.expr import Guard
 from cuts.ir.graph import Graph
-from cuts.ir.index import Indirect
 from cuts.ir.kernel import Kernel, phases
-from cuts.ir.ranges import proven
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.passes.fusion.groups import GroupBuilder

@@ -13,8 +13,7 @@ import pytest
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.evaluate import index_value
-from cuts.ir.index import Var
+from cuts.ir.affine import Var, index_value
 from cuts.ir.kernel import Kernel, loops
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup

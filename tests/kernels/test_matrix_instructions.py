@@ -15,13 +15,12 @@ from cuts.backends.device import Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.ir import parse_ir, print_ir
-from cuts.ir.expr import Call, Cast, Guard, Read, call
-from cuts.ir.index import Var, as_index
-from cuts.ir.launch import KernelFunction
-from cuts.ir.matrix_instructions import MMA_INSTRUCTIONS
+from cuts.ir.affine import Guard, Var, as_index
+from cuts.ir.compiled import KernelFunction
+from cuts.ir.expr import Call, Cast, Read, call
+from cuts.ir.machine import MMA_INSTRUCTIONS, Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
-from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.kernel import kernel_violations
 from cuts.passes.fusion.interpret import interpret

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from cuts.backends.source import emit
 from cuts.ir import DType, FusedGroup, Schedule, parse_ir
-from cuts.ir.expr import Guard
-from cuts.ir.index import FloorDiv, Index, Var, as_index
-from cuts.ir.ranges import ranges
+from cuts.ir.affine import FloorDiv, Guard, Index, Var, as_index, ranges
 from cuts.passes.fusion import interpret
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.schedule import make_space

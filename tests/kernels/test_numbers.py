@@ -14,7 +14,7 @@ from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import GraphError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.source import Source

@@ -13,10 +13,10 @@ from attrs import evolve
 from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
+from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower

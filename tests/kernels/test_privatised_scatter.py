@@ -14,9 +14,9 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.ir.functions import COMBINERS
+from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.schedule.check_schedules import check_schedule

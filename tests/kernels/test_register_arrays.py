@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract

@@ -12,12 +12,12 @@ import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.graph import Graph, Node
-from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
+from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise

@@ -12,11 +12,11 @@ import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.kernel import phases
-from cuts.ir.rounding import tolerance
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
+from cuts.numerics.tolerance import tolerance
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers

@@ -89,7 +89,7 @@ def combine_numpy(
     return result
 
 
-def allowed_error(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
+def group_tolerance(how: str, dtype: DType, result: Any, updates: np.ndarray[Any, Any]) -> Any:
     """Return the rounding of the result.
 
     Sums add that of NumPy's own float64 in any order, products that of every factor.
@@ -133,7 +133,7 @@ def check(case: Any, target: str, slack: int, **attributes: Any) -> None:
         same = same | (np.abs(expected) > 1e30) | ~np.isfinite(found) | (np.abs(expected) < 1e-30)
     if dtype is DType.F16 and how == "mul":
         same = same | ~np.isfinite(found) | (np.abs(expected) < 1e-4)
-    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= allowed_error(how, dtype, expected, updates))), (
+    assert np.all(same | (np.nan_to_num(wrong, nan=np.inf) <= group_tolerance(how, dtype, expected, updates))), (
         found,
         expected,
     )

@@ -6,8 +6,8 @@ The row is loaded once.
 from __future__ import annotations
 
 from cuts.backends.devices import find_target
+from cuts.ir.affine import Var
 from cuts.ir.expr import call
-from cuts.ir.index import Var
 from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment

@@ -14,8 +14,8 @@ from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialects import DIALECTS
 from cuts.backends.source.emit import emit
+from cuts.ir.compiled import KernelFunction
 from cuts.ir.kernel import Kernel
-from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract

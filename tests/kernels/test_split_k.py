@@ -18,7 +18,7 @@ from cuts.bench.operators.shapes import convolution_case, read_convolution
 from cuts.bench.operators.tuning import group_of
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType

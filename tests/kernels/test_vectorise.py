@@ -10,9 +10,8 @@ from collections import Counter
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
+from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
-from cuts.ir.expr import Guard
-from cuts.ir.index import Var, as_index
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source

@@ -12,12 +12,12 @@ from cuts import build, load
 from cuts.backends.devices import find_target
 from cuts.compile.driver import compile_model
 from cuts.compile.loading import load_spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.affine import as_index
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
-from cuts.ir.index import as_index
-from cuts.ir.precision import PRECISIONS
-from cuts.ir.target import Target
+from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.types import DType, TensorType
+from cuts.numerics.comparison import compare_outputs
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.evaluators import Roofline
@@ -29,7 +29,6 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout import choose_layouts
 from cuts.passes.verify import verify_programs
-from cuts.runtime.verify import compare_outputs
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

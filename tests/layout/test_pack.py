@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir.compiled import Storage
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Storage
-from cuts.ir.target import Target
+from cuts.ir.machine import Target
 from cuts.ir.types import DType
 from cuts.ops import Registry
 from cuts.ops.language import assignment

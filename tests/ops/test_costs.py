@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import frozen
-from cuts.ir.evaluate import evaluate
+from cuts.ir.affine import Var, evaluate
 from cuts.ir.expr import Call
 from cuts.ir.functions import FUNCTIONS
-from cuts.ir.index import Var
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, walk

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cuts.ir.evaluate import Evaluation
+from cuts.ir.affine import Index, Var, as_index
+from cuts.ir.evaluation import Evaluation
 from cuts.ir.expr import Call, Const, Expr, Read
-from cuts.ir.index import Index, Var, as_index
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Folder, LinearCombiner
 from hypothesis import given, settings

@@ -10,8 +10,7 @@ from itertools import product
 
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.compiled_graph import RepeatedSteps, Step
-from cuts.ir.launch import Argument, KernelFunction, Storage
+from cuts.ir.compiled import Argument, KernelFunction, RepeatedSteps, Step, Storage
 from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import place_buffers
 from cuts.runtime.plan import Plan, check_plan, extent_bytes, lifetimes_of

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from cuts.backends.devices import find_target
-from cuts.ir.compiled_graph import CompiledGraph, Step
+from cuts.ir.compiled import Argument, CompiledGraph, KernelFunction, Step, Storage
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import Argument, KernelFunction, Storage
 from cuts.ir.types import DType, TensorType
 from cuts.runtime.plan import Plan, PlannedModel, make_plan
 

@@ -12,8 +12,7 @@ from cuts.backends import SequenceLauncher, SequencePlan, find_target, open_sequ
 from cuts.backends.cuda import CudaSequenceLauncher
 from cuts.compile import build_graph
 from cuts.ir import CompileOptions
-from cuts.ir.compiled_graph import Step
-from cuts.ir.launch import Storage
+from cuts.ir.compiled import Step, Storage
 from cuts.runtime import ExternalSession, LaunchDependencies, Plan, Session, layout_of, make_concurrent, make_plan
 from cuts.tests.backends.fake_driver import FakeDriver
 from cuts.tests.needs import needs_opencl

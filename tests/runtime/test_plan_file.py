@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.ir.checks import IndexCheck
-from cuts.ir.compiled_graph import Step
+from cuts.ir.compiled import Step, Storage
 from cuts.ir.errors import PlanError
-from cuts.ir.graph_text import print_graph
-from cuts.ir.launch import Storage
+from cuts.ir.graph import IndexCheck
+from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan

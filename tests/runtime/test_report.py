@@ -18,7 +18,7 @@ from attrs import evolve
 from cuts.backends import Timing
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime import CandidateOutcome, Evidence, Plan, StepCurve, html_page, html_section, make_plan

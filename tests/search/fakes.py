@@ -12,10 +12,8 @@ from typing import Any
 
 from cuts.backends.cuda.compile import Cubin
 from cuts.backends.devices import find_target
-from cuts.ir.attributes import Attribute
-from cuts.ir.budget import Budget
-from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import Budget, KernelFunction
+from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
 from attrs import define, field
-from cuts.ir.budget import Budget
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import Budget, KernelFunction
 from cuts.search.bench import Timed
 from cuts.search.build import BuildResult, Job, JobResult
 from cuts.search.data import Reference

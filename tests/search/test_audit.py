@@ -9,7 +9,7 @@ import zlib
 from math import inf
 
 from attrs import evolve
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 from cuts.passes.schedule.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
 from cuts.search.audit import Audit, audits

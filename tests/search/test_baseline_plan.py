@@ -15,10 +15,8 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph

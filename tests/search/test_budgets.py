@@ -20,10 +20,18 @@ from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
-from cuts.ir.budget import GRACE_SECONDS, MODEL_SHARE, PARTITION_SHARE, SCHEDULES_SHARE, UNSEARCHED_SHARE, Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import (
+    GRACE_SECONDS,
+    MODEL_SHARE,
+    PARTITION_SHARE,
+    SCHEDULES_SHARE,
+    UNSEARCHED_SHARE,
+    Budget,
+    CompiledGraph,
+    CompileOptions,
+    KernelFunction,
+)
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry

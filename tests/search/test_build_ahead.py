@@ -10,9 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompileOptions
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import Budget, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph

@@ -17,7 +17,7 @@ from cuts.cli.common import plan_values
 from cuts.cli.console import totals
 from cuts.compile.concurrent_launches import critical_path_share, select_launch_form
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget
 from cuts.passes import Decisions
 from cuts.runtime import Plan, load_plan, make_concurrent, plan_document, save_plan
 from cuts.search import DecisionRecord

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from cuts.ir.compiled import Storage
 from cuts.ir.errors import BackendError
-from cuts.ir.launch import Storage
 from cuts.search.database import OUTCOMES, Database, Measurement, Winner, explain, summary_of
 from cuts.search.tuning_task import TuningTask, measurement_key
 

@@ -17,11 +17,10 @@ from cuts.backends.source.emit import emit
 from cuts.compile.cached_decisions import compile_measured
 from cuts.compile.loading import Spec
 from cuts.compile.plan_selection import PlanCheck, PlanTimer, accept_plan, time_nothing
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
+from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.target import Target
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry

@@ -10,9 +10,8 @@ from math import log2, prod
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.budget import Budget
-from cuts.ir.launch import KernelFunction
-from cuts.ir.target import Target
+from cuts.ir.compiled import Budget, KernelFunction
+from cuts.ir.machine import Target
 from cuts.passes.schedule import best_points, make_space
 from cuts.search.settings import Settings
 from cuts.search.strategies import Observation, strategy_on

@@ -22,14 +22,17 @@ from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import open_device
 from cuts.backends.library import RoutineError
+from cuts.ir.affine import Var, as_index
+from cuts.ir.compiled import KernelFunction, Storage
 from cuts.ir.errors import BackendError
 from cuts.ir.expr import Read
-from cuts.ir.index import Var, as_index
-from cuts.ir.launch import KernelFunction, Storage
-from cuts.ir.rounding import relative_error
 from cuts.ir.segment import FusedGroup, Output, Segment
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType, TensorType
+from cuts.numerics.comparison import relative_error
+from cuts.numerics.group_inputs import index_ranges
+from cuts.numerics.random_numbers import PERIOD
+from cuts.numerics.tolerance import group_tolerance
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.schedule.choose import choose
@@ -37,21 +40,11 @@ from cuts.search.bench import DeviceBench
 from cuts.search.build import BuildResult, Factory, Job, Workers
 from cuts.search.child import Child, ChildLost
 from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import (
-    PERIOD,
-    _repeat,
-    addresses,
-    elements,
-    index_ranges,
-    make_reference,
-    random_inputs,
-    span,
-    view,
-)
+from cuts.search.data import _repeat, addresses, elements, make_reference, random_inputs, span, view
 from cuts.search.database import Database, summary_of
 from cuts.search.kernels import make_kernel
 from cuts.search.measure import NUM_PLACEMENTS, PLACEMENT_ALIGNMENT, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
-from cuts.search.oracle import MAX_WHOLE_EVALUATIONS, allowed_error, evaluations, expected_outputs
+from cuts.search.oracle import MAX_WHOLE_EVALUATIONS, evaluations, expected_outputs
 from cuts.search.pruning_certificate import prove, simple_schedule
 from cuts.search.resources import Resources
 from cuts.search.settings import Settings
@@ -229,7 +222,7 @@ def test_right_results_agree_for_any_sum_order() -> None:
     pairs = np.add.accumulate(vectors, axis=-1)[..., -1].reshape(16, 1536, 2, 2).sum(2)
     sums = [np.add.accumulate(products, axis=-1)[..., -1], products.sum(-1), pairs.sum(-1)]
     found = [(t0 / t2[..., None] - (s / t2)[..., None]) * t3 for s in sums]
-    allowed, scale = 2 * allowed_error(problem.form, "t4"), make_reference(problem).scales["t4"]
+    allowed, scale = 2 * group_tolerance(problem.form, "t4"), make_reference(problem).scales["t4"]
     assert all(float(relative_error(other, found[0], scale).max()) <= allowed for other in found[1:])
 
 

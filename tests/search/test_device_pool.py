@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 from attrs import define, evolve, field
 from cuts.backends.devices import find_target
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget
 from cuts.ir.errors import BackendError
 from cuts.passes.schedule import RANKED_POINTS
 from cuts.search.bench import DeviceBench, Timed

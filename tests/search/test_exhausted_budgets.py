@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from attrs import define
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget
 from cuts.search.build import Job, JobResult
 from cuts.search.build_queue import DispatchLoop
 from cuts.search.launches import measure_launches

@@ -24,10 +24,8 @@ from cuts.compile import driver, torch_operator
 from cuts.compile import plan_selection as contest
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Mode
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction, Mode
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph

@@ -14,7 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.cli.main import main
 from cuts.compile.cached_decisions import decision_key, has_cached_decisions
 from cuts.compile.loading import Spec
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
 from cuts.search.database import Database, open_database
 from cuts.search.decisions import FORMAT

@@ -15,9 +15,7 @@ from cuts.compile import cached_decisions as known
 from cuts.compile.cached_decisions import REFINED_GROUP_SCHEDULES, compile_measured
 from cuts.compile.loading import Spec
 from cuts.compile.plan_selection import PlanTimer, time_nothing
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database

@@ -16,10 +16,8 @@ from cuts.compile.plan_selection import (
     time_alternately,
     time_nothing,
 )
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import Step
+from cuts.ir.compiled import Budget, KernelFunction, Step
 from cuts.ir.errors import BackendError, NumericsError
-from cuts.ir.launch import KernelFunction
 from cuts.search.database import Database
 from cuts.search.decisions import DecisionRecord
 from cuts.search.selector import MeasuredSelector

@@ -20,23 +20,14 @@ from cuts.compile.driver import build_graph, unfused_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.plan_validation import PlanValidator
-from cuts.compile.validation_inputs import (
-    DISTRIBUTIONS,
-    MIN_SAMPLED_ELEMENTS,
-    Distribution,
-    are_informative,
-    draw_inputs,
-    input_scales,
-    perturb_arrays,
-    sample_elements,
-    sampling_step,
-)
-from cuts.ir.compiled_graph import CompileOptions
+from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.precision import PrecisionName
+from cuts.ir.machine import PrecisionName
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
+from cuts.numerics.sampling import MIN_SAMPLED_ELEMENTS, are_informative, sample_elements, sampling_step
+from cuts.numerics.validation_inputs import DISTRIBUTIONS, Distribution, draw_inputs, input_scales, perturb_arrays
 from cuts.ops import Registry
 from cuts.runtime.plan import Plan
 from cuts.search.database import Database
@@ -330,7 +321,7 @@ def test_missing_memory_costs_the_comparison_only(small: bool, monkeypatch: pyte
     plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     if not small:
         large(monkeypatch)
-    monkeypatch.setattr("cuts.compile.plan_validation.compare", none_left)
+    monkeypatch.setattr("cuts.numerics.plan_comparison.compare", none_left)
     judge = agreement(graph)
     monkeypatch.setattr(CompiledPlan, "verify", none_left)
     assert judge.check_plans(plans) == [True, True]
@@ -518,7 +509,7 @@ def test_every_input_has_own_numbers_and_valid_integers() -> None:
 
 @pytest.mark.parametrize(("size", "step"), [(0, 1), (100, 1), (101, 2), (501, 7), (2400, 29)])
 def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.compile.validation_inputs.MAX_COMPARED_ELEMENTS", 100)
+    monkeypatch.setattr("cuts.numerics.sampling.MAX_COMPARED_ELEMENTS", 100)
     assert sampling_step({"y": np.zeros(size)}) == step
     assert (
         sample_elements(np.arange(MIN_SAMPLED_ELEMENTS + 1).reshape(1, -1), step)[-1]
@@ -529,7 +520,7 @@ def test_of_large_outputs_a_part_is_looked_at(size: int, step: int, monkeypatch:
 
 def test_wrong_part_of_a_large_output_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     large(monkeypatch)
-    monkeypatch.setattr("cuts.compile.validation_inputs.MAX_COMPARED_ELEMENTS", 20_000)
+    monkeypatch.setattr("cuts.numerics.sampling.MAX_COMPARED_ELEMENTS", 20_000)
     graph = unary("sqrt", DType.F32, 200_003)
     plan = compile_plan(graph).plan
     kernels = tuple(evolve(k, source=k.source.replace("sqrt(", "0.9f * sqrt(")) for k in plan.kernels)

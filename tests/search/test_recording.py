@@ -11,7 +11,7 @@ from math import prod
 import pytest
 from attrs import evolve
 from cuts.backends.source import unrolled_statements
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import KernelFunction
 from cuts.search.build import BuildResult, JobResult
 from cuts.search.database import Database
 from cuts.search.learned import recording

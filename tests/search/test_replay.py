@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.compile.cached_decisions import decision_key
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.passes import pipeline, rewrites

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import define, evolve
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget
 from cuts.search.build import Job, JobResult
 from cuts.search.database import Database
 from cuts.search.remote.share_out import UnitAnswer

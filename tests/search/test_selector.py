@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry

@@ -9,8 +9,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget, processor_count
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, processor_count
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled_graph import CompileOptions
-from cuts.ir.launch import KernelFunction
+from cuts.ir.compiled import CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.evaluators import Roofline
 from cuts.passes.pipeline import compile_graph

@@ -14,12 +14,10 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.library.routine import Request
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, Step
+from cuts.ir.compiled import Argument, Budget, CompiledGraph, KernelFunction, Step
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
-from cuts.ir.launch import Argument, KernelFunction
-from cuts.ir.target import Target
+from cuts.ir.machine import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
 from cuts.search.bench import Timed

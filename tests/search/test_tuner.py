@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from attrs import evolve
-from cuts.ir.budget import ALGORITHMS_SHARE, Budget
+from cuts.ir.compiled import ALGORITHMS_SHARE, Budget, KernelFunction
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.launch import KernelFunction
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 from attrs import define, field
-from cuts.ir.budget import Budget
+from cuts.ir.compiled import Budget
 from cuts.search.build import Job, JobResult, ScoredCandidate
 from cuts.search.build_queue import BuildQueue
 from cuts.search.earlier_results import predicted_choice

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from cuts.backends.source.emit import emit
-from cuts.ir.budget import Budget
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph

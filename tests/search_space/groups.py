@@ -5,8 +5,8 @@ One of each kind.
 
 from __future__ import annotations
 
-from cuts.ir.expr import Call, Const, Expr, Guard, Read, call
-from cuts.ir.index import Var, as_index
+from cuts.ir.affine import Guard, Var, as_index
+from cuts.ir.expr import Call, Const, Expr, Read, call
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.ir.evaluate import evaluate
+from cuts.ir.affine import Index, Indirect, Var, as_index, evaluate, floordiv, modulo
 from cuts.ir.expr import call
-from cuts.ir.index import Index, Indirect, Var, as_index, floordiv, modulo
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads

@@ -12,8 +12,8 @@ from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.operators.products import FORMATS, HandPoint, product_group
 from cuts.ir import CompileOptions, Graph, Node
+from cuts.ir.affine import Var, as_index
 from cuts.ir.expr import call
-from cuts.ir.index import Var, as_index
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType

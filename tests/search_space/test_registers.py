@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir.affine import Var
 from cuts.ir.expr import Expr, call
-from cuts.ir.index import Var
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import Output, Reduction, Segment
 from cuts.passes.model.cost_model import estimate_time

@@ -23,10 +23,22 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ....ir import Call, Const, Expr, Index, Read, Statement, TensorType, Var, as_index, substitute, substitute_expr
+from ....ir import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    solve,
+    substitute,
+    substitute_expr,
+)
 from ....ops.language import unused_name
 from ..programs import Programs, Unit
-from ..solve import solve
 from .rewriter import DefUseRewriter
 
 #: Elements that a block holds, and neighbours that are loaded together from rows across memory.

@@ -33,12 +33,12 @@ from ....ir import (
     indirects,
     reads,
     rebuild,
+    solve,
     substitute,
     substitute_expr,
     variables,
 )
 from ..programs import Programs, Unit
-from ..solve import solve
 from .rewriter import DefUseRewriter
 
 #: Fewest weights of a row whose store is worth avoiding.

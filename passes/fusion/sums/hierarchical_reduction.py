@@ -19,10 +19,20 @@ from math import prod
 
 from attrs import define, evolve, field
 
-from ....ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
+from ....ir import (
+    COMBINERS,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    indirects,
+    solve,
+    substitute_expr,
+)
 from ..cut_units import MAX_KEPT_ROW
 from ..programs import Programs, Unit
-from ..solve import solve
 from .rewriter import DefUseRewriter
 
 

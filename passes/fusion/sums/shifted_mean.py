@@ -21,9 +21,21 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ....ir import Call, Cast, Const, Expr, Read, Statement, TensorType, distinct, dtype_of, indirects, substitute_expr
+from ....ir import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Read,
+    Statement,
+    TensorType,
+    distinct,
+    dtype_of,
+    indirects,
+    solve,
+    substitute_expr,
+)
 from ..programs import Programs, Unit
-from ..solve import solve
 
 
 def shift_means(programs: Programs) -> Programs:

@@ -25,10 +25,10 @@ from ....ir import (
     as_index,
     expr_variables,
     factors,
+    solve,
     substitute,
     substitute_expr,
 )
-from ..solve import solve
 
 
 @frozen

@@ -38,7 +38,7 @@ LATE_STAGES = (
     "passes.fusion.groups:form_key",
     "backends.",
     "runtime.",
-    "ir.vector",
+    "ir.affine.vector",
 )
 
 

@@ -19,7 +19,7 @@ from cuts.backends.devices import find_target
 from cuts.frontends.graph_json import graph_to_json, load_graph
 from cuts.ir.errors import atomic_write
 from cuts.ir.graph import Graph
-from cuts.ir.graph_text import print_graph
+from cuts.ir.text import print_graph
 from cuts.search.build import Job, JobResult, Workers
 from cuts.search.child import Child
 from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, check_graph

@@ -19,11 +19,10 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph, compile_model, precisions_of
 from cuts.compile.loading import Spec
 from cuts.frontends.graph_json import graph_to_json
-from cuts.ir.compiled_graph import CompileOptions, Mode
+from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph
-from cuts.ir.precision import PrecisionName
-from cuts.ir.target import Target
+from cuts.ir.machine import PrecisionName, Target
 from cuts.ops import Registry
 from cuts.passes import stages
 from cuts.passes.fusion import Programs

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from cuts.ir.evaluate import round_to, saturate
+from cuts.ir.evaluation import round_to, saturate
 from cuts.ir.types import DType, dtype_of_numpy
 
 from ...kernels.extremes import is_real, powers, truncating_division

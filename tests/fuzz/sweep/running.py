@@ -19,7 +19,7 @@ from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph, compile_model
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
-from cuts.ir.compiled_graph import CompiledGraph, CompileOptions, Mode
+from cuts.ir.compiled import CompiledGraph, CompileOptions, Mode
 from cuts.ir.errors import CutsError, CutsWarning
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType

@@ -1,0 +1,82 @@
+"""Affine toolkit: quasi-affine indices, guards, ranges, and solutions of index equations."""
+
+from .guard import Guard, MoveGuards, MoveIndex, live_guards, map_guards, order_lookups_last, substitute_guards
+from .index import (
+    ZERO,
+    Clamp,
+    FloorDiv,
+    Index,
+    IndexLike,
+    Indirect,
+    Mod,
+    Primary,
+    Var,
+    as_index,
+    clamp,
+    delinearise,
+    floordiv,
+    is_affine,
+    linearise,
+    modulo,
+    primary_index,
+)
+from .invert import Inverse, invert
+from .mixed_radix import Digit, digit_of, digits_of
+from .ranges import confine, is_injective, proven, ranges
+from .solve import Solution, is_bijection, solve
+from .traversal import indirects, map_primaries, primaries, rename_index, substitute, variables
+from .values import Values, evaluate, index_value
+from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
+
+__all__ = [
+    "WIDEST_BYTES",
+    "ZERO",
+    "Clamp",
+    "Digit",
+    "FloorDiv",
+    "Guard",
+    "Index",
+    "IndexLike",
+    "Indirect",
+    "Inverse",
+    "Mod",
+    "MoveGuards",
+    "MoveIndex",
+    "Primary",
+    "Solution",
+    "Values",
+    "Var",
+    "as_index",
+    "clamp",
+    "confine",
+    "delinearise",
+    "digit_of",
+    "digits_of",
+    "evaluate",
+    "floordiv",
+    "index_value",
+    "indirects",
+    "invert",
+    "is_affine",
+    "is_bijection",
+    "is_injective",
+    "linearise",
+    "live_guards",
+    "longest_vector",
+    "map_guards",
+    "map_primaries",
+    "modulo",
+    "order_lookups_last",
+    "primaries",
+    "primary_index",
+    "proven",
+    "ranges",
+    "rename_index",
+    "solve",
+    "substitute",
+    "substitute_guards",
+    "variables",
+    "vector_address",
+    "vector_guards",
+    "vector_widths",
+]

@@ -1,0 +1,57 @@
+"""Guards: conditions that bound an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from attrs import frozen
+
+from .index import Index, IndexLike, Var
+from .traversal import indirects, substitute
+
+MoveIndex: TypeAlias = Callable[[Index], Index]
+MoveGuards: TypeAlias = Callable[[tuple["Guard", ...]], tuple["Guard", ...]]
+
+
+@frozen(cache_hash=True)
+class Guard:
+    """The condition `low <= index < high`."""
+
+    index: Index
+    low: int
+    high: int
+
+    @property
+    def always(self) -> bool:
+        """Return whether the ranges of the variables prove it."""
+        first, last = self.index.bounds()
+        return self.low <= first and last < self.high
+
+    @property
+    def text(self) -> str:
+        """The printed form."""
+        return f"{self.low} <= {self.index.text} < {self.high}"
+
+
+def order_lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+    """Return guards once each, with those that look up elements last.
+
+    They are tested from left to right, and the others bound the lookups.
+    """
+    return tuple(sorted(dict.fromkeys(guards), key=lambda guard: bool(indirects(guard.index))))
+
+
+def map_guards(guards: tuple[Guard, ...], move: MoveIndex) -> tuple[Guard, ...]:
+    """Replace the indices of guards."""
+    return tuple(Guard(move(g.index), g.low, g.high) for g in guards)
+
+
+def live_guards(guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    """Return the distinct guards that the ranges of variables do not prove."""
+    return tuple(dict.fromkeys(g for g in guards if not g.always))
+
+
+def substitute_guards(guards: tuple[Guard, ...], values: Mapping[Var, IndexLike]) -> tuple[Guard, ...]:
+    """Replace variables in guards and drop those that became always true."""
+    return live_guards(map_guards(guards, lambda index: substitute(index, values)))

@@ -1,0 +1,70 @@
+"""Vectorised accesses of neighbouring elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..types import DType
+from .guard import Guard
+from .index import Index, Var
+from .traversal import substitute
+
+#: Bytes of the widest access that buffers are aligned to.
+WIDEST_BYTES = 16
+#: Element types whose neighbours are loaded into registers, and stored from them, at once.
+VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16)
+
+
+def vector_widths(dtype: DType) -> tuple[int, ...]:
+    """Return the vector widths of an element type, widest first.
+
+    A width counts the neighbours that one access moves between memory and registers.
+    """
+    if dtype not in VECTOR_TYPES:
+        return ()
+    return tuple(n for n in (8, 4, 2) if n * dtype.size <= WIDEST_BYTES)
+
+
+def longest_vector(dtypes: Iterable[DType], nbytes: int) -> int:
+    """Return the neighbours that a thread takes at once.
+
+    One access moves `nbytes`: as many as the narrowest numbers among some element types allow, wider ones take several
+    accesses.
+    """
+    narrowest = min((d.size for d in dtypes if d.is_float), default=4)
+    return max(nbytes // 4, min(nbytes, WIDEST_BYTES) // narrowest)
+
+
+def vector_address(address: Index, var: Var) -> Index | None:
+    """Return the address of element 0 of an aligned vector.
+
+    `var` walks neighbours from an aligned start (a multiple of its extent); None elsewhere.
+    """
+    if address.coefficient(var) != 1:
+        return None
+    start = substitute(address, {var: 0})
+    if start + var != address:
+        return None
+    width = var.extent
+    if start.const % width or any(f % width for _, f in start.terms):
+        return None
+    return start
+
+
+def vector_guards(guards: Sequence[Guard], var: Var) -> tuple[Guard, ...] | None:
+    """Return guards that hold for whole vectors or for nothing of them.
+
+    None where one could split a vector.
+    """
+    result: list[Guard] = []
+    width = var.extent
+    for guard in guards:
+        start = substitute(guard.index, {var: 0})
+        if start == guard.index:
+            result.append(guard)
+            continue
+        aligned = start.const % width == 0 and all(f % width == 0 for _, f in start.terms)
+        if start + var != guard.index or not aligned or guard.low % width or guard.high % width:
+            return None
+        result.append(Guard(start, guard.low, guard.high))
+    return tuple(result)

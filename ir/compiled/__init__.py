@@ -1,0 +1,40 @@
+"""Compiled graphs: options and budget of a compilation, kernels, steps and storages."""
+
+from .budget import (
+    ALGORITHMS_SHARE,
+    FULL_SHARE,
+    GRACE_SECONDS,
+    MODEL_SHARE,
+    PARTITION_SHARE,
+    REFINEMENT_SHARE,
+    SCHEDULES_SHARE,
+    UNSEARCHED_SHARE,
+    Budget,
+    processor_count,
+)
+from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
+from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
+
+__all__ = [
+    "ALGORITHMS_SHARE",
+    "FALLBACK_KEY",
+    "FULL_SHARE",
+    "GRACE_SECONDS",
+    "MODEL_SHARE",
+    "PARTITION_SHARE",
+    "REFINEMENT_SHARE",
+    "SCHEDULES_SHARE",
+    "UNSEARCHED_SHARE",
+    "WAITING_SUFFIX",
+    "Argument",
+    "Budget",
+    "CompileOptions",
+    "CompiledGraph",
+    "KernelFunction",
+    "Mode",
+    "RepeatedSteps",
+    "Step",
+    "Storage",
+    "launches",
+    "processor_count",
+]

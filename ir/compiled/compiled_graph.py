@@ -1,0 +1,150 @@
+"""Compiled graph, the result of the passes, and the compile options.
+
+The passes produce a `CompiledGraph`, the runtime turns it into a plan; both know only these classes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from attrs import field, frozen
+
+from ..graph import Graph, IndexCheck
+from ..machine import PrecisionName
+from .budget import Budget
+from .launch import KernelFunction, Storage
+
+Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
+
+
+@frozen
+class Step:
+    """Launch of kernel number `kernel`.
+
+    Graph tensor `tensors[i]` is bound to its argument `i`. A table argument is bound to the table's own name,
+    `KernelFunction.arguments[i].tensor`. Equal groups share a kernel.
+    """
+
+    kernel: int
+    tensors: tuple[str, ...]
+
+
+@frozen
+class RepeatedSteps:
+    """Range of steps, from `first` to before `last`, launched `count` times."""
+
+    first: int
+    last: int
+    count: int
+
+
+@frozen
+class CompiledGraph:
+    """Kernels and the order to launch them in, for one canonical graph.
+
+    `storages` has the place of each tensor that a step touches (a tensor without an entry owns a dense buffer of its
+    name). `groups` are report records, one per step in the same order: `nodes` (member names), `parameters`, `bound`,
+    `level`, `why` and further entries of a report; values are JSON values. `complete` is False when the time
+    budget ended the search early. The results of `checks` are among the graph's outputs; they are for the runtime, not
+    for the caller. `loops` has the ranges of repeated steps; they are disjoint, in order.
+    """
+
+    graph: Graph
+    kernels: tuple[KernelFunction, ...]
+    steps: tuple[Step, ...]
+    storages: Mapping[str, Storage] = field(factory=dict)
+    groups: tuple[Mapping[str, object], ...] = ()
+    complete: bool = True
+    checks: tuple[IndexCheck, ...] = ()
+    loops: tuple[RepeatedSteps, ...] = ()
+
+
+def launches(steps: int, loops: Sequence[RepeatedSteps]) -> Iterator[tuple[int, int]]:
+    """Yield each launch as (step number, iteration of its loop).
+
+    The iteration is 0 outside of loops.
+    """
+    first = 0
+    for loop in loops:
+        yield from ((step, 0) for step in range(first, loop.first))
+        yield from ((step, turn) for turn in range(loop.count) for step in range(loop.first, loop.last))
+        first = loop.last
+    yield from ((step, 0) for step in range(first, steps))
+
+
+def _ignore(name: str, text: str) -> None:
+    """Show nothing after a pass."""
+
+
+def _ignore_progress(name: str) -> None:
+    """Ignore that a pass is done."""
+
+
+def _verify_by_default() -> bool:
+    return os.environ.get("CUTS_VERIFY", "0") not in ("", "0")
+
+
+@frozen
+class CompileOptions:
+    """Fusion mode, time budget in seconds, and the output of intermediate stages.
+
+    A pipeline calls `after` once after each of its passes and stops after the one that `stops_after` names. Names in
+    `print_after` and `stop_after` are passes; "all" in `print_after` means every one. The pipeline raises a
+    `UsageError` that lists its passes for others; `progress` is called with the name of every finished pass. With
+    `debug` the plan checks every index that comes from data. `precision` names the policy (`ir.machine`) by which
+    values of f32 are stored and multiplied. With `horizontal_fusion`, independent groups may share a launch; with
+    "connected" only those that some value joins: of a graph of many models, those of one. `begun` is the budget,
+    running since the entry point was called, so that work before the passes counts. `memory` is the bytes that a run
+    may take on the device: values are rematerialised where storing them would take more. A `plain`
+    compilation, for which nothing is measured, keeps every declaration and divides no reduction: with nothing fused and
+    no launch shared, its kernels are the operations one by one, the reference of other plans.
+
+    With `verify`, or `debug`, the result of every stage is checked against the invariants of its level. The default of
+    `verify` comes from the environment variable `CUTS_VERIFY`: the tests set it, and processes that they start inherit
+    it.
+    """
+
+    mode: Mode = "mixed"
+    budget: float | None = None
+    print_after: tuple[str, ...] = ()
+    stop_after: str | None = None
+    dump: Path | None = None
+    callback: Callable[[str, str], None] = _ignore
+    debug: bool = False
+    progress: Callable[[str], None] = _ignore_progress
+    verify: bool = field(factory=_verify_by_default, kw_only=True)
+    precision: PrecisionName = field(default="fp32", kw_only=True)
+    horizontal_fusion: bool | Literal["connected"] = field(default=True, kw_only=True)
+    begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
+    memory: int | None = field(default=None, kw_only=True)
+    plain: bool = field(default=False, kw_only=True)
+
+    def begin(self) -> Budget:
+        """Return the running budget.
+
+        It runs since the entry point was called, where that is known, else from now on.
+        """
+        return self.begun or Budget.of(self.budget)
+
+    @property
+    def verifies_stages(self) -> bool:
+        """Return whether the results of stages are verified before use."""
+        return self.verify or self.debug
+
+    @property
+    def shows(self) -> bool:
+        """Return whether the results of stages are printed."""
+        return self.dump is not None or bool(self.print_after or self.stop_after)
+
+    def after(self, name: str, show: Callable[[], str]) -> None:
+        """Report a finished pass, and print its IR where requested."""
+        self.progress(name)
+        if self.dump is not None or name in (*self.print_after, self.stop_after) or "all" in self.print_after:
+            self.callback(name, show())
+
+    def stops_after(self, name: str) -> bool:
+        """Return whether the pipeline stops after the pass `name`."""
+        return self.stop_after == name

@@ -1,0 +1,84 @@
+"""Kernel functions in source form, and the storage of tensors.
+
+Names inside a kernel are generated; the tensor names of a graph appear only in `Argument.tensor`, never in source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from ..types import DType
+
+#: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
+#: a kernel before that (programmatic launch).
+WAITING_SUFFIX = "_waits"
+#: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
+FALLBACK_KEY = "instead"
+
+
+@frozen
+class Storage:
+    """Location of a tensor: buffer, offset and strides in elements.
+
+    Element `i` is at `offset + sum(i * strides)` of buffer `buffer`. Most tensors own a dense buffer of their own name;
+    a part of a concatenation or a slice lives inside another's. In a loop of `turns` iterations, the tensor may move by
+    `by` elements an iteration; where `period` is not 0 it starts again after so many iterations, and `phase` of them
+    precede the first.
+    """
+
+    buffer: str
+    offset: int
+    strides: tuple[int, ...]
+    by: int = 0
+    turns: int = 1
+    period: int = 0
+    phase: int = 0
+
+    def start(self, turn: int = 0) -> int:
+        """Return the tensor's first element in the buffer at an iteration."""
+        return self.offset + self.by * ((turn + self.phase) % self.period if self.period else turn)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest start of the tensor in its buffer."""
+        last = self.by * ((self.period or self.turns) - 1)
+        return self.offset + min(0, last), self.offset + max(0, last)
+
+
+@frozen
+class Argument:
+    """Pointer parameter of a kernel.
+
+    It has the graph tensor bound to it, its element type and whether the kernel writes it. The pointer addresses the
+    tensor's first element (`Storage.offset` is added at launch); strides are literals of the source. A `table` argument
+    is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
+    """
+
+    tensor: str
+    dtype: DType
+    written: bool
+    table: bool = False
+
+
+@frozen
+class KernelFunction:
+    """Kernel: source of one dialect, entry name, launch geometry, parameters in order.
+
+    The dialect is "cuda" or "opencl". `source` is a complete translation unit. `grid` counts blocks and `block`
+    threads, each (x, y, z). `shared_bytes` is static shared memory, declared inside the kernel; `dynamic_shared` the
+    further bytes that a launch requests. `info` has the facts for reports: chosen parameters, bound, FLOPs, bytes,
+    group members.
+    """
+
+    name: str
+    dialect: str
+    source: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    shared_bytes: int = 0
+    dynamic_shared: int = 0
+    tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    info: Mapping[str, object] = field(factory=dict)

@@ -1,0 +1,36 @@
+"""Graphs of named nodes with typed values and attributes."""
+
+from .attributes import Attribute, attribute_of, attributes_key
+from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
+from .graph import (
+    Array,
+    FixedResult,
+    FixedValue,
+    Graph,
+    Interface,
+    Node,
+    StateTensor,
+    fresh_name,
+    live_graph,
+    needed_nodes,
+)
+
+__all__ = [
+    "Array",
+    "Attribute",
+    "FixedResult",
+    "FixedValue",
+    "Graph",
+    "IndexCheck",
+    "IndexFault",
+    "Interface",
+    "Node",
+    "StateTensor",
+    "attribute_of",
+    "attributes_key",
+    "fresh_name",
+    "live_graph",
+    "needed_nodes",
+    "out_of_range",
+    "tensor_words",
+]

@@ -1,0 +1,135 @@
+"""Matrix instructions: multiply-adds of small matrices by the lanes of a warp.
+
+A matrix instruction computes `C[m, n] += sum over k of A[m, k] * B[k, n]`. Its operands lie in registers of the lanes:
+lane `t` (`LANE`) holds elements `i` (`ELEMENT`) of a *fragment* of each, and a row of the table gives the coordinates
+of these elements as expressions over the two. Spelling in a language belongs to `backends.source`; a target lists the
+instructions that it has, and the time of each.
+
+The maps are those of the fragments of `mma.sync` in the PTX ISA, "Matrix Fragments for mma".
+
+A *math mode* describes the computation of a sum of products of f32 by matrix instructions (`MATH_MODES`). Without one,
+the sum is computed in the types of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from ..affine import Index, Var, as_index
+from ..types import DType
+
+LANES = 32
+LANE = Var("t", LANES)
+#: Elements of a fragment; no fragment has more.
+ELEMENT = Var("i", 16)
+
+
+@frozen(cache_hash=True)
+class MatrixFragment:
+    """Elements of one operand that a lane holds.
+
+    Element `i` of lane `t`, of `size` elements, is at (`row`, `column`). Rows and columns are those of
+    the operand in the product: (m, k) of A, (k, n) of B, (m, n) of C. `packed` neighbours share a register of 32 bits,
+    the first one in its low bits.
+    """
+
+    row: Index
+    column: Index
+    size: int
+    packed: int = 1
+
+    @property
+    def registers(self) -> int:
+        """Registers of 32 bits."""
+        return self.size // self.packed
+
+
+@frozen(cache_hash=True)
+class MmaInstruction:
+    """Matrix instruction: extents, operand format, accumulator type and fragments.
+
+    `format` names an element type, or is "tf32": f32 with a significand of 11 bits. `operand_dtype` is the type of the
+    values that operands are made of.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    format: str
+    held: DType
+    accumulator: DType
+    a: MatrixFragment
+    b: MatrixFragment
+    c: MatrixFragment
+
+
+#: Layout of the lanes over the rows and the columns of C: lanes along each, and neighbours that one lane holds. It is
+#: the distribution that a tile dim of as many threads and such a vector has.
+ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR = (8, 4), (1, 2)
+
+_TILE_ROWS, _TILE_COLUMNS = 16, 8
+_T, _I = as_index(LANE), as_index(ELEMENT)
+_C = MatrixFragment(_T // 4 + _I // 2 * 8, _T % 4 * 2 + _I % 2, 4)
+
+
+def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstruction:
+    """Return the instruction of 16 rows and 8 columns with `k` reduced elements.
+
+    A register holds neighbours along k. The lanes of a row hold one register each; the rest of k comes in further
+    registers. Those of A alternate between the upper and the lower eight rows.
+    """
+    packed = 4 // _BYTES[kind]
+    register, place = _I // packed, _I % packed + _T % 4 * packed
+    depth = 4 * packed
+    a = MatrixFragment(_T // 4 + register % 2 * 8, place + register // 2 * depth, _TILE_ROWS * k // LANES, packed)
+    b = MatrixFragment(place + register * depth, _T // 4, _TILE_COLUMNS * k // LANES, packed)
+    return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
+
+
+_BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
+
+MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
+    atom.name: atom
+    for atom in (
+        _instruction(4, "tf32", DType.F32, DType.F32),
+        _instruction(8, "tf32", DType.F32, DType.F32),
+        _instruction(8, "f16", DType.F16, DType.F32),
+        _instruction(16, "f16", DType.F16, DType.F32),
+        _instruction(8, "bf16", DType.BF16, DType.F32),
+        _instruction(16, "bf16", DType.BF16, DType.F32),
+        _instruction(16, "i8", DType.I8, DType.I32),
+        _instruction(32, "i8", DType.I8, DType.I32),
+        _instruction(16, "u8", DType.U8, DType.I32),
+        _instruction(32, "u8", DType.U8, DType.I32),
+    )
+}
+
+
+@frozen(cache_hash=True)
+class MathMode:
+    """Computation of a sum of products from operands of another format.
+
+    Each operand is a sum of numbers of the `format`, produced by the functions `parts`, the first of them nearest to
+    it; the instructions cut further digits off, by the function `cut`. `products` are the pairs of parts that are
+    multiplied, (part of A, part of B), the smallest products first. Matrix instructions round each addition towards
+    zero, so that their error grows with the number of additions; after at most `every` elements of k (0: never) the
+    partial sum is therefore added to another accumulator, which rounds to nearest. `epsilon` is the distance from 1 to
+    the next number that a product distinguishes from it.
+    """
+
+    format: str
+    parts: tuple[str, ...]
+    products: tuple[tuple[int, int], ...]
+    epsilon: float
+    every: int = 0
+    cut: str = "tf32_cut"
+
+
+#: Math modes of sums of products of f32, by name.
+MATH_MODES: Mapping[str, MathMode] = {
+    "tf32": MathMode("tf32", ("tf32_near",), ((0, 0),), 2.0**-10),
+    "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), 2.0**-21, every=32),
+}

@@ -1,0 +1,20 @@
+"""Texts of graphs, statements, schedules, kernels and data-flow graphs."""
+
+from .forms import Lines, Maybe, Part, Word, field_types, members
+from .graphs import parse_graph, print_graph
+from .nodes import FORMS, parse_ir, print_ir, rename_in_text
+
+__all__ = [
+    "FORMS",
+    "Lines",
+    "Maybe",
+    "Part",
+    "Word",
+    "field_types",
+    "members",
+    "parse_graph",
+    "parse_ir",
+    "print_graph",
+    "print_ir",
+    "rename_in_text",
+]

@@ -1,0 +1,183 @@
+"""Text form of Index IR, schedules, Kernel IR and data-flow graphs.
+
+Parsing a printed text returns an equal object.
+
+    var n < 1, k < 2, p < 4, q < 4, c < 2
+
+`FORMS` lists the form of each class; printer and parser both follow it, so a new class needs a line there and nothing
+else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
+
+`FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
+else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
+
+    %0: f32 = load shared s0[2*k + u]
+    %1: f32 = %0 * 2.0
+    store global y[u]: f32 = %1
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..compiled import Storage
+from ..dfg import (
+    Accumulate,
+    Convert,
+    IndexNode,
+    Initialise,
+    LaneReduce,
+    Load,
+    MmaAccumulate,
+    Pack,
+    RegisterRead,
+    RegisterWrite,
+    Store,
+    Test,
+    WideStore,
+    Window,
+)
+from ..kernel import Barrier, Commit, Define, HorizontalKernel, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from ..schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from ..segment import FusedGroup, Output, Reduction, Segment
+from ..source import Source
+from ..statement import Program, Statement
+from .forms import Form
+from .indices import IndexNames, parse_declarations
+from .parser import Parser
+from .printer import Printer, variables_of
+from .tokens import Tokens, quote
+
+#: A name, or a string.
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
+_KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
+
+FORMS: dict[type, Form] = {
+    # Index IR
+    Program: Form(
+        "program",
+        (
+            "*tensors: tensor <key>: <value>",
+            "*constants: constant <key> = [<value>]",
+            "inputs <inputs>",
+            "outputs <outputs>",
+            "*statements",
+        ),
+    ),
+    Statement: Form(
+        "let <target>[<write>]{? into <into>?}{? atomic<!atomic>?} for (<axes>){? step <step>?}{? along <along>?} = "
+        "{?<combine> over (<reduce>) of ?}<body>"
+    ),
+    FusedGroup: Form(
+        "group",
+        (
+            "*tensors: tensor <key>: <value>",
+            "*constants: constant <key> = [<value>]",
+            "inputs <inputs>",
+            "outputs <outputs>",
+            "shared <shared>",
+            "*segments",
+        ),
+    ),
+    Segment: Form("segment (<axes>)", ("*reductions", "*outputs")),
+    Reduction: Form("reduce <name> = <combine>{? as <math>?}{? along <along>?} over (<reduce>) of <body>"),
+    Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
+    Storage: Form(
+        "storage <buffer> offset <offset> strides (<strides>)"
+        "{? by <by> turns <turns>?}{? period <period> phase <phase>?}"
+    ),
+    # Schedules
+    Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
+    SegmentSchedule: Form(
+        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}"
+        "{? meets<!meets>?}",
+        ("*dims", "*reductions"),
+    ),
+    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}{? turns <turns>?}"),
+    ReductionSchedule: Form(
+        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
+        ("*dims", "*staging"),
+    ),
+    ReduceDim: Form("chunk (<axes>) by <chunk>"),
+    Staging: Form("stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}{? carried<!carried>?}"),
+    # Kernel IR
+    Kernel: Form(
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
+        (
+            "reads <reads>",
+            "writes <writes>",
+            "*dtypes: dtype <key>: <value>",
+            "*aligned: aligned <key>: <value>",
+            "*tables: table <key> = [<value>]",
+            "*constants: constant <key> = [<value>]",
+            "*shared",
+            "*defines",
+            "*items",
+        ),
+    ),
+    HorizontalKernel: Form("bundle", ("*kernels",)),
+    SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
+    Define: Form("define <var> = <value>"),
+    Loop: Form("loop <var>{? until <until>?}", ("*body",)),
+    Phase: Form(
+        "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}",
+        ("*shares", "*roots"),
+    ),
+    Share: Form("share <var>{? for <operand>?} = <value> register <register>{? valid <valid>?}"),
+    Barrier: Form("barrier"),
+    Commit: Form("commit"),
+    Wait: Form("wait <pending>"),
+    # Data-flow graphs: roots, and values (whose type the line itself shows)
+    Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
+    WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
+    Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    MmaAccumulate: Form(
+        "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
+        "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
+    ),
+    RegisterWrite: Form(
+        "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"
+    ),
+    Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
+    LaneReduce: Form(
+        "lanes <name>[<shape>]: <dtype> <combine> over <lanes>"
+        "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
+    ),
+    Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
+    RegisterRead: Form("held <name>[<at>]"),
+    IndexNode: Form("index <index>"),
+    Test: Form("inside(<guards>)"),
+    Convert: Form("convert <arg>"),
+    Pack: Form("pack <arg> over <axis>"),
+    Window: Form("window <load> over (<axes>) at (<at>)"),
+}
+
+
+def print_ir(node: Any) -> str:
+    """Return the text of a node, ending in a newline.
+
+    Its class is any class in `FORMS` that is not a value.
+    """
+    names = IndexNames(_KEYWORDS)
+    names.declare(variables_of(node))
+    head = names.declarations()
+    return "\n".join([*head, *([""] if head else []), *Printer(FORMS, names).node(node), ""])
+
+
+def rename_in_text(text: str, names: Mapping[str, str]) -> str:
+    """Rename the tensors in a printed text.
+
+    The names are plain identifiers that nothing else in the text has.
+    """
+    return _WORD.sub(lambda word: quote(names[word[0]], _KEYWORDS) if word[0] in names else word[0], text)
+
+
+def parse_ir(text: str, name: str = "<ir>") -> Any:
+    """Read one node from its text."""
+    tokens = Tokens(Source(name, text))
+    parser = Parser(FORMS, tokens, parse_declarations(tokens))
+    node = parser.root() if tokens.follows("%") else parser.node(tuple(FORMS))
+    if tokens.peek().kind != "end":
+        raise tokens.fail("the end of the text")
+    return node

@@ -1,0 +1,55 @@
+"""Numbers that are compared: tolerances, error growth, inputs, samples and comparisons."""
+
+from .comparison import (
+    Comparison,
+    compare,
+    compare_outputs,
+    magnitude,
+    overflow_message,
+    relative_error,
+    require_correct,
+    stored_overflow,
+)
+from .error_growth import amplification
+from .group_inputs import input_numbers
+from .plan_comparison import (
+    Outputs,
+    compare_samples,
+    failed_comparisons,
+    informative_outputs,
+    perturbation_effects,
+    replace_overflow,
+)
+from .random_numbers import PERIOD, RandomNumbers
+from .reference import run_reference, value_tolerances
+from .tolerance import epsilon, group_tolerance, tolerance
+from .validation_inputs import input_scales, permute_inputs, perturb_arrays
+
+__all__ = [
+    "PERIOD",
+    "Comparison",
+    "Outputs",
+    "RandomNumbers",
+    "amplification",
+    "compare",
+    "compare_outputs",
+    "compare_samples",
+    "epsilon",
+    "failed_comparisons",
+    "group_tolerance",
+    "informative_outputs",
+    "input_numbers",
+    "input_scales",
+    "magnitude",
+    "overflow_message",
+    "permute_inputs",
+    "perturb_arrays",
+    "perturbation_effects",
+    "relative_error",
+    "replace_overflow",
+    "require_correct",
+    "run_reference",
+    "stored_overflow",
+    "tolerance",
+    "value_tolerances",
+]

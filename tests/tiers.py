@@ -1,0 +1,75 @@
+"""Tiers of the tests: the default one of minutes, the complete one.
+
+`pytest --complete` runs all cases. Without it, a test function whose cases take long together runs as many of them as
+its share of time allows: `durations.json` has the CPU seconds of such functions, and `pytest --complete
+--update-durations` writes it. Cases are taken evenly over the list of a function's parameters, the same in every run
+and on every machine. A function that the table does not have runs whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+DURATIONS = Path(__file__).with_name("durations.json")
+
+#: CPU seconds that a test function may take in the default tier. One case runs where a case takes at most
+#: `MAX_CASE_SECONDS`, none where it takes longer.
+FUNCTION_SECONDS = 1.0
+MAX_CASE_SECONDS = 4.0
+
+#: CPU seconds of all cases below which a function is not listed.
+MIN_LISTED_SECONDS = 1.0
+
+
+def function_name(nodeid: str) -> str:
+    """Return the test function of a case: its node id without parameters."""
+    return nodeid.partition("[")[0]
+
+
+def case_count(cases: int, seconds: float) -> int:
+    """Return how many of a function's cases the default tier runs.
+
+    `seconds` is the CPU time of one case. A function of one case runs or does not.
+    """
+    if seconds * cases <= FUNCTION_SECONDS:
+        return cases
+    return 0 if seconds > MAX_CASE_SECONDS else max(1, int(FUNCTION_SECONDS / seconds))
+
+
+def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> list[pytest.Item]:
+    """Return the items of the default tier, in order.
+
+    `seconds` has the CPU seconds of a case, by test function.
+    """
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        functions[function_name(item.nodeid)].append(item)
+    chosen = set()
+    for name, cases in functions.items():
+        count = case_count(len(cases), seconds[name]) if name in seconds else len(cases)
+        chosen.update(cases[number * len(cases) // count] for number in range(count))
+    return [item for item in items if item in chosen]
+
+
+def read_durations() -> dict[str, float]:
+    """Return the CPU seconds of a case, by listed test function."""
+    return json.loads(DURATIONS.read_text("utf-8")) if DURATIONS.is_file() else {}
+
+
+def write_durations(cases: Sequence[tuple[str, float]]) -> None:
+    """Write the table from node ids and CPU seconds of cases."""
+    functions: dict[str, list[float]] = defaultdict(list)
+    for nodeid, spent in cases:
+        functions[function_name(nodeid)].append(spent)
+    listed = {
+        name: ceil(100 * sum(spent) / len(spent)) / 100
+        for name, spent in sorted(functions.items())
+        if sum(spent) >= MIN_LISTED_SECONDS
+    }
+    DURATIONS.write_text(json.dumps(listed, indent=0) + "\n", encoding="utf-8")
