@@ -44,13 +44,16 @@ class PartitionStage:
     foreign: tuple[int, ...]
 
 
-def partition(operations: Sequence[PartitionedOperation]) -> tuple[PartitionStage, ...]:
-    """Return the stages of operations, which are in an order of execution."""
+def partition(operations: Sequence[PartitionedOperation], early: bool = False) -> tuple[PartitionStage, ...]:
+    """Return the stages of operations, which are in an order of execution.
+
+    With `early`, each is in the first stage that it can be in.
+    """
     readers: list[list[int]] = [[] for _ in operations]
     for number, operation in enumerate(operations):
         for read in dict.fromkeys(operation.reads):
             readers[read].append(number)
-    plan = _Partition.of(operations, readers, frozenset(n for n, each in enumerate(operations) if each.foreign))
+    plan = _Partition.of(operations, readers, frozenset(n for n, each in enumerate(operations) if each.foreign), early)
     while (better := next(plan.improvements(), None)) is not None:
         plan = better
     found: dict[int, tuple[list[int], list[int]]] = {}
@@ -67,12 +70,14 @@ class _Partition:
     readers: Sequence[Sequence[int]]
     foreign: frozenset[int]
     levels: list[int]
+    early: bool
 
     @classmethod
     def of(
-        cls, operations: Sequence[PartitionedOperation], readers: Sequence[Sequence[int]], foreign: frozenset[int]
-    ) -> _Partition:
-        """Return the partition for some foreign operations, with early stages."""
+        cls, operations: Sequence[PartitionedOperation], readers: Sequence[Sequence[int]], foreign: frozenset[int],
+        early: bool,
+    ) -> _Partition:  # fmt: skip
+        """Return the partition for some foreign operations."""
         levels: list[int] = []
         for number, operation in enumerate(operations):
             before = (
@@ -80,8 +85,8 @@ class _Partition:
                 for read in (*operation.reads, *operation.after)
             )
             levels.append(max(before, default=0))
-        made = cls(operations, readers, foreign, levels)
-        for number in reversed(range(len(operations))):
+        made = cls(operations, readers, foreign, levels, early)
+        for number in () if early else reversed(range(len(operations))):
             made.delay(number)
         return made
 
@@ -117,7 +122,7 @@ class _Partition:
                     yield found
 
     def _with_foreign(self, more: Sequence[int]) -> _Partition:
-        return _Partition.of(self.operations, self.readers, self.foreign | set(more))
+        return _Partition.of(self.operations, self.readers, self.foreign | set(more), self.early)
 
     def _work(self, numbers: Sequence[int]) -> int:
         return sum(self.operations[number].work for number in numbers)

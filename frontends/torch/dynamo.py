@@ -106,6 +106,7 @@ def _compile_module(
             stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
+                stages.function.logged = True
                 return _boxed_function(part.graph, stages.function)
             unread.append(error)
             notices.add(_whole_warning(part.graph, error))

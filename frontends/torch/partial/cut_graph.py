@@ -40,14 +40,17 @@ def compile_stages(
     device: torch.device,
     constants: Mapping[int, torch.Tensor],
     compile_part: Callable[[torch.fx.Graph], Callable[..., list[Any]]],
-    whole: str = "a captured graph",
+    name: str = "a captured graph",
+    even_whole: bool = False,
 ) -> CompiledStages | None:
-    """Compile a graph in parts; None where all can be imported.
+    """Compile a graph in parts.
+
+    The result is None where all can be imported, unless `even_whole`.
 
     A part that `compile_part` refuses runs in PyTorch too. `constants` are inputs, by number, that become constants.
     """
     unreadable = find_unreadable(graph, device, constants)
-    if not unreadable.failures:
+    if not unreadable.failures and not even_whole:
         return None
     errors = faults(unreadable.failures)
     stages: list[tuple[Subgraph, Callable[..., Sequence[Any]], bool]] = []
@@ -63,7 +66,7 @@ def compile_stages(
     foreign: dict[str, tuple[str, ...]] = {}
     for node in unreadable.failures:
         foreign[str(node.target)] = (*foreign.get(str(node.target), ()), node.name)
-    text = _warning(whole, [(stage.calls, compiled) for stage, _, compiled in stages], errors)
+    text = _warning(name, [(stage.calls, compiled) for stage, _, compiled in stages], errors)
     return CompiledStages(StagedFunction(calls, found, device), text, foreign)
 
 
@@ -73,13 +76,15 @@ def _module_of(graph: torch.fx.Graph, stage: Subgraph) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(owner, stage.graph)
 
 
-def _warning(whole: str, stages: Sequence[tuple[int, bool]], errors: Sequence[CutsError]) -> str:
+def _warning(name: str, stages: Sequence[tuple[int, bool]], errors: Sequence[CutsError]) -> str:
     total, parts = sum(calls for calls, _ in stages), sum(compiled for _, compiled in stages)
     foreign = sum(calls for calls, compiled in stages if not compiled)
+    if not foreign:
+        return ""
     texts = list(dict.fromkeys(map(str, errors)))
     more = f"; and {len(texts) - MAX_QUOTED_ERRORS} more errors" if len(texts) > MAX_QUOTED_ERRORS else ""
     reasons = "; ".join(texts[:MAX_QUOTED_ERRORS]) + more
     if not parts:
-        return f"all {total} nodes of {whole} run in PyTorch: {reasons}"
+        return f"all {total} nodes of {name} run in PyTorch: {reasons}"
     others = f"the others in {parts} compiled part{'s' * (parts > 1)}"
-    return f"{foreign} of {total} nodes ({foreign / total:.1%}) of {whole} run in PyTorch, {others}: {reasons}"
+    return f"{foreign} of {total} nodes ({foreign / total:.1%}) of {name} run in PyTorch, {others}: {reasons}"

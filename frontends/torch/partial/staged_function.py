@@ -72,7 +72,7 @@ class StagedFunction:
     """Function of a graph's inputs that runs its stages.
 
     It takes a list of arguments, which it empties, as PyTorch's compiled graphs do. `time_share` is the share of the
-    time that PyTorch's stages take, None before it is measured.
+    time that PyTorch's stages take, None before it is measured; where `logged`, it is written to the log.
     """
 
     _boxed_call = True
@@ -80,6 +80,7 @@ class StagedFunction:
     def __init__(self, calls: Sequence[StageCall], results: Sequence[StagedResult], device: torch.device) -> None:
         self.calls, self.results, self.device = tuple(calls), tuple(results), device
         self.time_share: float | None = None
+        self.logged = False
         self._count = 0
         self._events: list[tuple[Any, ...]] = []
 
@@ -125,4 +126,5 @@ class StagedFunction:
         times = [(c, begin.elapsed_time(end) if on_device else end - begin) for c, begin, end in self._events]
         self._events.clear()
         self.time_share = sum(t for compiled, t in times if not compiled) / (sum(t for _, t in times) or 1.0)
-        _LOG.info("cuts: stages in PyTorch take %.0f %% of a graph's time", 100 * self.time_share)
+        if self.logged:
+            _LOG.info("cuts: calls in PyTorch take %.0f %% of a graph's time", 100 * self.time_share)
