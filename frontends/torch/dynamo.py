@@ -103,7 +103,7 @@ def _compile_module(
                     direct.append((checked, CachedGraph(ends, constants, compiled)))
                 return make_boxed_func(checked)
         except CutsError as error:
-            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen)
+            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
             if stages is not None and stages.parts:
                 notices.add(stages.warning)
                 stages.function.logged = True
@@ -202,22 +202,32 @@ def _compile_stages(
     compile_graph: CompileGraph,
     held: frozenset[int],
     frozen: Mapping[int, torch.Tensor],
+    cause: CutsError,
 ) -> CompiledStages | None:
-    """Compile a graph of autograd in parts, where some of it can be."""
+    """Compile a graph of autograd in parts, where some of it can be; `cause` is the error of the whole."""
 
     def compile_part(part: torch.fx.Graph) -> Callable[..., list[Any]]:
         function = _compile_graph(part, device, compile_graph, held, frozen)
         return checked_results(part, results(part), function)
 
     with unset_fake_temporarily():
-        return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part)
+        return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
 
 
 def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:
     """Return stages as a function of a list of arguments, whose results are checked like those of one plan."""
-    plain = lambda *arguments: staged(list(arguments))  # noqa: E731
-    checked = checked_results(graph, results(graph), plain)
-    return staged if checked is plain else make_boxed_func(checked)
+
+    def call(*arguments: Any) -> list[Any]:
+        return staged(list(arguments))
+
+    def call_boxed(arguments: list[Any]) -> list[Any]:
+        return staged(arguments)
+
+    checked = checked_results(graph, results(graph), call)
+    if checked is not call:
+        return make_boxed_func(checked)
+    call_boxed._boxed_call = True  # type: ignore[attr-defined]
+    return call_boxed
 
 
 def _compile_graph(

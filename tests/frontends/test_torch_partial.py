@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,8 +19,10 @@ from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import dispatch
 from cuts.frontends.torch.captured_graph import UncompiledWarning
 from cuts.frontends.torch.dynamo import dynamo_backend
+from cuts.frontends.torch.partial import unreadable
 from cuts.frontends.torch.partial.staged_function import TIMED_CALL, StagedFunction
 from cuts.ir import BackendError, CompileOptions
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import needs_opencl
 
 nn = torch.nn
@@ -275,6 +278,11 @@ def test_complex_values_stay_on_one_side() -> None:
     check(spectrum, x_of(), parts=2)
 
 
+def test_complex_results_leave_the_rest_compiled() -> None:
+    recorder = check(lambda x: (torch.fft.rfft(work(x)), work(x)), x_of(), parts=1)
+    assert "it is complex" in recorder.warnings[0]
+
+
 def test_constants_are_computed_by_each_stage() -> None:
     def model(x: Any) -> Any:
         mask = torch.ones(16, 16, dtype=torch.bool).tril()
@@ -366,8 +374,10 @@ class Trained(nn.Module):
         return self.last(own("halve")(torch.relu(self.first(x)))).softmax(-1)
 
 
+@pytest.mark.parametrize("verified", ["0", "1"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_training_around_a_foreign_call(dynamic: bool) -> None:
+def test_training_around_a_foreign_call(dynamic: bool, verified: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_VERIFY", verified)
     eager, x = Trained(), x_of()
     ours, recorder = copy.deepcopy(eager), Recorder()
     compiled = torch.compile(ours, backend=recorder, dynamic=dynamic)
@@ -417,6 +427,46 @@ def test_autocast_and_frozen_parameters() -> None:
             found, expected = torch.compile(model, backend=Recorder())(x), model(x)
     assert found.dtype is expected.dtype
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=5e-2)
+
+
+class Attention(nn.Module):
+    """A convolution, a norm with statistics, attention and a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(11, 16), nn.BatchNorm1d(16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.filter = nn.Conv1d(16, 16, 3, padding=1, groups=2)
+
+    def forward(self, x: Any) -> Any:
+        h = self.filter(self.norm(self.table(x).transpose(1, 2))).transpose(1, 2)
+        return self.layer(h + h.mean(1, keepdim=True)).log_softmax(-1)
+
+
+@pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
+def test_any_calls_may_be_foreign(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train with random calls that cannot be imported, in both graphs."""
+    convert, rate = dispatch.convert_node, (0.03, 0.1, 0.3, 0.7)[seed % 4]
+
+    def refuse(node: Any, ctx: Any) -> None:
+        chosen = node.op == "call_function" and random.Random(f"{seed} {node.name}").random() < rate
+        if chosen and "getitem" not in str(node.target):
+            raise dispatch.UnsupportedOperationError(str(node.target))
+        convert(node, ctx)
+
+    for module in (dispatch, unreadable):
+        monkeypatch.setattr(module, "convert_node", refuse)
+    eager, x = Attention().double(), torch.randint(0, 11, (3, 7))
+    ours, recorder = copy.deepcopy(eager), Recorder()
+    compiled = torch.compile(ours, backend=recorder, dynamic=False)
+    for network, call in ((eager, eager), (ours, compiled)):
+        for _ in range(2):
+            network.zero_grad()
+            call(x).square().sum().backward()
+    found, expected = ([*net.buffers(), *(p.grad for p in net.parameters())] for net in (ours, eager))
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-9)
+    assert len(recorder.plans) > 2
 
 
 # ---- running

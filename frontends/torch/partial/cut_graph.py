@@ -41,20 +41,20 @@ def compile_stages(
     constants: Mapping[int, torch.Tensor],
     compile_part: Callable[[torch.fx.Graph], Callable[..., list[Any]]],
     name: str = "a captured graph",
-    even_whole: bool = False,
+    cause: CutsError | None = None,
 ) -> CompiledStages | None:
     """Compile a graph in parts.
 
-    The result is None where all can be imported, unless `even_whole`.
-
-    A part that `compile_part` refuses runs in PyTorch too. `constants` are inputs, by number, that become constants.
+    With a `cause`, the error of the whole graph, the result is None where there is nothing to cut. A part that
+    `compile_part` refuses runs in PyTorch too. `constants` are inputs, by number, that become constants.
     """
     unreadable = find_unreadable(graph, device, constants)
-    if not unreadable.failures and not even_whole:
+    parts = subgraphs(graph, unreadable, device)
+    if cause is not None and all(part.compiled for part in parts):
         return None
-    errors = faults(unreadable.failures)
+    errors = faults(unreadable.failures) or ([] if cause is None else [cause])
     stages: list[tuple[Subgraph, Callable[..., Sequence[Any]], bool]] = []
-    for stage in subgraphs(graph, unreadable, device):
+    for stage in parts:
         function: Callable[..., Sequence[Any]] | None = None
         if stage.compiled:
             try:

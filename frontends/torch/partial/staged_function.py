@@ -75,8 +75,6 @@ class StagedFunction:
     time that PyTorch's stages take, None before it is measured; where `logged`, it is written to the log.
     """
 
-    _boxed_call = True
-
     def __init__(self, calls: Sequence[StageCall], results: Sequence[StagedResult], device: torch.device) -> None:
         self.calls, self.results, self.device = tuple(calls), tuple(results), device
         self.time_share: float | None = None

@@ -94,7 +94,7 @@ def stage_program(
         signatures.append(captured.signature)
         return function
 
-    stages = compile_stages(module.graph, device, {}, compile_part, f"program '{name}'", even_whole=True)
+    stages = compile_stages(module.graph, device, {}, compile_part, f"program '{name}'")
     assert stages is not None, "a program may be one part"
     compiled = [position for position, call in enumerate(stages.function.calls) if call.compiled]
     places = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
