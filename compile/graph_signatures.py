@@ -6,13 +6,13 @@ Caches, per fingerprint of a captured FX graph, its signature (inputs and output
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from ..backends import KernelStore, cache_key
 from ..ir import DType, TensorType
+from ..store import EntryStore, Key
 
 if TYPE_CHECKING:
     from ..frontends.torch import CachedGraph, Choice, GraphSignature
@@ -33,19 +33,19 @@ class CachedSignature:
         return CachedGraph(self.ends, self.frozen, compiled)
 
 
-def find_signature(facts: Iterable[str | bytes]) -> CachedSignature | None:
-    """Return the cached signature for a graph's fingerprint facts."""
-    text = KernelStore.open("door").get(cache_key(facts))
-    if text is None:
+def find_signature(key: Key) -> CachedSignature | None:
+    """Return the cached signature of a graph."""
+    entry = EntryStore.open().get(key)
+    if entry is None:
         return None
-    record = json.loads(text)
+    record = json.loads(entry["signature"])
     return CachedSignature(signature_of_record(record), tuple(record["frozen"]), record["plan"])
 
 
-def save_signature(facts: Iterable[str | bytes], found: CachedGraph, plan: str) -> None:
-    """Cache a graph's signature and the key of its plan."""
+def save_signature(key: Key, found: CachedGraph, plan: str) -> None:
+    """Cache a graph's signature and the name of its plan."""
     record = {**signature_record(found.ends), "frozen": found.frozen, "plan": plan}
-    KernelStore.open("door").put(cache_key(facts), json.dumps(record).encode())
+    EntryStore.open().put(key, {"signature": json.dumps(record).encode()})
 
 
 def signature_record(ends: GraphSignature) -> dict[str, Any]:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, RepeatedSteps, Step, Target, member_name
-from .fusion import Group, Unit, Views, form_key, graph_layout
+from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
+from .costs import shared_launch_bound, shared_launch_seconds
+from .fusion import Group, Unit, Views, graph_layout, loop_iterations
 from .listing import parameters
+from .results import LaunchKernels, kernel_key
 from .schedule import Candidate
-from .shared_launches import shared_launch_bound, shared_launch_seconds
-
-
-def kernel_key(group: Group, views: Views) -> Hashable:
-    """Return a group's kernel key: its normal form and its tensors' storage."""
-    return form_key(group.form), tuple(group.storages(views).items())
-
-
-def distinct_groups(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
-    """Return the first group of each distinct kernel."""
-    found: dict[Hashable, Group] = {}
-    for group in groups:
-        found.setdefault(kernel_key(group, views), group)
-    return found
 
 
 def candidate_facts(candidate: Candidate) -> dict[str, object]:
@@ -56,25 +44,19 @@ def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, o
 
 
 def assemble(
-    graph: Graph,
-    launched: Sequence[Sequence[Group]],
-    views: Views,
-    chosen: Mapping[Hashable, Candidate],
-    functions: Mapping[tuple[Hashable, ...], KernelFunction],
-    complete: bool,
-    algorithms: Mapping[str, str],
-    fusion_report: Mapping[tuple[str, ...], Mapping[str, object]],
-    target: Target,
+    result: LaunchKernels, complete: bool, fusion_report: Mapping[tuple[str, ...], Mapping[str, object]], target: Target
 ) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 
-    Launches come in execution order; equal launches share a kernel. `algorithms` maps the nodes that an algorithm
-    consists of to its name, `fusion_report` the units of a group to its fusion report.
+    Launches come in execution order; equal launches share a kernel. `fusion_report` maps the units of a group to its
+    fusion report.
     """
-    kernels, units = (
-        {key: n for n, key in enumerate(functions)},
-        {unit.name: unit for unit in views.programs.every_unit},
-    )
+    launched, chosen, functions = result.launches.launches, result.launches.scheduled.chosen, result.functions
+    partition = result.launches.scheduled.partition
+    statements, views = partition.layouts.statements, partition.views
+    graph, algorithms = statements.programs.graph, statements.source.algorithms
+    kernels = {key: n for n, key in enumerate(functions)}
+    units = {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
     for groups in launched:
@@ -97,12 +79,6 @@ def assemble(
     return CompiledGraph(
         graph, tuple(functions.values()), tuple(steps), storages, tuple(records), complete, loops=loops
     )
-
-
-def loop_iterations(views: Views) -> dict[str | None, int]:
-    """Return the iterations of each loop; 1 for groups outside of loops."""
-    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
-    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
 def _loops(groups: Sequence[Group], views: Views) -> Iterator[RepeatedSteps]:

@@ -21,7 +21,7 @@ from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, T
 from ..numerics import amplification, epsilon
 from ..ops import program_costs
 from ..ops.language import Instances
-from .candidate_subgraphs import CandidateSubgraph, Planner, SubgraphKernels, needed_operations, partition_subgraphs
+from .costs import CandidateSubgraph, Planner, SubgraphKernels, needed_operations, partition_subgraphs
 from .fusion import GroupEvaluator, Order, form_key, store_foldings
 from .graph import fresh_name, prune
 

@@ -12,7 +12,7 @@ from .memory import Lifetime, align_bytes, place_buffers
 from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
 from .plan_document import plain
-from .plan_file import copy_plan, load_plan, save_plan
+from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
 from .program_file import PlannedStage, ProgramRecord, is_program, load_program, save_program
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
@@ -43,7 +43,6 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "checked_state",
-    "copy_plan",
     "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",
@@ -62,6 +61,8 @@ __all__ = [
     "open_onnxruntime",
     "place_buffers",
     "plain",
+    "plan_files",
+    "plan_of_files",
     "random_inputs",
     "run_onnxruntime",
     "save_plan",
@@ -69,4 +70,5 @@ __all__ = [
     "save_staged",
     "versions_of",
     "without_elements",
+    "write_folder",
 ]

@@ -34,6 +34,7 @@ from ..ir import (
     call,
 )
 from ..numerics import epsilon
+from ..passes.instructions import select_instructions
 from ..passes.lowering import extract, lower
 from ..passes.schedule import choose
 
@@ -146,7 +147,8 @@ class Comparer:
     def _kernel(self, rows: int) -> tuple[KernelFunction, object]:
         group = comparison(rows, self.dtype)
         for candidate in choose(group, self.target, count=8):
-            kernel = emit(extract(lower(group, candidate.schedule, {}, self.target)), self.target.dialect, {})
+            threads = extract(lower(group, candidate.schedule, {}, self.target))
+            kernel = emit(select_instructions(threads, self.target.dialect), self.target.dialect, {})
             if not kernel.tables:
                 return kernel, self.device.build([kernel])[0]
         raise BackendError("the comparing kernel needs a table")

@@ -12,9 +12,11 @@ from attrs import frozen
 
 from ..backends.source import emit
 from ..ir import CutsError, FusedGroup, HorizontalKernel, KernelFunction, Schedule, Storage
+from ..passes.instructions import select_instructions
 from ..passes.lowering import extract, lower
 from ..passes.schedule import check_schedule
-from .tuning_task import TuningTask, digest, measurement_key, read_schedule, schedule_text
+from ..store import digest
+from .tuning_task import TuningTask, measurement_key, read_schedule, schedule_text
 
 #: Group that shares a launch with others: its normal form, its schedule, and the layout of its tensors.
 BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
@@ -22,13 +24,16 @@ BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]
 
 def make_bundle(problem: TuningTask, members: Sequence[BundleMember]) -> KernelFunction:
     """Return the kernel of groups that share a launch."""
-    kernels = tuple(extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
-    return emit(HorizontalKernel(kernels), problem.target.dialect, {})
+    dialect = problem.target.dialect
+    threads = (extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
+    return emit(HorizontalKernel(tuple(select_instructions(k, dialect) for k in threads)), dialect, {})
 
 
 def make_kernel(problem: TuningTask, schedule: Schedule) -> KernelFunction:
     """Return the kernel of a task by a schedule."""
-    return emit(extract(lower(problem.form, schedule, problem.storages, problem.target)), problem.target.dialect, {})
+    dialect = problem.target.dialect
+    kernel = extract(lower(problem.form, schedule, problem.storages, problem.target))
+    return emit(select_instructions(kernel, dialect), dialect, {})
 
 
 def launch_name(problem: TuningTask, members: Sequence[BundleMember]) -> str:

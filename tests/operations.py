@@ -1,77 +1,15 @@
 """Uses of every operation at small shapes, for gradients, kernels and devices.
 
-A new operation needs a line here; `tests/ops/test_every_operation.py` says so.
+A new operation needs a line in `operations_added.py`; `tests/kernels/test_every_operation.py` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any
-
-import numpy as np
-from attrs import frozen
 from cuts.ir.types import DType, TensorType
-from cuts.ops import Instance, Registry
+from cuts.tests import operations_added
+from cuts.tests.operation_use import REGISTRY, Use, boolean, f32, i64, uses
 
-REGISTRY = Registry.builtin()
-
-
-@frozen
-class Use:
-    """Use of an operation.
-
-    It has types of operands, attributes, and distributions of values.
-    """
-
-    op: str
-    types: tuple[TensorType | None, ...]
-    attributes: Mapping[str, Any] = {}
-    low: float = -0.9
-    classes: int = 1  # integers are below this
-
-    @cached_property
-    def instance(self) -> Instance:
-        return REGISTRY[self.op].instantiate(self.types, self.attributes)
-
-    def values(self, seed: int = 0) -> dict[str, Any]:
-        rng = np.random.default_rng(seed)
-        return {
-            n: self._value(rng, t)
-            for n, t in zip(self.instance.inputs, self.types, strict=False)
-            if n is not None and t is not None
-        }
-
-    def _value(self, rng: np.random.Generator, type_: TensorType) -> Any:
-        """Floats are spread evenly and in random order, so that no two are so close that a step swaps them."""
-        if not type_.dtype.is_float:
-            return rng.integers(0, max(2 if type_.dtype is DType.BOOL else 1, self.classes), type_.shape).astype(
-                type_.dtype.numpy
-            )
-        high = 0.95 if self.low < 0.9 else self.low + 1
-        places = rng.permutation(type_.size) + rng.uniform(0.2, 0.8, type_.size)
-        return (self.low + places * (high - self.low) / type_.size).reshape(type_.shape)
-
-
-def f32(*shape: int) -> TensorType:
-    return TensorType(DType.F32, shape)
-
-
-def i64(*shape: int) -> TensorType:
-    return TensorType(DType.I64, shape)
-
-
-def boolean(*shape: int) -> TensorType:
-    return TensorType(DType.BOOL, shape)
-
-
-def uses(
-    op: str, *shapes: Sequence[int] | TensorType | None, low: float = -0.9, classes: int = 1, **attributes: Any
-) -> Use:
-    """Return a use; operands are fp32 where only a shape is given."""
-    types = tuple(s if s is None or isinstance(s, TensorType) else f32(*s) for s in shapes)
-    return Use(op, types, attributes, low, classes)
-
+__all__ = ["DIFFERENTIABLE", "FLAT", "REGISTRY", "SCALAR", "Use", "boolean", "f32", "i64", "uses"]
 
 WINDOW_ATTRIBUTES = {"kernel_shape": (3, 2), "strides": (2, 1), "pads": (1, 0, 1, 1)}
 DIFFERENTIABLE: list[Use] = [
@@ -211,6 +149,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("sgd", (3, 2), (3, 2), (), weight_decay=0.1),
     uses("sgd_momentum", (3, 2), (3, 2), (), (3, 2), weight_decay=0.1, nesterov=True),
     uses("adam", (3, 2), (3, 2), (), (3, 2), (3, 2), (), low=0.4, weight_decay=0.1, beta2=0.9),
+    *operations_added.DIFFERENTIABLE,
 ]  # fmt: skip
 
 #: Operations of one tensor whose attributes have defaults, where they are smooth.
@@ -235,4 +174,5 @@ FLAT: list[Use] = [
     uses("one_hot", i64(2, 3), classes=4, depth=4, on=2.0, off=-1.0),
     uses("quantize", (2, 3), (3,), TensorType(DType.U8, (3,)), classes=9, low=0.1),
     *(uses("cast", (2, 3), to=to) for to in ("i32", "bool")),
+    *operations_added.FLAT,
 ]  # fmt: skip

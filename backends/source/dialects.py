@@ -19,7 +19,7 @@ from .halves import (
     cuda_halves,
     opencl_halves,
 )
-from .ldmatrix import matrix_helpers
+from .instruction_text import CUDA_INSTRUCTIONS, OPENCL_INSTRUCTIONS, copy_helpers, matrix_load_helpers
 from .mma_text import emulations, instructions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 
@@ -49,15 +49,14 @@ class Dialect:
     `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
     between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
     register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
-    `vectors` has the vector accesses of element types, `copy` the asynchronous copy of {bytes} bytes, `copy_element`
-    that of one element that is too narrow for it. `spaces` qualifies pointers to memory of a kind, `warp` is the number
-    of lanes that exchange values by `shuffle`, or read that of a thread by `shuffle_from`. `meeting_counter` is the
-    type of a loop's counter where threads synchronise in the loop, `meeting_end` the text after every condition on the
-    block where they synchronise under one of them, `begin` the helper that a kernel calls first. Other fields are text
-    templates, `member_...` those of kernels that share a launch; `math_suffix` is appended to the math functions of
-    f32. `register_load` reads 32 bits of adjacent elements at once, `matrix_load` loads the registers of a fragment by
-    a warp. `atom` calls the helper of a matrix instruction with the accumulator `atom_result`; where lanes synchronise
-    for it (`atoms_meet`), they use `atom_scratch`.
+    `vectors` has the vector accesses of element types, `instructions` the text of the rows of `ir.INSTRUCTIONS`.
+    `spaces` qualifies pointers to memory of a kind, `warp` is the number of lanes that exchange values by `shuffle`, or
+    read that of a thread by `shuffle_from`. `meeting_counter` is the type of a loop's counter where threads synchronise
+    in the loop, `meeting_end` the text after every condition on the block where they synchronise under one of them,
+    `begin` the helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that
+    share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of adjacent
+    elements at once. A matrix instruction gets registers of its C as `atom_result`; where lanes synchronise for it
+    (`atoms_meet`), they use `atom_scratch`.
     """
 
     name: str
@@ -92,8 +91,7 @@ class Dialect:
     store: Mapping[str, str]
     round: Mapping[str, str]
     vectors: Mapping[str, Vectors]
-    copy: str
-    copy_element: str
+    instructions: Mapping[str, str]
     commit: str
     wait: str
     shuffle: str
@@ -102,8 +100,6 @@ class Dialect:
     suffix: str
     atomics: Atomics
     register_load: str
-    matrix_load: str
-    atom: str
     atom_result: str
     atom_scratch: str
     atoms_meet: bool
@@ -171,14 +167,6 @@ def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _async_copy(width: int, cache: str, name: str = "") -> str:
-    address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {width} : 0)'
-    return (
-        f"{_DEVICE} void cuts_copy{width}{name}(void* d, const void* s, bool ok) {{\n"
-        f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {width}, %2;" ::{address} : "memory");\n}}'
-    )
-
-
 def _guarded_load(words: int) -> str:
     """Return the helper that loads words of read-only memory where a condition holds."""
     parts = [f"v.{c}" for c in "xyzw"[:words]]
@@ -242,10 +230,7 @@ _CUDA_HELPERS = (
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
-        "cuts_copy4": _async_copy(4, "ca"),
-        "cuts_copy8": _async_copy(8, "ca"),
-        "cuts_copy16": _async_copy(16, "cg"),
-        "cuts_copy16_cached": _async_copy(16, "ca", "_cached"),
+        **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
         '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
@@ -257,7 +242,7 @@ _CUDA_HELPERS = (
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **_ordering_helpers(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
-        **matrix_helpers(_DEVICE),
+        **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
@@ -328,8 +313,7 @@ CUDA = Dialect(
     store={**CUDA_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
     round=CUDA_ROUND,
     vectors=CUDA_VECTORS,
-    copy="cuts_copy{bytes}{cached}(&{d}[{di}], &{s}[{si}], {ok});",
-    copy_element="{d}[{di}] = {ok} ? {s}[{si}] : 0;",
+    instructions=CUDA_INSTRUCTIONS,
     commit='asm volatile("cp.async.commit_group;");',
     wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
@@ -346,8 +330,6 @@ CUDA = Dialect(
         shared_native=_CUDA_SHARED_ATOMICS,
     ),
     register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
-    matrix_load="cuts_matrix{count}{kind}({registers}, &{p}[{i}]);",
-    atom="{name}({operands});",
     atom_result="{}",
     atom_scratch="",
     atoms_meet=False,
@@ -415,8 +397,7 @@ OPENCL = Dialect(
     store={**OPENCL_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
     round=OPENCL_ROUND,
     vectors=OPENCL_VECTORS,
-    copy="",
-    copy_element="",
+    instructions=OPENCL_INSTRUCTIONS,
     commit="",
     wait="",
     shuffle="",
@@ -433,8 +414,6 @@ OPENCL = Dialect(
         shared_native={},
     ),
     register_load="*(const {space}uint*)(&{p}[{i}])",
-    matrix_load="",
-    atom="{name}((__local void*)&atom_scratch[tid / 32 * {words}], tid, {operands});",
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",
     atoms_meet=True,

@@ -10,32 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import cast, get_args
 
 from attrs import define, field
 
 from ...ir import (
     Accumulate,
+    AsyncCopy,
     DfgNode,
     IndexNode,
     Initialise,
     LaneReduce,
+    LdMatrix,
     Literal,
     Load,
-    MmaAccumulate,
-    Pack,
+    Mma,
+    PackedLoad,
     Phase,
     RegisterRead,
     RegisterWrite,
+    Root,
     Store,
     Test,
     Value,
     Var,
+    VectorLoad,
+    VectorStore,
     WideStore,
     Window,
+    box_variables,
     operand_nodes,
-    own_variables,
-    post_order,
     variables,
+    vector_axes,
 )
 from .index_ctext import guard_text
 from .nodes import NodePrinter
@@ -45,6 +51,9 @@ from .scope import KernelNames, Writer
 _UNROLLED_OPERATIONS = 2048
 _UNROLLED_MOVES = 160
 _UNROLLED_FETCHES = 32
+_MOVES = (Load, VectorLoad, Store, VectorStore, WideStore, AsyncCopy)
+_OFFSETS = (AsyncCopy, PackedLoad, LdMatrix)
+_ROOTS = get_args(Root)
 
 
 @define
@@ -65,7 +74,6 @@ class PhasePrinter:
     boxes: dict[DfgNode, tuple[Var, ...]] = field(factory=dict)
     users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
     printer: NodePrinter = field(init=False)
-    scopes: frozenset[Var] = frozenset()
     arriving: bool = field(init=False)
 
     @arriving.default
@@ -78,41 +86,14 @@ class PhasePrinter:
 
     def print(self) -> None:
         """Print the phase, under its condition if it has one."""
-        order = post_order(self.phase.roots)
-        for node in order:
-            self.boxes[node] = self._box(node)
+        self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
+        for node in self.boxes:
             for operand in operand_nodes(node):
                 self.users.setdefault(operand, []).append(node)
-        # A reduced variable along which loads are vectors opens no scope: its loads precede all of its uses.
-        loads = [n for n in order if isinstance(n, Load) and self.boxes[n]]
-        vectors = {v for n in loads for v in self.printer.vector_axes(n, self.boxes[n])}
-        self.scopes = frozenset(
-            v
-            for r in self.phase.roots
-            if isinstance(r, (Accumulate, MmaAccumulate))
-            for v in r.over
-            if v not in vectors
-        )
-        if self.phase.kind == "fetch":
-            self.scopes = frozenset(self.phase.unrolled[:1])
-        nodes = [
-            n for n in order if not _inline_always(n) and not (isinstance(n, Load) and self.printer.is_absorbed(n))
-        ]
+        nodes = [n for n in self.boxes if not _inline_always(n)]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):
             self._block(nodes, ())
-
-    def _box(self, node: DfgNode) -> tuple[Var, ...]:
-        own = set(own_variables(node))
-        if isinstance(node, (Accumulate, MmaAccumulate)):
-            own |= set(node.over)
-        for operand in operand_nodes(node):
-            own |= set(self.boxes[operand])
-        if isinstance(node, (Window, MmaAccumulate)):
-            own -= set(node.axes)
-        if isinstance(node, Pack):
-            own.discard(node.axis)
-        return tuple(v for v in self.phase.unrolled if v in own)
 
     def _block(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> None:
         """Print nodes under the opened loops: form units, declare values that cross them, print each."""
@@ -129,13 +110,10 @@ class PhasePrinter:
             elif unit.key[0] == "arriving":
                 for node in unit.nodes:
                     assert isinstance(node, Store)
-                    self.printer.print_atomic_updates(node, rest)
-            elif unit.key[0] == "vector":
-                axes = self.printer.vector_axes(unit.nodes[0], rest)
-                with self.out.loops([v for v in rest if v not in axes]):
-                    self.printer.vector(unit.nodes[0], rest)
+                    self.printer.update(node, rest)
             else:
-                with self.out.loops(rest, self._meets(unit.nodes)):
+                axes = vector_axes(unit.nodes[0])
+                with self.out.loops([v for v in rest if v not in axes], self._meets(unit.nodes)):
                     for node in unit.nodes:
                         self.printer.statement(node)
 
@@ -156,7 +134,7 @@ class PhasePrinter:
 
     def _scopes_last(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...]) -> Sequence[DfgNode]:
         """Return nodes with operands of a scope, which do not depend on it, before it."""
-        for var in (v for v in self.phase.unrolled if v in self.scopes):
+        for var in (v for v in self.phase.unrolled if v in self.phase.scopes):
             inside = {n for n in nodes if (rest := self._rest(n, opened)) and rest[0] == var}
             after, wanted = set[object](inside), set[object]()
             for node in nodes:
@@ -173,7 +151,10 @@ class PhasePrinter:
         """Return whether a scope addresses registers by its variable, which then has to be constant in each iteration.
 
         It does so for values that it passes to other units, those that it gets from others, and those along a row.
+        Copies and loads of fragments add a constant offset to an address that iterations share.
         """
+        if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
+            return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
         held = (
@@ -188,9 +169,9 @@ class PhasePrinter:
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, MmaAccumulate)))
+        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, Mma)))
         moves = sum(
-            size // self._width(n, opened) for n, size in sizes.items() if isinstance(n, (Load, Store, WideStore))
+            size // prod(v.extent for v in vector_axes(n)) for n, size in sizes.items() if isinstance(n, _MOVES)
         )
         limit = _UNROLLED_FETCHES if self.phase.kind == "fetch" else _UNROLLED_MOVES
         times = min(
@@ -201,10 +182,7 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(isinstance(n, MmaAccumulate) for n in nodes)
-
-    def _width(self, node: DfgNode, opened: tuple[Var, ...]) -> int:
-        return prod(v.extent for v in self.printer.vector_axes(node, self._rest(node, opened)))
+        return self.names.dialect.atoms_meet and any(isinstance(n, Mma) for n in nodes)
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -213,12 +191,11 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
-        if isinstance(node, MmaAccumulate) and not (rest and rest[0] in self.scopes):
+        if isinstance(node, Mma) and not (rest and rest[0] in self.phase.scopes):
             return ("products", node)  # products of other parts add to the same registers, and would wait for these
-        if rest and rest[0] in self.scopes:
-            only = {*rest} == {*self.printer.vector_axes(node, rest)}
-            return ("vector", node) if only else ("scope", rest[0])
-        if self.printer.vector_axes(node, rest):
+        if rest and rest[0] in self.phase.scopes:
+            return ("vector", node) if {*rest} == {*vector_axes(node)} else ("scope", rest[0])
+        if vector_axes(node):
             return ("vector", node)
         if rest and self.arriving and isinstance(node, (Load, Store)):
             return ("loads" if isinstance(node, Load) else "arriving", rest)
@@ -245,14 +222,11 @@ class PhasePrinter:
     def _declare(self, unit: _Unit, home: dict[DfgNode, _Unit], opened: tuple[Var, ...]) -> None:
         """Declare the values of a unit that another one uses, as arrays over the box that is not yet open."""
         for node in unit.nodes:
-            if (
-                isinstance(node, (Store, WideStore, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce))
-                or node in self.printer.declared
-            ):
+            if isinstance(node, _ROOTS) or node in self.printer.declared:
                 continue
             if all(home.get(u) is unit for u in self.users.get(node, [])) and unit.key[0] != "vector":
                 continue
-            self.printer.declare(node, self._rest(node, opened))
+            self.printer.declare(cast("Value", node), self._rest(node, opened))
 
 
 def _inline_always(node: DfgNode) -> bool:

@@ -15,7 +15,6 @@ from attrs import define, field
 
 from ...ir import (
     COMBINERS,
-    WIDEST_BYTES,
     DType,
     Index,
     Initialise,
@@ -24,10 +23,8 @@ from ...ir import (
     RegisterWrite,
     Var,
     linearise,
-    longest_vector,
     phases,
     row_major,
-    vector_widths,
 )
 from .ctext import call_text
 from .dialects import Dialect
@@ -127,21 +124,6 @@ class KernelNames:
     def buffer(self, space: str, buffer: str) -> str:
         """Return the pointer that names a buffer."""
         return buffer if space == "shared" else self.pointers[buffer].name
-
-    def alignment(self, space: str, buffer: str) -> int:
-        """Return the alignment of a buffer's first element in bytes."""
-        return WIDEST_BYTES if space == "shared" else self.kernel.aligned.get(buffer, 1)
-
-    def width(self, dtype: DType, extent: int) -> int:
-        """Return the neighbours that one access moves, 0 for single elements.
-
-        A kernel's vectors are as long as its narrowest type allows; wider types take several accesses.
-        """
-        widest = max(vector_widths(dtype), default=0)
-        longest = longest_vector(self.kernel.dtypes.values(), WIDEST_BYTES)
-        if extent in vector_widths(dtype):
-            return extent
-        return widest if widest and extent <= longest and extent % widest == 0 else 0
 
     def register(self, name: str, at: tuple[Index, ...]) -> str:
         """Return the register that holds a reduction's value."""

@@ -8,6 +8,7 @@ from math import prod
 from attrs import define, field
 
 from ...ir import (
+    MIN_COPY_BYTES,
     Convert,
     DfgNode,
     Guard,
@@ -17,12 +18,14 @@ from ...ir import (
     Load,
     Op,
     Pack,
+    PackedLoad,
     Phase,
     RegisterRead,
     Store,
     Test,
     Value,
     Var,
+    VectorStore,
     WideStore,
     Window,
     as_index,
@@ -31,14 +34,10 @@ from ...ir import (
     row_major,
     substitute,
     substitute_node,
-    vector_address,
 )
 from .ctext import call_text, convert_text, literal_text, number_text
 from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
-
-#: Smallest asynchronous copy in bytes.
-MIN_COPY_BYTES = 4
 
 
 @define
@@ -64,24 +63,10 @@ class ValuePrinter:
         size = f"[{prod(v.extent for v in rest)}]" if rest else ""
         self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
-    def whole_register(self, node: Pack) -> bool:
-        """Return whether a register's elements are adjacent and unguarded in memory."""
-        load = node.arg
-        if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
-            return False
-        return vector_address(load.address, node.axis) is not None
-
-    def _pack_text(self, node: Pack) -> str:
-        """Return the register that holds the elements of a value."""
-        dialect, load = self.names.dialect, node.arg
-        if self.whole_register(node):
-            assert isinstance(load, Load)
-            start = vector_address(load.address, node.axis)
-            assert start is not None
-            where = {"p": self.names.buffer(load.space, load.buffer), "i": index_text(start, self.names.pointers)}
-            return dialect.register_load.format(space=dialect.spaces[load.space], **where)
-        values = [self.lane_text(load, node.axis, n) for n in range(node.axis.extent)]
-        return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
+    def _packed_load(self, node: PackedLoad) -> str:
+        where = {"p": self.names.buffer(node.space, node.buffer), "i": index_text(node.address, self.names.pointers)}
+        dialect = self.names.dialect
+        return dialect.register_load.format(space=dialect.spaces[node.space], **where)
 
     def lane_text(self, node: Value, var: Var, number: int) -> str:
         """Return a value at one value of a variable."""
@@ -116,7 +101,7 @@ class ValuePrinter:
         accumulator.
         """
         text = convert_text(self.text(node.arg), node.arg.dtype, node.dtype, self.names.dialect)
-        stored = all(isinstance(user, (Store, WideStore)) for user in self.users.get(node, [node]))
+        stored = all(isinstance(user, (Store, VectorStore, WideStore)) for user in self.users.get(node, [node]))
         rounded = stored or isinstance(node.arg, RegisterRead) or node.arg.dtype is node.dtype
         return text if rounded else self.names.dialect.round.get(node.dtype.value, "{v}").format(v=text)
 
@@ -135,7 +120,10 @@ class ValuePrinter:
             kind = node.args[-1 if node.fn == "select" else 0].dtype
             return call_text(node.fn, [self.text(a) for a in node.args], kind, dialect)
         if isinstance(node, Pack):
-            return self._pack_text(node)
+            values = [self.lane_text(node.arg, node.axis, n) for n in range(node.axis.extent)]
+            return f"cuts_pack_{node.arg.dtype}({', '.join(values)})"
+        if isinstance(node, PackedLoad):
+            return self._packed_load(node)
         if isinstance(node, Convert):
             return self._conversion(node)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"

@@ -37,11 +37,12 @@ from cuts.ir.machine import Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
+from cuts.passes.instructions import select_instructions
 from cuts.passes.lowering import extract, lower
+from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule import check_schedule, choose
-from cuts.passes.schedule.schedule_geometry import features_of
 
 
 @frozen
@@ -155,7 +156,8 @@ class ProductBench:
         format_ = FORMATS[format_name]
         group = product_group(format_, shape, format_.stored)
         schedules = dict(_points(group, format_, self.target, hand, count))
-        functions = {label: emit(extract(lower(group, s, {}, self.target)), "cuda") for label, s in schedules.items()}
+        kernels = {label: extract(lower(group, s, {}, self.target)) for label, s in schedules.items()}
+        functions = {label: emit(select_instructions(k, "cuda"), "cuda") for label, k in kernels.items()}
         sets = sets_for(sum(group.tensors[t].nbytes for t in "acy"), self.target.l2_bytes)
         memory = [self._tensors(group, number) for number in range(sets)]
         contenders = [self._library(group, format_, memory)]

@@ -25,13 +25,13 @@ from cuts.ir.source import Source
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
-from cuts.passes.compilation import Emit
+from cuts.passes.context import Emit
+from cuts.passes.costs.tuner_interface import Selector
 from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.fusion.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.tuner_interface import Selector
 from cuts.runtime.plan import extent_bytes
 
 

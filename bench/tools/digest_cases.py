@@ -32,7 +32,7 @@ from cuts.search.kernels import make_kernel
 from cuts.search.learned.pool import recorded_domain
 from cuts.search.learned.recorded_spaces import read_spaces
 from cuts.search.tuning_task import TuningTask, read_schedule
-from cuts.tests import operations
+from cuts.tests import operations, operations_added
 from cuts.tests.fuzz.drawing import draw_graphs
 from cuts.tests.models import REAL
 from cuts.tests.operations_graph import bench_of
@@ -43,6 +43,8 @@ MODES = ("no-fusion", "fusion", "mixed")
 PRECISIONS = ("fp32", "tf32", "fp16")
 FUZZ_SEED, FUZZ_GRAPHS, FUZZ_BATCH = 11, 2000, 25
 WINNERS_BATCH = 50
+#: Graphs of all operations; those of `tests/operations_added.py` have their own, so that earlier digests hold.
+_OPERATIONS = ("forward", "gradients", "added forward", "added gradients")
 #: Names of kernels are digests of IR text; they say nothing of the kernel.
 _KERNEL_NAME = re.compile(r"cuts_[0-9a-f]{16}")
 
@@ -60,7 +62,7 @@ def all_cases(quick: bool = False) -> Iterator[Case]:
         yield ("space", _space_files()[-1])
         return
     yield from (("pack", name, str(batch)) for name, model in BY_NAME.items() for batch in model.batches)
-    yield from (("operations", kind, *way) for kind in ("forward", "gradients") for way in ways)
+    yield from (("operations", kind, *way) for kind in _OPERATIONS for way in ways)
     yield from (("model", name, *way) for name in REAL for way in ways)
     yield from (("space", name) for name in _space_files())
     yield from (("fuzz", str(first), str(FUZZ_BATCH)) for first in range(0, FUZZ_GRAPHS, FUZZ_BATCH))
@@ -117,8 +119,10 @@ def _model(name: str) -> tuple[Graph, Spec]:
 
 @cache
 def _operations(kind: str) -> tuple[Graph, Spec]:
+    added = [*operations_added.DIFFERENTIABLE, *operations_added.FLAT]
     uses = [*operations.DIFFERENTIABLE, *operations.SCALAR, *operations.FLAT]
-    bench = bench_of(uses, kind == "gradients")
+    part, _, pass_ = kind.rpartition(" ")
+    bench = bench_of([use for use in uses if (use in added) == bool(part)], pass_ == "gradients")
     return bench.graph, bench.spec
 
 

@@ -26,7 +26,7 @@ from .ranges import confine, is_injective, proven, ranges
 from .solve import Solution, is_bijection, solve
 from .traversal import indirects, map_primaries, primaries, rename_index, substitute, variables
 from .values import Values, evaluate, index_value
-from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_widths
+from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_piece, vector_widths
 
 __all__ = [
     "WIDEST_BYTES",
@@ -78,5 +78,6 @@ __all__ = [
     "variables",
     "vector_address",
     "vector_guards",
+    "vector_piece",
     "vector_widths",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..types import DType
-from .guard import Guard
-from .index import Index, Var
+from .guard import Guard, substitute_guards
+from .index import Index, Var, as_index
 from .traversal import substitute
 
 #: Bytes of the widest access that buffers are aligned to.
@@ -68,3 +68,16 @@ def vector_guards(guards: Sequence[Guard], var: Var) -> tuple[Guard, ...] | None
             return None
         result.append(Guard(start, guard.low, guard.high))
     return tuple(result)
+
+
+def vector_piece(
+    address: Index, guards: tuple[Guard, ...], var: Var, lanes: range
+) -> tuple[Index, tuple[Guard, ...]] | None:
+    """Return address and guards of one vector access.
+
+    It moves the elements `lanes` along a variable. None where these are no aligned vector, or a guard could split it.
+    """
+    lane = Var(var.name, len(lanes))
+    here = {var: as_index(lane) + lanes.start}
+    start, whole = vector_address(substitute(address, here), lane), vector_guards(substitute_guards(guards, here), lane)
+    return None if start is None or whole is None else (start, whole)

@@ -4,9 +4,6 @@ Parsing a printed text returns an equal object.
 
     var n < 1, k < 2, p < 4, q < 4, c < 2
 
-`FORMS` lists the form of each class; printer and parser both follow it, so a new class needs a line there and nothing
-else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
-
 `FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
 else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
 
@@ -24,17 +21,23 @@ from typing import Any
 from ..compiled import Storage
 from ..dfg import (
     Accumulate,
+    AsyncCopy,
     Convert,
     IndexNode,
     Initialise,
     LaneReduce,
+    LdMatrix,
     Load,
+    Mma,
     MmaAccumulate,
     Pack,
+    PackedLoad,
     RegisterRead,
     RegisterWrite,
     Store,
     Test,
+    VectorLoad,
+    VectorStore,
     WideStore,
     Window,
 )
@@ -119,9 +122,10 @@ FORMS: dict[type, Form] = {
     HorizontalKernel: Form("bundle", ("*kernels",)),
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
-    Loop: Form("loop <var>{? until <until>?}", ("*body",)),
+    Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
     Phase: Form(
-        "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}",
+        "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}"
+        "{? scopes <scopes>?}",
         ("*shares", "*roots"),
     ),
     Share: Form("share <var>{? for <operand>?} = <value> register <register>{? valid <valid>?}"),
@@ -130,8 +134,16 @@ FORMS: dict[type, Form] = {
     Wait: Form("wait <pending>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
+    VectorStore: Form(
+        "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? if <guards>?}"
+    ),
+    AsyncCopy: Form(
+        "async_copy <instruction> <buffer>[<address>]: <dtype> = <source>[<start>]{? over <axis> by <width>?}"
+        "{? if <guards>?}{? valid <valid>?}"
+    ),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
@@ -150,6 +162,9 @@ FORMS: dict[type, Form] = {
     Test: Form("inside(<guards>)"),
     Convert: Form("convert <arg>"),
     Pack: Form("pack <arg> over <axis>"),
+    VectorLoad: Form("vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? if <guards> else <fill>?}"),
+    PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
+    LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
     Window: Form("window <load> over (<axes>) at (<at>)"),
 }
 

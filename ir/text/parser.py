@@ -17,6 +17,8 @@ from .forms import Form, Lines, Maybe, Part, Slot, Word, element_type, entry_typ
 from .indices import parse_guard, parse_index, parse_variable
 from .tokens import Token, Tokens
 
+_VALUES = frozenset(members(Value))
+
 
 @define
 class Parser:
@@ -124,7 +126,7 @@ class Parser:
         return tuple(found)
 
     def _scalar(self, kind: Any) -> Any:
-        if kind == Value or kind in members(Value):
+        if set(members(kind)) <= _VALUES:
             return self._operand(members(kind))
         if kind == Expr:
             return parse_expr(self.tokens, self.declared)

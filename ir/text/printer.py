@@ -19,6 +19,7 @@ from .tokens import number_text, quote
 
 Record: TypeAlias = Mapping[str, Any]
 _INDENT = "  "
+_VALUES = frozenset(members(Value))
 
 
 def variables_of(node: object) -> dict[Var, None]:
@@ -151,7 +152,7 @@ class Printer:
             return ", ".join(self._slot(inner, v) for v in value)
         if kind == Expr:
             return print_expr(value, self.names)
-        if kind == Value or kind in members(Value):
+        if set(members(kind)) <= _VALUES:
             return literal_text(value.value, value.dtype)[0] if isinstance(value, Literal) else self.values[value]
         if isinstance(value, Index):
             return print_index(value, self.names)

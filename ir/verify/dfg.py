@@ -6,28 +6,36 @@ Each check states one invariant and yields violations in words; `ir.verify.kerne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import TypeAlias
 
+from ..affine import Guard, Index, Var, vector_piece
 from ..dfg import (
     Accumulate,
+    AsyncCopy,
     DfgNode,
     IndexNode,
     LaneReduce,
-    Load,
+    LdMatrix,
+    Mma,
     MmaAccumulate,
     Op,
     Pack,
+    PackedLoad,
     RegisterRead,
     RegisterWrite,
     Root,
     Store,
     Test,
+    VectorLoad,
+    VectorStore,
     WideStore,
     Window,
+    buffer_accesses,
     post_order,
 )
 from ..functions import FUNCTIONS, VALUE_COMBINERS
-from ..machine import MMA_INSTRUCTIONS
+from ..machine import COPIES, MATRIX_LOADS, MMA_INSTRUCTIONS
 from ..types import DType
 
 #: Elements that one access may move.
@@ -69,7 +77,7 @@ def check_effects_typed(roots: Sequence[Root]) -> Iterator[str]:
             root.values
             if isinstance(root, WideStore)
             else (root.value,)
-            if isinstance(root, (Store, Accumulate, RegisterWrite))
+            if isinstance(root, (Store, VectorStore, Accumulate, RegisterWrite))
             else ()
         )
         for value in values:
@@ -86,27 +94,39 @@ def check_combiners_known(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
-    """Every matrix instruction is one of the table.
+    """Every instruction is one of its table.
 
-    Its operands have the type that it multiplies, or are registers full of them, and its accumulator has the type that
-    it adds in.
+    The operands of a matrix instruction have the type that it multiplies, or are registers full of them, and its
+    accumulator has the type that it adds in. A load of matrices fills as many registers as its axes number, of its
+    type; a copy moves the bytes of its elements.
     """
-    for root in roots:
-        if not isinstance(root, MmaAccumulate):
+    for node in post_order(roots):
+        if isinstance(node, LdMatrix):
+            row = MATRIX_LOADS.get(node.instruction)
+            if row is None or (row.count, row.dtype) != (prod(v.extent for v in node.axes), node.dtype):
+                yield f"'{node.instruction}' loads no {prod(v.extent for v in node.axes)} matrices into {node.dtype}"
+        if isinstance(node, AsyncCopy):
+            copy = COPIES.get(node.instruction)
+            if copy is None or copy.nbytes != node.width * node.dtype.size:
+                yield f"'{node.instruction}' copies no {node.width} elements of {node.dtype}"
+    for root in (r for r in roots if isinstance(r, (MmaAccumulate, Mma))):
+        name = root.instruction if isinstance(root, Mma) else root.atom
+        if name not in MMA_INSTRUCTIONS:
+            yield f"'{name}' multiplies nothing"
             continue
-        if root.atom not in MMA_INSTRUCTIONS:
-            yield f"'{root.atom}' multiplies nothing"
-            continue
-        atom = MMA_INSTRUCTIONS[root.atom]
+        atom = MMA_INSTRUCTIONS[name]
         for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
             held = value.arg if isinstance(value, Pack) else value
-            kept = isinstance(value, RegisterRead) and value.dtype is DType.U32
+            kept = isinstance(value, (RegisterRead, PackedLoad, LdMatrix)) and value.dtype is DType.U32
             if held.dtype is not atom.held and not kept:
-                yield f"{root.atom} multiplies {atom.held}, not {held.dtype}"
+                yield f"{name} multiplies {atom.held}, not {held.dtype}"
             if isinstance(value, Pack) and value.axis.extent != fragment.packed:
-                yield f"a register of {root.atom} holds {fragment.packed} elements, not {value.axis.extent}"
+                yield f"a register of {name} holds {fragment.packed} elements, not {value.axis.extent}"
         if root.dtype is not atom.accumulator:
-            yield f"{root.atom} adds up in {atom.accumulator}, not in {root.dtype}"
+            yield f"{name} adds up in {atom.accumulator}, not in {root.dtype}"
+        registers_of = (atom.c.size, atom.a.registers, atom.b.registers)
+        if isinstance(root, Mma) and (len(root.results), *(v.extent for v in root.axes)) != registers_of:
+            yield f"{name} takes {', '.join(map(str, registers_of))} registers of C, A and B"
 
 
 def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
@@ -124,15 +144,37 @@ def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
 
 
 def check_vectors_whole(roots: Sequence[Root]) -> Iterator[str]:
-    """A wide store moves 1, 2, 4, 8 or 16 elements, aligned.
+    """A vector access moves 1, 2, 4, 8 or 16 elements, aligned.
 
-    The place is a multiple of their number.
+    The place is a multiple of their number, and the vectors along an axis cover it.
     """
-    for root in roots:
-        if isinstance(root, WideStore):
-            width = len(root.values)
-            if width not in WIDTHS or any(n % width for n in (root.address.const, *(f for _, f in root.address.terms))):
-                yield f"{width} elements are stored at {root.address.text}"
+    for node in post_order(roots):
+        if isinstance(node, WideStore):
+            width = len(node.values)
+            if width not in WIDTHS or any(n % width for n in (node.address.const, *(f for _, f in node.address.terms))):
+                yield f"{width} elements are stored at {node.address.text}"
+        elif isinstance(node, VectorLoad):
+            yield from _broken_pieces(node.address, node.guards, node.axis, node.pieces)
+        elif isinstance(node, VectorStore):
+            yield from _broken_pieces(node.address, node.guards, node.axis, _equal_pieces(node.axis, node.width))
+        elif isinstance(node, AsyncCopy) and node.axis is not None:
+            for address, guards in ((node.address, node.guards), (node.start, node.valid)):
+                yield from _broken_pieces(address, guards, node.axis, _equal_pieces(node.axis, node.width))
+
+
+def _equal_pieces(axis: Var, width: int) -> tuple[int, ...]:
+    return (width,) * (axis.extent // width)
+
+
+def _broken_pieces(address: Index, guards: tuple[Guard, ...], axis: Var, pieces: Sequence[int]) -> Iterator[str]:
+    if sum(pieces) != axis.extent:
+        yield f"vectors of {sum(pieces)} elements cover {axis.name} of {axis.extent}"
+    start = 0
+    for width in pieces:
+        lanes = range(start, start + width)
+        if width not in WIDTHS or (width > 1 and vector_piece(address, guards, axis, lanes) is None):
+            yield f"{width} elements from {start} of {axis.name} are no vector at {address.text}"
+        start += width
 
 
 def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
@@ -140,13 +182,13 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
     for node in post_order(roots):
         if isinstance(node, IndexNode) and node.dtype is DType.BOOL:
             yield f"index {node.index.text} as a bool"
-        if isinstance(node, (Load, Store, WideStore)) and node.space not in ("global", "shared", "constant"):
-            yield f"'{node.space}' is no memory"
+        for space in (a.space for a in buffer_accesses(node) if a.space not in ("global", "shared", "constant")):
+            yield f"'{space}' is no memory"
 
 
 def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
-    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, LaneReduce)) else ()
+    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, Mma, LaneReduce)) else ()
 
 
 Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]

@@ -7,7 +7,8 @@ by walking the phases, which is another matter: `check_barriers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
 from typing import TypeAlias
 
 from attrs import frozen
@@ -17,14 +18,13 @@ from ..dfg import (
     Accumulate,
     DfgNode,
     Initialise,
-    Load,
+    Mma,
     MmaAccumulate,
     Pack,
     RegisterRead,
     RegisterWrite,
-    Store,
-    WideStore,
     Window,
+    buffer_accesses,
     own_indices,
     post_order,
 )
@@ -81,11 +81,12 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
     stores = {"global": set(kernel.writes), "shared": shared}
     for place in _places(kernel.items):
         for node in post_order(place.phase.roots):
-            known = loads if isinstance(node, Load) else stores
-            if isinstance(node, (Load, Store, WideStore)) and node.buffer not in known.get(node.space, ()):
-                yield VerifyError(
-                    f"{place.words}: {quote(node.buffer)} is no {node.space} memory that the kernel may touch"
-                )
+            for access in buffer_accesses(node):
+                known = stores if access.stores else loads
+                if access.buffer not in known.get(access.space, ()):
+                    yield VerifyError(
+                        f"{place.words}: {quote(access.buffer)} is no {access.space} memory that the kernel may touch"
+                    )
             for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {
                 *kernel.reads,
                 *kernel.tables,
@@ -97,18 +98,17 @@ def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
     """Every access has the element type of its buffer."""
     shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
     for place in _places(kernel.items):
-        for node in post_order(place.phase.roots):
-            if isinstance(node, (Load, Store, WideStore)):
-                held = (shared if node.space == "shared" else kernel.dtypes).get(node.buffer, node.dtype)
-                if held is not node.dtype:
-                    yield VerifyError(f"{place.words}: {quote(node.buffer)} holds {held}, accessed as {node.dtype}")
+        for access in (a for node in post_order(place.phase.roots) for a in buffer_accesses(node)):
+            held = (shared if access.space == "shared" else kernel.dtypes).get(access.buffer, access.dtype)
+            if access.dtype is not None and held is not access.dtype:
+                yield VerifyError(f"{place.words}: {quote(access.buffer)} holds {held}, accessed as {access.dtype}")
 
 
 def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
     """Every variable is bound.
 
     It belongs to the launch, to a definition before it, to a loop around it, or to the phase itself; the end of a loop
-    is a definition.
+    is a definition, a scope of a phase one of its loops.
     """
     known = {Var("blk", kernel.blocks), Var("tid", kernel.threads)}
     for define in kernel.defines:
@@ -121,6 +121,8 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
         phase = place.phase
         outside = {*known, *place.loops}
         own = outside | {*phase.unrolled}
+        if alien := {v.name for v in phase.scopes} - {v.name for v in phase.unrolled}:
+            yield VerifyError(f"{place.words}: no loop has the scopes {', '.join(sorted(alien))}")
         for guard in phase.when:
             yield from _unbound(place.words, guard.index, outside)
         for share in phase.shares:
@@ -133,7 +135,7 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def _bound_by(node: DfgNode) -> set[Var]:
-    if isinstance(node, MmaAccumulate):
+    if isinstance(node, (MmaAccumulate, Mma)):
         return {*node.over, *node.axes}
     if isinstance(node, RegisterWrite):
         return {*node.axes}
@@ -212,11 +214,16 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
             if isinstance(node, (Initialise, RegisterWrite)):
                 shapes[node.name] = node.shape
             if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite)):
-                for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
-                    if not Guard(place, 0, count).always:
-                        yield VerifyError(
-                            f"phase {quote(phase.name)}: register {place.text} of {quote(node.name)}, which has {count}"
-                        )
+                yield from _check_places(phase, node.name, zip(node.at, shapes.get(node.name, ()), strict=False))
+            elif isinstance(node, Mma) and node.name in shapes:
+                count = prod(shapes[node.name])
+                yield from _check_places(phase, node.name, ((place, count) for place in node.results))
+
+
+def _check_places(phase: Phase, name: str, places: Iterable[tuple[Index, int]]) -> Iterator[VerifyError]:
+    for place, count in places:
+        if not Guard(place, 0, count).always:
+            yield VerifyError(f"phase {quote(phase.name)}: register {place.text} of {quote(name)}, which has {count}")
 
 
 Check: TypeAlias = Callable[[Kernel], Iterator[VerifyError]]

@@ -1,17 +1,18 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
+from ..statements import FusionError, Programs, Unit, apply_guards
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
-from .groups import Group, GroupBuilder, NormalForms, canonical_names, form_key, form_text, rename_group
-from .inline import FusionError, apply_guards
+from .group_builder import GroupBuilder, NormalForms
+from .groups import Group, canonical_names, form_key, form_text, rename_group
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal
 from .partition import combine_partitions, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
 from .piecewise import split_piecewise_readers
-from .programs import Meaning, Programs, Unit, build_programs
+from .programs import Meaning, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute
 from .sums import (
     Family,
@@ -26,7 +27,7 @@ from .sums import (
     shift_means,
     sum_rows_first,
 )
-from .views import Views, find_views, memory_span
+from .views import Views, find_views, loop_iterations, memory_span
 
 __all__ = [
     "UNKNOWN",
@@ -69,6 +70,7 @@ __all__ = [
     "graph_layout",
     "interpret",
     "issue_slots",
+    "loop_iterations",
     "memory_span",
     "neighbours",
     "partition",

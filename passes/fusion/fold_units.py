@@ -24,8 +24,8 @@ from attrs import evolve
 
 from ...ir import Array, Program
 from ...ops import evaluate
+from ..statements import Programs, Unit
 from .cut_units import copy_source
-from .programs import Programs, Unit
 
 #: Most elements that a folded unit may leave in memory, and most steps that it may take.
 _ELEMENTS, _STEPS = 1 << 22, 1 << 24

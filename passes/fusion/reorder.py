@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from attrs import evolve
 
 from ...ir import Expr, Read, Statement, Storage, TensorType, linearise, rebuild
-from .programs import Programs, Unit
+from ..statements import Programs, Unit
 
 #: Dim of the tensor as the graph has it that is stored at each position, outermost first.
 Order: TypeAlias = tuple[int, ...]

@@ -31,8 +31,8 @@ from ...ir import (
     substitute,
     variables,
 )
+from ..statements import Programs, Unit
 from .cut_units import copy_source
-from .programs import Programs, Unit
 
 #: Bytes of the smallest write to memory, and fewest bytes of a tensor for which that matters.
 SECTOR_BYTES, MIN_LARGE_BYTES = 32, 1 << 20
@@ -52,6 +52,12 @@ class Views:
     def storage(self, tensor: str) -> Storage:
         """Return the storage of a tensor."""
         return self.storages.get(tensor) or Storage(tensor, 0, self.programs.types[tensor].strides)
+
+
+def loop_iterations(views: Views) -> dict[str | None, int]:
+    """Return the iterations of each loop; 1 for groups outside of loops."""
+    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
+    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
 def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -> Views:

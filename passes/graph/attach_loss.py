@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from ...ir import Attribute, DType, Graph, GraphError, Node, TensorType, UsageError, quote, verify_graph
+from ...ir import Attribute, DType, Graph, GraphError, Node, TensorType, UsageError, fresh_name, quote, verify_graph
 from ...ops import OpDecl, Registry
 from ...ops.language import syntax as s
-from .rewrite import fresh_name
 
 
 def with_loss(

@@ -34,11 +34,12 @@ from ...ir import (
     TensorType,
     as_index,
     expr_variables,
+    fresh_name,
 )
 from ...ops import Instance, evaluate
 from ...ops.language import Instances
 from .linearity import additive_slots, affine_parts, linear_dims
-from .rewrite import fresh_name, prune
+from .rewrite import prune
 
 Values = npt.NDArray[Any]
 _ONE, _ZERO = Const(1.0, DType.F64), Const(0.0, DType.F64)

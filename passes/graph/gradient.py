@@ -19,9 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from ...ir import Array, Graph, GraphError, Node, TensorType, convert_error, quote
+from ...ir import Array, Graph, GraphError, Node, TensorType, convert_error, fresh_name, quote
 from ...ops.gradient import Gradients
-from .rewrite import fresh_name
 
 
 @frozen

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 from attrs import define, evolve, field, frozen
 
-from ...ir import DType, Graph, IndexCheck, Node, Program, Source, TensorType
+from ...ir import DType, Graph, IndexCheck, Node, Program, Source, TensorType, fresh_name
 from ...ops import Finding, Registry, evaluate, index_program
 from ...ops.gradient import declare
-from .rewrite import fresh_name
 
 
 @frozen

@@ -15,9 +15,9 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import CutsError, Expr, Graph, Node, Program, Read, TensorType, rebuild
+from ...ir import CutsError, Expr, Graph, Node, Program, Read, TensorType, fresh_name, rebuild
 from ...ops.language import Instances
-from .rewrite import fresh_name, prune, with_constants
+from .rewrite import prune, with_constants
 
 #: Limit of the axes of a transposed constant, as each permutation is tried.
 MAX_AXES = 4

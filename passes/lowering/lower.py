@@ -22,6 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
+from ..geometry import joins_loop
 from .block_layout import Frame, lay_out
 from .chained_contraction import lower_chained_contraction
 from .hoisted_loads import hoist_loads
@@ -29,7 +30,7 @@ from .online_softmax import lower_online_softmax
 from .outputs import emit_output
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
-from .rows import cached_trips, can_share_loop, shareable_loops
+from .row_cache import cached_trips
 from .segment_state import SegmentState
 from .software_pipeline import split_prologue
 
@@ -97,7 +98,7 @@ def _lower_segment(state: SegmentState) -> None:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
-    for number, shared in _group_reductions(state.frame):
+    for number, shared in _group_reductions(state.frame) if state.frame.segment.reductions else ():
         schedule = state.frame.schedule.reductions[number]
         if _is_resident(state.frame, schedule):
             for reduction in shared:
@@ -117,11 +118,9 @@ def _lower_segment(state: SegmentState) -> None:
 def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
     """Return the reductions that each loop serves, with the position of the first."""
     found: list[tuple[int, list[Reduction]]] = []
-    schedules = frame.schedule.reductions
-    for number, (reduction, may) in enumerate(
-        zip(frame.segment.reductions, shareable_loops(frame.segment), strict=True)
-    ):
-        if may and can_share_loop(schedules[number], schedules[number - 1]):
+    loops, alone = zip(*((s.dims, s.staging or s.atom) for s in frame.schedule.reductions), strict=True)
+    for number, reduction in enumerate(frame.segment.reductions):
+        if joins_loop(frame.segment, number, loops, alone):
             found[-1][1].append(reduction)
         else:
             found.append((number, [reduction]))

@@ -48,8 +48,8 @@ from ...ir import (
     linearise,
     row_major,
 )
+from ..geometry import mask_bound
 from .block_layout import BlockLayout
-from .mask_bounds import mask_bound
 from .reductions import accumulate
 from .segment_state import SegmentState
 from .software_pipeline import guard_fetch

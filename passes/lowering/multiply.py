@@ -30,9 +30,10 @@ from ...ir import (
     as_index,
     substitute_node,
 )
+from ..geometry import FRAGMENT_SETS, mma_operands
 from .address_tables import use_address_tables
 from .index_values import value_of
-from .matrix_instructions import FRAGMENT_SETS, MmaLoop, mma_loop, mma_operands, products
+from .matrix_instructions import MmaLoop, mma_loop, products
 from .segment_state import SegmentState
 from .staging import AxisBinding
 from .warp_split_k import warp_sum_register

@@ -15,7 +15,6 @@ Accumulators live in registers across iterations; each row's scale passes throug
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from math import inf
 
 from attrs import evolve, frozen
@@ -24,10 +23,7 @@ from ...ir import (
     COMBINERS,
     Accumulate,
     Barrier,
-    Call,
     DType,
-    Expr,
-    FusedGroup,
     Guard,
     Index,
     Item,
@@ -36,85 +32,28 @@ from ...ir import (
     Loop,
     Op,
     Phase,
-    Read,
     Reduction,
     RegisterRead,
     Root,
-    Segment,
     Store,
     Test,
     Value,
     Var,
     as_index,
-    factors,
-    guarded_read,
     linearise,
     reads,
     row_major,
     substitute,
     walk,
 )
-from .block_layout import SCALES, BlockLayout, axis_places
+from ..geometry import axis_places, is_row_maximum
+from .block_layout import SCALES, BlockLayout
 from .chained_contraction import instance_phase, part_copies, part_loop
 from .index_values import value_of
 from .mask_block_skipping import guard_copies, skipped_terms, streamed_loop_end
 from .outputs import emit_output, shared_store
 from .segment_state import SegmentState, row_share
 from .software_pipeline import split_prologue
-
-
-def can_stream_rows(group: FusedGroup) -> bool:
-    """Return whether rows passed between a group's segments may be streamed."""
-    return len(group.segments) == 3 and _can_stream(group.segments, group.shared)
-
-
-@lru_cache(maxsize=4096)
-def _can_stream(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
-    _, rows, last = segments
-    greatest, *others = rows.reductions
-    own = {r.name for r in rows.reductions}
-    wide = [o for o in rows.outputs if o.extra]
-    names = {o.tensor for o in wide}
-    return (
-        greatest.combine == "max"
-        and not any(r.tensor in own for r in reads(greatest.body))
-        and all(r.combine == "sum" and _is_shifted_exponential(r.body, greatest.name, own) for r in others)
-        and all(_is_shifted_exponential(o.body, greatest.name, own) for o in wide)
-        and all(r.combine == "sum" and _is_linear(r, names, {*shared}, greatest.reduce) for r in last.reductions)
-        and not any(r.tensor in names for o in last.outputs for r in reads(o.body))
-    )
-
-
-def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
-    """Return whether a body is a product of one exponential of a difference from the maximum and of factors that read
-    no row reduction.
-    """
-    found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
-    if len(found) != 1 or not isinstance(found[0], Call) or found[0].fn != "exp":
-        return False
-    (inner,) = found[0].args
-    if not isinstance(inner, Call) or inner.fn != "sub":
-        return False
-    value, shift = inner.args
-    return _is_greatest(shift, greatest) and not any(r.tensor in own for r in reads(value))
-
-
-def _is_greatest(shift: Expr, greatest: str) -> bool:
-    """Return whether an expression is the maximum, or 0 where the maximum is -inf."""
-    element = guarded_read(shift, at=-inf, instead=0)
-    return element is not None and element.tensor == greatest
-
-
-def _is_linear(reduction: Reduction, wide: set[str], shared: set[str], row: tuple[Var, ...]) -> bool:
-    """Return whether a reduction along whole rows sums products with one element of the row, and reads nothing else of
-    it.
-    """
-    parts = factors(reduction.body)
-    rows = [p for p in parts if isinstance(p, Read) and p.tensor in wide]
-    along = [v.extent for v in reduction.reduce] == [v.extent for v in row] and len(row) == 1
-    others = (p for p in parts if p not in rows)
-    return along and len(rows) == 1 and not any(r.tensor in shared for p in others for r in reads(p))
-
 
 # ---- lowering
 
@@ -192,7 +131,7 @@ class _Rows:
         finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
         wide = [o for o in state.frame.segment.outputs if o.extra]
         bodies = (*(r.body for r in others), *(o.body for o in wide))
-        shifts = {n: shift for body in bodies for n in walk(body) if _is_greatest(n, greatest.name)}
+        shifts = {n: shift for body in bodies for n in walk(body) if is_row_maximum(n, greatest.name)}
         shifted = evolve(context, staged={**context.staged, **shifts})
         found: list[Item] = [
             self._phase("before", self._set(greatest, "before", most)),

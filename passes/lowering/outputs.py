@@ -21,9 +21,10 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
-from .block_layout import axis_places, read_padding, unique_writer_guards
+from ..geometry import axis_places
+from .block_layout import read_padding, unique_writer_guards
 from .index_values import resolve, strides_of, value_of
-from .rows import row_parts
+from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
 from .staging import AxisBinding
 

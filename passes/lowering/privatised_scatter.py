@@ -12,9 +12,8 @@ other dims of the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ...ir import (
     COMBINERS,
@@ -39,6 +38,7 @@ from ...ir import (
     substitute,
     substitute_guards,
 )
+from ..geometry import ScatterBins, bin_count, scatter_bins
 from .index_values import resolve, strides_of, value_of
 from .segment_state import SegmentState
 from .staging import bind_dims
@@ -47,67 +47,10 @@ from .staging import bind_dims
 BINS = "bins"
 
 
-@frozen
-class ScatterBins:
-    """The elements of a tensor that a block's values may belong to.
-
-    `parts` are the runs of its dims in order, each a tile dim (by position) or a dim of the tensor that a block holds
-    entirely.
-    """
-
-    tensor: str
-    into: str
-    shape: tuple[int, ...]
-    own: tuple[tuple[int, Var], ...]
-    parts: tuple[tuple[str, int], ...]
-
-    def extents(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Return the elements along each part.
-
-        `blocks` are the block's elements along each tile dim.
-        """
-        return tuple(blocks[n] if kind == "tile" else self.shape[n] for kind, n in self.parts)
-
-
-def is_scatter_only(segment: Segment) -> bool:
-    """Return whether a segment only combines values in memory."""
-    return not segment.reductions and len(segment.outputs) == 1 and segment.outputs[0].into is not None
-
-
-def index_axes(segment: Segment, group: FusedGroup) -> frozenset[Var]:
-    """Return the axes that equal an index of the scattered output."""
-    return frozenset(_own_dims(segment, group).values())
-
-
-def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
-    """Return the dims of a tensor whose index is an axis alone, each with that axis."""
-    (output,) = segment.outputs
-    shape = group.tensors[output.tensor].shape
-    found: dict[Var, int] = {}
-    for number, (index, extent) in enumerate(zip(output.write, shape, strict=True)):
-        axis = next((a for a in segment.axes if index == as_index(a) and a.extent == extent > 1), None)
-        if axis is not None:
-            found.setdefault(axis, number)
-    return {number: axis for axis, number in found.items()}
-
-
-def scatter_bins(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> ScatterBins:
-    """Return the bins of a segment with the given tile dims.
-
-    The axes of each dim all equal an index of the output, or none does.
-    """
-    (output,) = segment.outputs
-    shape = group.tensors[output.tensor].shape
-    own = _own_dims(segment, group)
-    tiles = {axis: d for d, axes in enumerate(dims) for axis in axes}
-    parts = dict.fromkeys(("tile", tiles[own[n]]) if n in own else ("dim", n) for n in range(len(shape)))
-    return ScatterBins(output.tensor, str(output.into), shape, tuple(own.items()), tuple(parts))
-
-
 def bins_buffer(segment: Segment, group: FusedGroup, dims: Sequence[TileDim]) -> SharedBuffer:
     """Return the buffer of a block's bins."""
-    meeting = scatter_bins(segment, group, [d.axes for d in dims])
-    return SharedBuffer(BINS, group.tensors[meeting.tensor].dtype, prod(meeting.extents([d.block for d in dims])))
+    bins = bin_count(segment, group, [d.axes for d in dims], [d.block for d in dims])
+    return SharedBuffer(BINS, group.tensors[segment.outputs[0].tensor].dtype, bins)
 
 
 def emit_privatised_scatter(state: SegmentState) -> None:

@@ -40,11 +40,11 @@ from ...ir import (
     streamed_variables,
     variables,
 )
+from ..geometry import holds_rows, is_walked_by_rows, row_dim, writer_of
 from .address_tables import use_address_tables
-from .block_layout import holds_rows, is_walked_by_rows, row_dim, writer_of
 from .index_values import value_of
 from .multiply import multiplication
-from .rows import row_parts
+from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
 from .software_pipeline import SharedPipeline, k_loop, staged_tiles, stepped_k_loop, tile_load
 from .staging import AxisBinding, Tile

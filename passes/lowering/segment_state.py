@@ -30,8 +30,9 @@ from ...ir import (
     as_index,
     delinearise,
 )
+from ..geometry import holds_rows
 from .address_tables import FlattenedAxis
-from .block_layout import BlockLayout, Frame, holds_rows, read_padding
+from .block_layout import BlockLayout, Frame, read_padding
 from .index_values import Context
 from .staging import AxisBinding, bind_dims
 

@@ -30,12 +30,12 @@ from ...ir import (
     delinearise,
     expr_variables,
     map_indices,
-    reads,
     rebuild,
     substitute,
     substitute_expr,
     variables,
 )
+from ..geometry import main_read
 from .address_tables import FlattenedAxis
 
 
@@ -134,11 +134,6 @@ def local_vars(
     tiles = tuple(Var(f"{prefix}u{d}", dim.block) for d, dim in enumerate(schedule.dims))
     reduces = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(reduction.dims)) if reduction else ()
     return tiles, reduces
-
-
-def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
-    """Return the first read of an operand that depends on most axes."""
-    return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
 
 
 def stage(

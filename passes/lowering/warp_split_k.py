@@ -10,10 +10,8 @@ that neighbours stay together. The functions of sizes take numbers, or arrays of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 from attrs import evolve
 
 from ...ir import (
@@ -24,7 +22,6 @@ from ...ir import (
     Load,
     Reduction,
     RegisterRead,
-    Segment,
     SegmentSchedule,
     SharedBuffer,
     Store,
@@ -32,16 +29,13 @@ from ...ir import (
     Var,
     as_index,
     delinearise,
-    variables,
 )
+from ..geometry import contiguous_side, partial_sum_elements, partial_sum_pitch, result_shares, result_vector
 from .block_layout import Frame, divide_tile, thread_guards
 from .segment_state import SegmentState
 
 #: A number, or an array with one entry per candidate schedule.
 _Size: TypeAlias = Any
-#: The pitch of a row of sums in words, modulo 16, for stores without bank conflicts: lanes store two neighbours each
-#: along columns, or one of each column.
-_PITCH_OFFSET, _PITCH_OFFSET_TRANSPOSED = 8, 4
 
 
 def warp_sum_register(reduction: Reduction, schedule: SegmentSchedule) -> str:
@@ -50,41 +44,6 @@ def warp_sum_register(reduction: Reduction, schedule: SegmentSchedule) -> str:
     It is the reduction's own, or that of its part of the depth.
     """
     return f"{reduction.name}.warp" if schedule.atomic and schedule.lanes > 1 else reduction.name
-
-
-def contiguous_side(segment: Segment, dims: Sequence[Sequence[Var]], rows: int, columns: int) -> int:
-    """Return the side that is contiguous in the written output.
-
-    It is `rows` or `columns`, the tile dims of the instruction's results.
-    """
-    written = [variables(o.write[-1]) for o in segment.outputs if o.write]
-    return rows if any(dims[rows][-1] in found for found in written) else columns
-
-
-def partial_sum_elements(fast: _Size, slow: _Size, rows: bool, lanes: _Size) -> _Size:
-    """Return the shared-memory elements of a block's partial sums.
-
-    `fast` elements are neighbours, along the instruction's `rows` or its columns.
-    """
-    return lanes * slow * _pitch(fast, rows)
-
-
-def _pitch(fast: _Size, rows: bool) -> _Size:
-    return fast + ((_PITCH_OFFSET_TRANSPOSED if rows else _PITCH_OFFSET) - fast) % 16
-
-
-def result_shares(fast: _Size, slow: _Size, lanes: _Size) -> tuple[_Size, _Size]:
-    """Return the divisors of a thread's tile of results.
-
-    They apply to the fast and the slow dim, where `lanes` warps have sums for the tile.
-    """
-    slow_share = np.gcd(slow, lanes)
-    return np.gcd(fast, lanes // slow_share), slow_share
-
-
-def result_vector(fast: _Size, widest: int) -> _Size:
-    """Return the width of a thread's stores of neighbouring results."""
-    return np.gcd(fast, widest)
 
 
 def combine_warps(state: SegmentState, reduction: Reduction) -> None:
@@ -99,7 +58,7 @@ def combine_warps(state: SegmentState, reduction: Reduction) -> None:
     slow = loop.rows + loop.columns - fast
     lanes, blocks = frame.schedule.lanes, (dims[fast].block, dims[slow].block)
     size: int = partial_sum_elements(*blocks, fast == loop.rows, lanes)
-    pitch: int = _pitch(blocks[0], fast == loop.rows)
+    pitch: int = partial_sum_pitch(blocks[0], fast == loop.rows)
     buffer = SharedBuffer(f"{frame.prefix}parts", dtype, size)
     state.layout.buffers[buffer.name] = buffer
     at = tuple(as_index(u) for u in frame.tiles)

@@ -8,10 +8,20 @@ from math import gcd, prod
 import numpy as np
 
 from ...ir import FusedGroup, Read, Target, Var, linearise
-from ..lowering import is_walked_by_rows
+from ..geometry import (
+    Count,
+    Cover,
+    Geometry,
+    ceil_div,
+    elements,
+    is_scattered,
+    is_walked_by_rows,
+    least,
+    places_of,
+    random_groups,
+    segments_of,
+)
 from .evaluation_sites import EvaluationSite
-from .footprint import Count, Cover, ceil_div, elements, is_scattered, least, places_of, random_groups, segments_of
-from .geometry import Geometry
 
 #: Weight of a memory line at a data-dependent address, relative to lines of a run: 33.5 million loads of random
 #: addresses, most of them L1 hits, take 85 us on an H200, half a clock each.

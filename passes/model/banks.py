@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import WIDEST_BYTES, FusedGroup, Read, Target, Var, dtype_of, expr_variables, operands, variables
-from .footprint import Count
-from .geometry import Geometry
-from .tiles import operand_steps
+from ..geometry import Count, Geometry, operand_steps
 
 #: Bytes of a bank's word.
 WORD = 4

@@ -8,11 +8,9 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, Read, Var, expr_variables, linearise
+from ..geometry import Count, Geometry, StagedTile, least
 from .access import copied_width, running_axis
-from .footprint import Count, least
-from .geometry import Geometry
 from .tile_access import box_vector, innermost_chunk, main_read, register_staging_vector, used_loops
-from .tiles import StagedTile
 
 
 def copy_cost(
@@ -38,18 +36,20 @@ def copy_cost(
     deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
     moved = np.where(tile.turned, np.gcd(width or deep, innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
-    separate = np.where(np.greater(geometry.stages, 1), 1.0, single)
+    separate = np.where(np.greater(geometry.loop.stages, 1), 1.0, single)
     along = np.logical_and(np.equal(tile.turned, 0), np.greater(box_vector(expr, tile, geometry), 1))
     box = np.where(along, 1.0 / (width or together), 3.0)
     cost = np.where(tile.halo, box, np.where(wide, 1.0 / moved, separate))
     lanes = least(_lanes_deep(main, shape, loops, geometry), 32)
-    bank_distance = np.where(np.equal(geometry.pad, 0), 1, np.where(np.less(geometry.pad, together), 32, 8))
+    bank_distance = np.where(
+        np.equal(geometry.staging.pad, 0), 1, np.where(np.less(geometry.staging.pad, together), 32, 8)
+    )
     ways = np.maximum(1.0, lanes / bank_distance)
     stored = register_staging_vector(expr, tile, geometry)
     carried = np.greater(stored, 1)
     cost = np.where(carried, 1.0 + 1.0 / stored, cost)
     # Stores of 16 bytes serve a quarter of a warp's lanes at once.
-    ways = np.where(carried, np.where(np.equal(geometry.pad, 0), least(lanes, 8), 1.0), ways)
+    ways = np.where(carried, np.where(np.equal(geometry.staging.pad, 0), least(lanes, 8), 1.0), ways)
     return cost, np.where(np.logical_or(tile.halo, np.logical_or(wide, tile.turned)), 1.0, ways)
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import Target
+from ..geometry import Count, ceil_div
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
-from .footprint import Count, ceil_div
 from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
 
 #: Weight of the estimate among candidates at their lower bound.

@@ -10,9 +10,8 @@ import numpy as np
 from attrs import field, frozen
 
 from ...ir import Read, Var
+from ..geometry import Count, Cover, Geometry, ceil_div, elements, least, places_of, product
 from ..lowering import MAX_WINDOW_ELEMENTS, ROW_STEPS
-from .footprint import Count, Cover, ceil_div, elements, least, places_of, product
-from .geometry import Geometry
 
 
 @frozen

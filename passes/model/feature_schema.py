@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-from .footprint import Count
+from ..geometry import Count
 
 
 @frozen

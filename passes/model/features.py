@@ -12,30 +12,31 @@ from math import prod
 
 import numpy as np
 
-from ...ir import DType, Expr, FusedGroup, Output, Read, Segment, Target, Var, dtype_of, expr_variables
-from ..lowering import (
-    MAX_HOISTED_REGISTERS,
-    cached_reads,
-    extents_of,
-    is_resident_at_once,
+from ...ir import Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
+from ..geometry import (
+    Count,
+    Geometry,
+    StagedTile,
+    ceil_div,
+    geometry_of,
     is_scatter_only,
     is_walked_by_rows,
-    shareable_loops,
-    shared_pitches,
-    tensors_in_place,
+    joins_loop,
+    least,
+    product,
+    result_geometry,
+    shared_bytes,
+    shared_layouts,
+    staged_tiles,
+    streamed_segment,
 )
+from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .access import access_vector
-from .evaluation_sites import evaluation_site, output_site
+from .evaluation_sites import EvaluationSite, evaluation_site, output_site
 from .feature_schema import Features, PaperCounts
-from .footprint import Count, ceil_div, least, product
-from .geometry import Geometry
 from .mask_savings import mask_savings
 from .registers import Registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
-from .scatter_cost import bin_count
-from .schedule_template import SegmentTemplate
-from .tiles import StagedTile, staged_tiles
-from .warp_split_k import may_split_k, partial_sum_bytes, result_geometry
 from .work import Totals, add_reduction
 
 
@@ -55,57 +56,57 @@ def count_features(
     totals = Totals(group, target)
     layouts = shared_layouts(group, geometry)
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
-    shared = _box_bytes(group, {tensor: count for tensor, (_, count) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
     blocks = product(n * 1.0 for n in grid)
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
+    tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
+    parts, registers, working = _count_segments(totals, geometry, tiles)
+    useful, unique = work or group_work(group)
+    spared = mask_savings(group, geometry, blocks, target) if streamed_segment(geometry)[0] else None
+    if spared is not None:
+        totals.apply_mask(spared, geometry[-1].threads)
+        unique = unique * spared.seen
+    limit = register_limit(totals.threads, min_blocks, target)
+    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads,
+                    shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
+                    needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
+                    stages=_most(part.loop.stages for part in geometry), raster=raster, min_blocks=min_blocks,
+                    working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
+                    unique_bytes=unique, segments=parts, table=float(index == "table"), **totals.sums)  # fmt: skip
+
+
+def _count_segments(
+    totals: Totals, geometry: Sequence[Geometry], tiles: Sequence[Sequence[StagedTile]]
+) -> tuple[tuple[PaperCounts, ...], Registers, Count]:
+    """Add up all segments; return their counts for the paper's model, the registers, and the working warps."""
+    group, warp_size = totals.group, totals.target.warp_size
     rows = [t for t in group.shared if is_walked_by_rows(group, t)]
     streamed, turns = streamed_segment(geometry)
-    staged: dict[tuple[int, DType], Count] = {}
-    registers = Registers(0, 0, 0)
-    smallest: Count = np.inf
-    parts: list[PaperCounts] = []
+    registers, parts = Registers(0, 0, 0), list[PaperCounts]()
     alone: Count = 0.0
     for position, (segment, part) in enumerate(zip(group.segments, geometry, strict=True)):
         if position:
             totals.add("barriers", 1.0)
-        tiles = staged_tiles(group, segment, part)
-        for tile in tiles:
-            smallest = least(smallest, tile.count)
-            key = position, dtype_of(tile.expr, group.tensors)
-            staged[key] = staged.get(key, 0) + tile.bytes
-        shared = shared + held_bytes(group, segment, part)
         before = dict(totals.sums)
-        parts.append(_segment(totals, segment, part, tiles))
-        alone = alone + totals.since("issue", before) / part.warps(target.warp_size)
+        parts.append(_segment(totals, segment, part, tiles[position]))
+        alone = alone + totals.since("issue", before) / part.warps(warp_size)
         if position < streamed:
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
-        own = thread_registers(segment, part, tiles, group.tensors, rows)
+        own = thread_registers(segment, part, tiles[position], group.tensors, rows)
         registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
-    shared = shared + np.where(np.greater(turns, 1), sum(staged.values(), 0), most_staged(staged))
     if streamed:
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
-    spared = mask_savings(group, geometry, blocks, target) if streamed else None
-    useful, unique = work or group_work(group)
-    if spared is not None:
-        totals.apply_mask(spared, geometry[-1].threads)
-        unique = unique * spared.seen
-    instances = _most(product(part.thread) for part in geometry)
-    stages = _most(part.stages for part in geometry)
-    limit = register_limit(totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads, shared=shared,
-                    registers=least(registers.expected, limit), needed=registers.needed, held=registers.held,
-                    limit=limit, tile=smallest, stages=stages, raster=raster, min_blocks=min_blocks, working=working,
-                    instances=instances, useful_flops=useful, unique_bytes=unique, segments=tuple(parts),
-                    table=float(index == "table"), **totals.sums)  # fmt: skip
+    return tuple(parts), registers, working
 
 
-def _box_bytes(group: FusedGroup, counts: Mapping[str, Count]) -> Count:
-    """Return the bytes of shared boxes with so many elements."""
-    sizes = (count * group.tensors[tensor].dtype.size for tensor, count in counts.items())
-    return sum((ceil_div(size, 16) * 16 for size in sizes), start=0)
+def _smallest(tiles: Sequence[Sequence[StagedTile]]) -> Count:
+    """Return the elements of the smallest staged tile."""
+    smallest: Count = np.inf
+    for tile in (tile for own in tiles for tile in own):
+        smallest = least(smallest, tile.count)
+    return smallest
 
 
 def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Count) -> None:
@@ -131,20 +132,6 @@ def _grid(last: Geometry) -> list[Count]:
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
 
-def most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
-    """Return the bytes of staged operands in reused buffers.
-
-    `staged` has the bytes per segment and type; segments share one buffer per type.
-    """
-    total: Count = 0
-    for dtype in dict.fromkeys(dtype for _, dtype in staged):
-        most: Count = 0
-        for (_, other), nbytes in staged.items():
-            most = np.maximum(most, nbytes) if other is dtype else most
-        total = total + most
-    return total
-
-
 def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position: int) -> Count:
     """Return the registers that a segment leaves to others.
 
@@ -157,83 +144,32 @@ def streamed_registers(group: FusedGroup, geometry: Sequence[Geometry], position
     return np.where(np.greater(turns, 1), held, 0.0)
 
 
-def streamed_segment(geometry: Sequence[Geometry]) -> tuple[int, Count]:
-    """Return the segment that streams rows, and the number of parts.
-
-    It passes rows on, or reads a streamed tile; position 0 stands for none. The segments before it compute one part at
-    a time.
-    """
-    last = geometry[-1]
-    if last.structure.parts >= 0:
-        row = max(last.extents(last.structure.streamed_loops))
-        part = np.where(np.equal(last.part, 0), row, last.part)
-        return len(geometry) - 1, ceil_div(row, part)
-    found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
-    return found, geometry[found].trips[0] if found else 1
-
-
-def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
-    """Return the strides and sizes of tensors passed between segments.
-
-    Both are in elements of shared memory (`lowering.shared_pitches`).
-    """
-    places, sizes = tensors_in_place(group), {}
-    for segment, part in zip(group.segments, geometry, strict=True):
-        row: Count = 1
-        for chunk, trips in zip(part.chunk, part.trips, strict=True):
-            row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
-        for tensor in part.structure.shared:
-            sizes[tensor] = extents_of(segment, tensor, part.block, row)
-    found: dict[str, tuple[tuple[Count, ...], Count]] = {}
-    for tensor in (t for t in group.shared if t not in places):
-        extents = list(sizes[tensor])
-        together = [tensor, *(new for new, old in places.items() if old == tensor)]
-        for other in together[1:]:
-            extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
-        pitches, elements = shared_pitches(group, tensor, extents)
-        found |= {each: (pitches, elements if each == tensor else 0) for each in together}
-    return found
-
-
-def held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
-    """Return the shared-memory bytes of a segment besides tiles.
-
-    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
-    bins of a privatised scatter.
-    """
-    total: Count = 0
-    if geometry.structure.lanes:
-        widest = max((group.tensors[r.name].dtype.size for r in segment.reductions), default=0)
-        scratch = geometry.threads * widest
-        total = total + np.where(np.greater(geometry.lanes, 1), ceil_div(scratch, 16) * 16, 0)
-    if geometry.structure.streams:
-        scales = ceil_div(product(geometry.block) * group.tensors[segment.reductions[0].name].dtype.size, 16) * 16
-        total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
-    if may_split_k(geometry):
-        total = total + partial_sum_bytes(group, segment, geometry)
-    if geometry.structure.scatter_dim >= 0:
-        size = group.tensors[segment.outputs[0].tensor].dtype.size
-        total = total + ceil_div(bin_count(segment, group, geometry) * size, 16) * 16
-    if geometry.structure.caches_rows:
-        for read in cached_reads(segment, (*group.shared, *group.constants)):
-            size = group.tensors[read.tensor].dtype.size
-            total = total + ceil_div(product(geometry.block) * geometry.kept * size, 16) * 16
-    return total
-
-
 def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequence[StagedTile]) -> PaperCounts:
     """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     totals.begin_row_cache(segment, geometry)
+    alone = [staged or geometry.structure.atom for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        shared = shareable_loops(segment)[position] and _share_loop(geometry.structure, position)
-        totals.begin(geometry, position > 0, shared)
+        totals.begin(geometry, position > 0, joins_loop(segment, position, geometry.structure.reduces, alone))
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
     fetched = dict(totals.sums)
-    geometry = result_geometry(totals.group, segment, geometry, totals.target)
+    _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
+    if is_scatter_only(segment):
+        totals.combine(segment, geometry)
+    loaded = fetched if segment.reductions else totals.sums
+    return PaperCounts(
+        totals.since("flops", before),
+        totals.since("thread_flops", before),
+        loaded["thread_loads"] - before["thread_loads"],
+        loaded["transactions"] - before["transactions"],
+    )
+
+
+def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequence[str]) -> None:
+    """Add up the epilogue and the stores of a segment; `own` are the names of its reductions."""
     done: dict[tuple[Var, ...], dict[Expr, None]] = {
         o.extra: {} for o in segment.outputs
     }  # equal nodes of outputs are computed once
@@ -244,7 +180,6 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
         totals.compute(output.body, place, known)
-        per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = (
@@ -253,28 +188,24 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
-        size = totals.group.tensors[output.tensor].dtype.size
-        written = Read(output.tensor, output.write)
-        shape = totals.group.tensors[output.tensor].shape
-        vector = access_vector(written, shape, geometry, totals.target.vector_bytes // size, place.rows)
-        totals.add("stores", per_thread / vector * geometry.threads)
-        totals.add("certain", per_thread / (totals.target.vector_bytes // size) * geometry.threads)
-        if output.tensor not in totals.group.shared:
-            totals.add("stored", _written_bytes(totals, output, geometry))
-            totals.touch(written, per_thread, vector, place, geometry)
+        _add_stores(totals, segment, output, place, geometry)
         if output.extra or not segment.reductions:
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)
-    if is_scatter_only(segment):
-        totals.combine(segment, geometry)
-    loaded = fetched if segment.reductions else totals.sums
-    return PaperCounts(
-        totals.since("flops", before),
-        totals.since("thread_flops", before),
-        loaded["thread_loads"] - before["thread_loads"],
-        loaded["transactions"] - before["transactions"],
-    )
+
+
+def _add_stores(totals: Totals, segment: Segment, output: Output, place: EvaluationSite, geometry: Geometry) -> None:
+    """Count the stores of an output by every thread."""
+    per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
+    kind, written = totals.group.tensors[output.tensor], Read(output.tensor, output.write)
+    widest = totals.target.vector_bytes // kind.dtype.size
+    vector = access_vector(written, kind.shape, geometry, widest, place.rows)
+    totals.add("stores", per_thread / vector * geometry.threads)
+    totals.add("certain", per_thread / widest * geometry.threads)
+    if output.tensor not in totals.group.shared:
+        totals.add("stored", _written_bytes(totals, output, geometry))
+        totals.touch(written, per_thread, vector, place, geometry)
 
 
 def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count], turns: Count, axis: int) -> None:
@@ -289,14 +220,14 @@ def _repeat_parts(totals: Totals, segment: Segment, before: Mapping[str, Count],
             totals.add("again", moved * (turns - 1))
 
 
-def _share_loop(structure: SegmentTemplate, position: int) -> bool:
-    """Return whether a reduction joins the preceding loop, where it may: neither stages an operand."""
-    staged = structure.staged[position] or structure.staged[position - 1] or structure.atom
-    return not staged and structure.reduces[position] == structure.reduces[position - 1]
-
-
 def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
     """Return the bytes a block writes of an output."""
     sizes = [least(b, prod(a.extent for a in d)) for d, b in zip(geometry.structure.dims, geometry.block, strict=True)]
     row = float(prod(v.extent for v in output.extra))
     return product(sizes) * row * totals.group.tensors[output.tensor].dtype.size
+
+
+def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
+    """Return the counts of one schedule, chosen or handwritten."""
+    launch = (np.int64(schedule.raster), np.int64(schedule.min_blocks))
+    return count_features(group, geometry_of(group, schedule), target, *launch, index=schedule.index)

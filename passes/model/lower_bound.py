@@ -32,8 +32,8 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import Target
+from ..geometry import Count, ceil_div
 from .feature_schema import Features
-from .footprint import Count, ceil_div
 
 #: Clocks between dependent multiply-adds, on every machine described so far.
 CHAIN_CLOCKS = 4.0

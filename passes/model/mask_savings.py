@@ -11,9 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import FusedGroup, Read, Target, expr_variables, factors
-from ..lowering import MaskBound, mask_bound
-from .footprint import Count, ceil_div, product
-from .geometry import Geometry
+from ..geometry import Count, Geometry, MaskBound, ceil_div, mask_bound, product
 
 #: Sums that do not grow with the parts of a row.
 CONSTANT_SUMS = frozenset({"stored", "stores", "body"})

@@ -15,9 +15,7 @@ from ...ir import (
     MmaInstruction,
     Segment,
 )
-from ..lowering import mma_operands
-from .footprint import Count
-from .geometry import Geometry
+from ..geometry import Count, Geometry, mma_operands
 
 
 @frozen

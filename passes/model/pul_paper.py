@@ -25,8 +25,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import Target
+from ..geometry import Count
 from .feature_schema import Features, PaperCounts
-from .footprint import Count
 
 #: Bytes of an element of the paper's tensors.
 SIZE_ELEMENT = 4

@@ -33,14 +33,11 @@ from ...ir import (
     reads,
     substitute_expr,
 )
-from ..lowering import main_read
+from ..geometry import Count, Geometry, StagedTile, ceil_div, least, main_read, product
 from .access import copied_width, running_axis
 from .copies import copy_cost, steps_evenly
-from .footprint import Count, ceil_div, least, product
-from .geometry import Geometry
 from .mma_work import mma_work
 from .tile_access import held_deep, register_staging_vector
-from .tiles import StagedTile
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
 BASE_REGISTERS = 26.0
@@ -152,11 +149,11 @@ def _atom_registers(
     work = mma_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
-    sets = work.parts + np.where(geometry.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
+    sets = work.parts + np.where(geometry.loop.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
     places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
-    beside = np.where(geometry.ahead, 1.0, HELD_ADDRESS_SHARE) * places
+    beside = np.where(geometry.loop.ahead, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
@@ -196,7 +193,7 @@ def _stride_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str
 def _staging_registers(tile: StagedTile, geometry: Geometry) -> Count:
     """Return the registers of register staging during the multiplication of a K block."""
     width = register_staging_vector(tile.expr, tile, geometry)
-    held = np.greater(width, 1) & np.greater(geometry.stages, 1)
+    held = np.greater(width, 1) & np.greater(geometry.loop.stages, 1)
     return np.where(held, STAGING_ELEMENT_REGISTERS * ceil_div(tile.count, geometry.threads * width) * width, 0.0)
 
 

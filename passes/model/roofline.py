@@ -8,7 +8,7 @@ from math import gcd
 from attrs import frozen
 
 from ...ir import FUNCTIONS, Call, Expr, FusedGroup, Read, expr_variables, reads
-from .footprint import Cover, elements, product
+from ..geometry import Cover, elements, product
 
 
 @frozen

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...ir import Read, Segment
-from ..lowering import MIN_BUSY_SHARE
+from ..geometry import MIN_BUSY_SHARE, Count, Geometry, StagedTile, walked_box
 from .copies import walked_sizes
-from .footprint import Count
-from .geometry import Geometry
-from .tiles import StagedTile, walked_box
 
 
 def uneven_fetch(

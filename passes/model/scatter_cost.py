@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-
 import numpy as np
 from attrs import frozen
 
-from ...ir import FusedGroup, Segment, Target, Var, variables
-from ..lowering import index_axes, scatter_bins
-from .footprint import Count, least, product
-from .geometry import Geometry
+from ...ir import FusedGroup, Segment, Target, variables
+from ..geometry import Count, Geometry, bin_count, index_axes, least, product, scatter_bins
 
 #: Sectors that all parts of the L2 cache combine in parallel: values for fewer sectors wait for one another.
 MIN_PARALLEL_SECTORS = 4096.0
@@ -19,23 +14,6 @@ MIN_PARALLEL_SECTORS = 4096.0
 WORD = 4
 #: Instructions of a thread for each bin that it clears and flushes to global memory.
 BIN_INSTRUCTIONS = 8.0
-
-
-def scatter_tile_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> int:
-    """Return the dim along which blocks take several tiles.
-
-    It is the longest of those without axes that equal an index, -1 where there is none.
-    """
-    own = index_axes(segment, group)
-    free = [d for d, axes in enumerate(dims) if not own & {*axes}]
-    return max(free, key=lambda d: prod(a.extent for a in dims[d]), default=-1)
-
-
-def bin_count(segment: Segment, group: FusedGroup, geometry: Geometry) -> Count:
-    """Return the number of bins of a block."""
-    meeting = scatter_bins(segment, group, geometry.structure.dims)
-    sizes = [geometry.block[n] if kind == "tile" else meeting.shape[n] for kind, n in meeting.parts]
-    return product(sizes) * 1.0
 
 
 @frozen
@@ -62,7 +40,7 @@ def scatter_cost(segment: Segment, group: FusedGroup, geometry: Geometry, target
         return ScatterCost(
             product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target) * crowded
         )
-    bins = bin_count(segment, group, geometry)
+    bins = bin_count(segment, group, geometry.structure.dims, geometry.block) * 1.0
     values, words = product(geometry.block) * geometry.turns, size / WORD
     met = (_bank_conflicts(segment, group, geometry, words, target) * values + 2.0 * bins) * words / target.warp_size
     return ScatterCost(bins / sector * crowded, met, bins, bins * size)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...ir import WIDEST_BYTES, Expr, Index, Read, as_index, expr_variables, reads, variables
-from .footprint import Count, product
-from .geometry import Geometry
-from .tiles import StagedTile
+from ..geometry import Count, Geometry, StagedTile, product
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
@@ -19,7 +17,7 @@ def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     used = expr_variables(expr)
     for dim, vector in zip(reversed(geometry.structure.dims), reversed(geometry.vector), strict=True):
         if used.intersection(dim) and any(a.extent > 1 for a in dim):
-            aligned = np.equal(geometry.pad % np.maximum(vector, 1), 0)
+            aligned = np.equal(geometry.staging.pad % np.maximum(vector, 1), 0)
             natural = np.where(aligned, vector, 1)
             box = box_vector(expr, tile, geometry) if np.any(tile.halo) else 1
             return np.where(tile.halo, box, np.where(tile.turned, depth_vector(expr, tile, geometry), natural))
@@ -34,7 +32,7 @@ def box_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     indices = [i for i in main_read(expr).indices if any(a.extent > 1 for a in variables(i))] or [Index()]
     first, last = (_vector_along(i, geometry) for i in (indices[0], indices[-1]))
     found = np.where(tile.turned, first, last)
-    return np.where(np.equal(geometry.pad % np.maximum(found, 1), 0), found, 1)
+    return np.where(np.equal(geometry.staging.pad % np.maximum(found, 1), 0), found, 1)
 
 
 def _vector_along(index: Index, geometry: Geometry) -> Count:
@@ -50,7 +48,7 @@ def register_staging_vector(expr: Expr, tile: StagedTile, geometry: Geometry) ->
     used, whole = expr_variables(expr), WIDEST_BYTES // tile.size
     dims = zip(geometry.structure.dims, geometry.block, strict=True)
     inner = [block for dim, block in dims if used.intersection(dim) and any(a.extent > 1 for a in dim)]
-    width = np.gcd(np.gcd(inner[-1] if inner else 1, geometry.pad), whole)
+    width = np.gcd(np.gcd(inner[-1] if inner else 1, geometry.staging.pad), whole)
     return np.where(np.logical_and(tile.carried, np.logical_not(tile.halo)), width, 1)
 
 
@@ -58,7 +56,7 @@ def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """Return the width of loads along the depth of transposed tiles."""
     whole = WIDEST_BYTES // tile.size
     depth = innermost_chunk(expr, tile, geometry)
-    return np.where(np.equal(depth % whole, 0) & np.equal(geometry.pad % whole, 0), whole, 1)
+    return np.where(np.equal(depth % whole, 0) & np.equal(geometry.staging.pad % whole, 0), whole, 1)
 
 
 def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:

@@ -2,11 +2,10 @@
 
 from .check_schedules import check_schedule
 from .choose import RANKED_POINTS, Candidate, assess, candidate_of, choose, choose_soon, first_points
-from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sample_batches, schedule_of, to_schedule
+from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sample_batches, to_schedule
 from .hill_climbing import Point, best_points, neighbours
 from .mma_templates import is_mma_computable, mma_templates
 from .prune import proven_slower, score
-from .schedule_geometry import features_of, geometry_of
 from .space import Space, make_space, segment_templates
 
 __all__ = [
@@ -25,16 +24,13 @@ __all__ = [
     "columns_at",
     "columns_of",
     "evaluate",
-    "features_of",
     "first_points",
-    "geometry_of",
     "is_mma_computable",
     "make_space",
     "mma_templates",
     "neighbours",
     "proven_slower",
     "sample_batches",
-    "schedule_of",
     "score",
     "segment_templates",
     "to_schedule",

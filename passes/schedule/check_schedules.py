@@ -1,13 +1,14 @@
 """Schedule verifier: named checks, one invariant of a group's schedule each.
 
-They are the scalar counterpart of the rules that enumeration applies to whole columns of candidates. A check yields a
-message for every violation. Machine limits are checked only for well-formed schedules.
+They are those that templates fulfil by construction; `rules.py` has the rules that some candidates of a template break.
+A check yields a message for every violation. Later stages of checks take the earlier ones for granted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import TypeAlias
 
@@ -26,33 +27,19 @@ from ...ir import (
     Target,
     TileDim,
     operands,
-    streamable_axis,
-    streamed_variables,
 )
-from ..lowering import (
-    BlockLayout,
+from ..geometry import (
     cached_reads,
-    can_stream_rows,
+    geometry_of,
     index_axes,
     is_scatter_only,
-    lay_out,
     mma_faults,
     mma_operands,
 )
-from ..model import Features, next_power
-from .schedule_geometry import (
-    StagedOperand,
-    features_of,
-    least_block,
-    least_chunk,
-    shared_bytes,
-    staged_tiles_of,
-    staging_orders,
-)
+from ..lowering import lay_out
+from ..model import Features, features_of
+from .rules import FEATURE_RULES, SIZE_RULES, Sizes, messages
 from .schedule_parameters import MMA_STAGES
-
-#: Most operations of the unrolled body of a loop, per thread: compile time grows superlinearly past it.
-MAX_BODY = 4096
 
 
 @frozen(slots=False)
@@ -69,20 +56,6 @@ class Scheduled:
         return zip(self.group.segments, self.schedule.segments, strict=False)
 
     @property
-    def dims(self) -> Iterator[tuple[str, TileDim, bool, int]]:
-        """Each tile dim with its properties.
-
-        They are its name, itself, whether its segment leaves a tensor in shared memory, and the elements of a matrix
-        instruction along it.
-        """
-        for segment, schedule in self.segments:
-            held = any(o.tensor in self.group.shared for o in segment.outputs)
-            for d, dim in enumerate(schedule.dims):
-                loop = schedule.atomic
-                least = 0 if loop is None else least_block(loop.atom, loop.rows, loop.columns, d)
-                yield f"dim {'*'.join(a.name for a in dim.axes)}", dim, held, least
-
-    @property
     def loops(self) -> Iterator[tuple[str, Reduction, ReductionSchedule, SegmentSchedule]]:
         """Each reduction: its name, itself, its loop, its segment's schedule."""
         for segment, schedule in self.segments:
@@ -90,14 +63,9 @@ class Scheduled:
                 yield f"reduction {reduction.name}", reduction, loop, schedule
 
     @cached_property
-    def layout(self) -> BlockLayout:
-        """Block layout."""
-        return lay_out(self.group, self.schedule, self.target)
-
-    @cached_property
-    def tiles(self) -> list[StagedOperand]:
-        """Tile of every staged operand, and the bytes of its buffers."""
-        return staged_tiles_of(self.layout)
+    def sizes(self) -> Sizes:
+        """Sizes of all segments."""
+        return Sizes(self.group, self.target, geometry_of(self.group, self.schedule))
 
     @cached_property
     def features(self) -> Features:
@@ -116,6 +84,16 @@ def check_segments_match(case: Scheduled) -> Iterator[str]:
             yield f"the schedule has {len(schedule.reductions)} reductions, expected {len(segment.reductions)}"
 
 
+def check_numbers_positive(case: Scheduled) -> Iterator[str]:
+    """Tiles, vectors and K blocks have at least one element."""
+    for _, schedule in case.segments:
+        for dim in schedule.dims:
+            if min(dim.block, dim.thread, dim.vector, dim.turns) < 1:
+                yield f"{_name(dim)}: block {dim.block}, thread {dim.thread} and vector {dim.vector} must be positive"
+    for name, _, loop, _ in case.loops:
+        yield from (f"{name}: chunk {dim.chunk} must be positive" for dim in loop.dims if dim.chunk < 1)
+
+
 def check_axes_covered(case: Scheduled) -> Iterator[str]:
     """Tile dims hold the parallel axes in order, loops their reduction's."""
     for segment, schedule in case.segments:
@@ -129,26 +107,13 @@ def check_axes_covered(case: Scheduled) -> Iterator[str]:
             yield f"{name}: the reduce dims do not cover its axes in order"
 
 
-def check_tiles_divide(case: Scheduled) -> Iterator[str]:
-    """Block, thread tile and vector are positive and nested multiples."""
-    for name, dim, _, _ in case.dims:
-        if dim.thread < 1 or dim.vector < 1:
-            yield f"{name}: thread tile {dim.thread} and vector {dim.vector} must be positive"
-        elif dim.block % dim.thread or dim.thread % dim.vector:
-            expected = f"must be a multiple of thread {dim.thread}, and that of vector {dim.vector}"
-            yield f"{name}: block {dim.block} {expected}"
-
-
-def check_tiles_fit(case: Scheduled) -> Iterator[str]:
-    """No block is larger than its dim takes.
-
-    Of a tensor in shared memory each axis is a dim.
-    """
-    for name, dim, held, least in case.dims:
-        if not held and dim.block * dim.turns > max(next_power(dim.extent), least):
-            yield f"{name}: block {dim.block} exceeds its extent {dim.extent} needlessly"
-        if held and len(dim.axes) > 1:
-            yield f"{name}: a tensor in shared memory has one dim per axis"
+def check_shared_axes(case: Scheduled) -> Iterator[str]:
+    """Of a tensor in shared memory each axis is a dim."""
+    for segment, schedule in case.segments:
+        held = any(o.tensor in case.group.shared for o in segment.outputs)
+        for dim in schedule.dims:
+            if held and len(dim.axes) > 1:
+                yield f"{_name(dim)}: a tensor in shared memory has one dim per axis"
 
 
 def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
@@ -162,23 +127,13 @@ def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
 
 
 def check_warps_placed(case: Scheduled) -> Iterator[str]:
-    """A warp layout places all lanes within each dim's threads."""
+    """A warp layout places all lanes on the tile dims."""
     size = case.target.warp_size
     for _, schedule in case.segments:
         if not schedule.warp:
             continue
         if len(schedule.warp) != len(schedule.dims) or prod(schedule.warp) != size:
             yield f"the warp map {schedule.warp} must place {size} lanes on {len(schedule.dims)} dims"
-        elif any(d.threads % w for d, w in zip(schedule.dims, schedule.warp, strict=True)):
-            yield f"the warp map {schedule.warp} does not divide the threads of each dim"
-
-
-def check_chunks_fit(case: Scheduled) -> Iterator[str]:
-    """A trip of a loop takes between one and all elements."""
-    for name, _, loop, _ in case.loops:
-        for dim in loop.dims:
-            if not 1 <= dim.chunk <= max(next_power(dim.extent), least_chunk(loop.atom)):
-                yield f"{name}: chunk {dim.chunk} is not between 1 and the extent {dim.extent}"
 
 
 def check_atoms_known(case: Scheduled) -> Iterator[str]:
@@ -227,63 +182,13 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
             yield f"{name}: a reduction shared by lanes stages nothing"
 
 
-def check_rows_kept(case: Scheduled) -> Iterator[str]:
-    """The row cache holds whole trips over a segment's only row.
-
-    Several statements read the row, and no threads hold it in one trip.
-    """
+def check_row_cached(case: Scheduled) -> Iterator[str]:
+    """Several statements read the row of a row cache, the only one of its segment."""
     for segment, schedule in case.segments:
-        if not schedule.kept:
-            continue
         loops = {d for r in schedule.reductions for d in r.dims}
-        if len(loops) != 1 or not cached_reads(segment, (*case.group.shared, *case.group.constants)):
+        several = cached_reads(segment, (*case.group.shared, *case.group.constants))
+        if schedule.kept and (len(loops) != 1 or not several):
             yield f"{schedule.kept} elements of rows are kept that no two statements share"
-        for loop in loops:
-            if loop.trips == 1 or schedule.kept % loop.chunk or not 0 < schedule.kept <= loop.trips * loop.chunk:
-                yield f"{schedule.kept} elements of rows are kept, not whole ones of {loop.trips} trips of {loop.chunk}"
-
-
-def check_rows_whole(case: Scheduled) -> Iterator[str]:
-    """Reduction threads hold a row with a value per element.
-
-    They hold it in one trip.
-    """
-    for name, reduction, loop, schedule in case.loops:
-        if reduction.along and (schedule.lanes == 1 or loop.staging or any(d.trips > 1 for d in loop.dims)):
-            yield f"{name}: lanes do not hold its whole row"
-
-
-def check_rows_passed_on(case: Scheduled) -> Iterator[str]:
-    """All threads of the block hold rows that a later segment reads.
-
-    The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
-    chunks of the later loops.
-    """
-    for segment, schedule in case.segments:
-        if not any(o.extra and o.tensor in case.group.shared for o in segment.outputs):
-            continue
-        if schedule.lanes == 1 or schedule.threads != case.schedule.threads:
-            yield f"rows are passed on by {schedule.threads} of {case.schedule.threads} threads"
-        parts = {(d.trips > 1, d.chunk) for r in schedule.reductions for d in r.dims}
-        later = [d.chunk for r in case.schedule.segments[-1].reductions for d in r.dims]
-        if len(parts) > 1 or any(parted and not can_stream_rows(case.group) for parted, _ in parts):
-            yield "rows come in parts whose sums cannot be scaled again"
-        elif any(parted and chunk % other for parted, chunk in parts for other in later):
-            yield f"rows come in parts that are no whole chunks of {later}"
-
-
-def check_parts_whole(case: Scheduled) -> Iterator[str]:
-    """Streamed parts are whole numbers of the later loops' chunks."""
-    axis = streamable_axis(case.group)
-    if axis is None or len(case.schedule.segments) < 2:
-        return
-    tile, last = case.schedule.segments[0].dims[axis], case.schedule.segments[-1]
-    rows = streamed_variables(case.group)
-    along = [d for r in last.reductions for d in r.dims if rows & {*d.axes}]
-    chunks = [d.chunk for d in along]
-    broken = any(tile.block % d.chunk or len(d.axes) > 1 for d in along)
-    if tile.blocks > 1 and (broken or last.lanes > 1):
-        yield f"parts of {tile.block} elements are no whole chunks of {chunks}"
 
 
 def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
@@ -317,24 +222,11 @@ def check_staging_known(case: Scheduled) -> Iterator[str]:
             yield f"{name}: staged operands {chosen} are not distinct positions below {count}"
 
 
-def check_cached_copies(case: Scheduled) -> Iterator[str]:
-    """Only pipelined copies have a cache policy: loads always cache."""
-    for name, _, loop, _ in case.loops:
-        if loop.stages == 1 and any(s.cached for s in loop.staging):
-            yield f"{name}: operands that are cached need a ring of at least 2 buffers"
-
-
 def check_orders_permute(case: Scheduled) -> Iterator[str]:
     """The layout of a staged tile is an order of its dims."""
-    if any(sorted(order) != list(range(len(order))) for order in staging_orders(case.schedule)):
-        yield "the layout order of a staged tile is no permutation"
-
-
-def check_carried_tiles(case: Scheduled) -> Iterator[str]:
-    """Register staging stores vectors, and excludes matrix instructions."""
     for name, _, loop, _ in case.loops:
-        if any(s.carried for s in loop.staging) and (loop.atom or any(s.pad % 2 for s in loop.staging)):
-            yield f"{name}: operands that are carried need an even padding, and no atom"
+        if any(sorted(s.order) != list(range(len(s.order))) for s in loop.staging):
+            yield f"{name}: the layout order of a staged tile is no permutation"
 
 
 def check_launch_known(case: Scheduled) -> Iterator[str]:
@@ -345,86 +237,50 @@ def check_launch_known(case: Scheduled) -> Iterator[str]:
         yield "raster must be at least 1 and min_blocks at least 0"
 
 
-def check_threads_fit(case: Scheduled) -> Iterator[str]:
-    """A block has no more threads than the machine allows."""
-    if case.schedule.threads > case.target.MAX_thread:
-        yield f"{case.schedule.threads} threads in a block, at most {case.target.MAX_thread}"
-
-
-def check_tiles_laid_out(case: Scheduled) -> Iterator[str]:
-    """Every staged operand has a tile of several elements."""
+def check_boxes_fit(case: Scheduled) -> Iterator[str]:
+    """The tiles of a segment hold the boxes that later segments read."""
     try:
-        tiles = case.tiles
+        lay_out(case.group, case.schedule, case.target)
     except PassError as error:
         yield error.message
-        return
-    if any(staged.tile.count <= 1 for staged in tiles):
-        yield "a staged tile has one element only"
-
-
-def check_shared_memory_fits(case: Scheduled) -> Iterator[str]:
-    """A block takes no more shared memory than there is."""
-    used = shared_bytes(case.layout, case.tiles)
-    if used > case.target.MAX_shared:
-        yield f"{used} bytes of shared memory, at most {case.target.MAX_shared}"
-
-
-def check_registers_suffice(case: Scheduled) -> Iterator[str]:
-    """A thread needs no more registers than it gets without spills."""
-    if case.features.needed > case.features.limit:
-        yield f"about {int(case.features.needed)} registers per thread, at most {int(case.features.limit)}"
-
-
-def check_bodies_compile(case: Scheduled) -> Iterator[str]:
-    """No unrolled body is so long that compiling it takes minutes."""
-    if case.features.body > MAX_BODY:
-        yield f"an unrolled body of {int(case.features.body)} operations per thread, at most {MAX_BODY}"
 
 
 Check: TypeAlias = Callable[[Scheduled], Iterator[str]]
 
-#: Checks of well-formedness.
+#: Checks in stages: the later ones take for granted that the earlier ones find nothing.
+FIRST_CHECKS: tuple[Check, ...] = (check_segments_match, check_atoms_known, check_numbers_positive)
 SHAPE_CHECKS: tuple[Check, ...] = (
-    check_segments_match,
-    check_atoms_known,
     check_axes_covered,
     check_atoms_spread,
-    check_tiles_divide,
-    check_tiles_fit,
+    check_shared_axes,
     check_lanes_are_powers,
     check_warps_placed,
-    check_chunks_fit,
     check_lanes_share_one_row,
-    check_rows_kept,
-    check_rows_whole,
-    check_rows_passed_on,
-    check_parts_whole,
+    check_row_cached,
     check_privatised_scatter,
     check_staging_known,
     check_orders_permute,
-    check_cached_copies,
-    check_carried_tiles,
     check_launch_known,
 )
-#: Checks of the layout alone, and of the sizes that follow from it.
-LAYOUT_CHECKS: tuple[Check, ...] = (check_threads_fit, check_tiles_laid_out)
-SIZE_CHECKS: tuple[Check, ...] = (check_shared_memory_fits, check_registers_suffice, check_bodies_compile)
-CHECKS: tuple[Check, ...] = (*SHAPE_CHECKS, *LAYOUT_CHECKS, *SIZE_CHECKS)
+CHECKS: tuple[Check, ...] = (*FIRST_CHECKS, *SHAPE_CHECKS, check_boxes_fit)
 
 
 def check_schedule(group: FusedGroup, schedule: Schedule, target: Target) -> list[str]:
     """Return why a schedule is not legal; nothing where it is."""
     case = Scheduled(group, schedule, target)
-    if found := [*check_segments_match(case), *check_atoms_known(case)]:
-        return found
-    if found := [reason for check in SHAPE_CHECKS[2:] for reason in check(case)]:
-        return found
-    found = [reason for check in LAYOUT_CHECKS for reason in check(case)]
-    return found + [reason for check in SIZE_CHECKS for reason in check(case)] if _is_laid_out(case) else found
+    stages: tuple[Callable[[], Iterator[Iterator[str]]], ...] = (
+        lambda: (check(case) for check in FIRST_CHECKS),
+        lambda: (check(case) for check in SHAPE_CHECKS),
+        lambda: (messages(rule(case.sizes)) for rule in SIZE_RULES),
+        lambda: (check(case) for check in (check_boxes_fit,)),
+        lambda: (messages(rule(case.features, target)) for rule in FEATURE_RULES),
+    )
+    found = ([*chain.from_iterable(stage())] for stage in stages)
+    return next(filter(None, found), [])
 
 
-def _is_laid_out(case: Scheduled) -> bool:
-    return "tiles" in vars(case)
+def _name(dim: TileDim) -> str:
+    return f"dim {'*'.join(a.name for a in dim.axes)}"
 
 
 def _is_power_of_two(value: int) -> bool:

@@ -23,11 +23,11 @@ from ...ir import (
     substitute_expr,
     substitute_guards,
 )
-from ..model import NUMBERS, Bound, Features, limiting, lower_bound
-from .enumerate import columns_of, sample_batches, schedule_of, to_schedule
+from ..geometry import schedule_of
+from ..model import NUMBERS, Bound, Features, features_of, limiting, lower_bound
+from .enumerate import columns_of, sample_batches, to_schedule
 from .hill_climbing import Point, best_points
 from .prune import score
-from .schedule_geometry import features_of
 from .space import Space, make_space
 
 #: Samples of each template where time is short.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import product as cartesian
 from math import prod
 from typing import Any
@@ -11,37 +11,19 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import (
-    FusedGroup,
-    ReduceDim,
-    ReductionSchedule,
     Schedule,
-    Segment,
-    SegmentSchedule,
-    Staging,
-    Target,
-    TileDim,
-    dtype_of,
-    operands,
 )
-from ..lowering import FRAGMENT_SETS
-from ..model import (
-    REGISTER_STAGED_ORDER,
+from ..geometry import (
     Columns,
     Count,
-    Features,
     Geometry,
     ScheduleTemplate,
-    coordinate_count,
-    count_features,
     distinct_values,
     geometries,
-    is_register_staged,
-    next_power,
-    own_order,
-    own_pad,
+    schedule_of,
 )
-from .check_schedules import MAX_BODY
-from .schedule_geometry import least_block, least_chunk
+from ..model import Features, count_features
+from .rules import FEATURE_RULES, SIZE_RULES, Sizes, broken
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
@@ -150,98 +132,9 @@ def columns_of(structure: ScheduleTemplate, places: np.ndarray[Any, Any]) -> dic
     return columns
 
 
-def illegal_reasons(sizes: Sequence[Geometry], target: Target, features: Features) -> dict[str, Count]:
-    """Return for each rule the points that break it."""
-    return {
-        "shared": features.shared > target.MAX_shared,
-        "registers": features.needed > features.limit,
-        "body": features.body > MAX_BODY,
-        "tile": np.less_equal(features.tile, 1),
-        **_impossible_sizes(sizes, target),
-    }
-
-
-def _impossible_sizes(sizes: Sequence[Geometry], target: Target) -> dict[str, Count]:
+def _impossible_sizes(sizes: Sizes) -> dict[str, Count]:
     """Return for each rule about sizes alone the points that break it."""
-    threads: Count = 0
-    for geometry in sizes:
-        threads = np.maximum(threads, geometry.threads)
-    reasons: dict[str, Count] = {
-        "threads": threads > target.MAX_thread,
-        "extent": np.bool_(False),
-        "vector": np.bool_(False),
-        "warp": np.bool_(False),
-        "ahead": np.bool_(False),
-        "cached": np.bool_(False),
-        "carried": np.bool_(False),
-        "kept": np.bool_(False),
-        "whole": np.bool_(False),
-        "parts": np.bool_(False),
-    }
-    for geometry in sizes:
-        _check_dims(geometry, reasons)
-        if geometry.structure.passes_rows:
-            reasons["threads"] = reasons["threads"] | np.not_equal(geometry.threads, threads)
-            reasons["whole"] = reasons["whole"] | _uneven_parts(geometry, sizes[-1])
-        if geometry.structure.parts >= 0:
-            reasons["parts"] = reasons["parts"] | _uneven_turns(sizes[0], geometry)
-    return reasons
-
-
-def _check_dims(geometry: Geometry, reasons: dict[str, Count]) -> None:
-    parts = geometry.structure
-    for d, dim in enumerate(parts.dims):
-        limit = max(next_power(prod(a.extent for a in dim)), least_block(parts.atom, parts.rows, parts.columns, d))
-        if not parts.shared:
-            block = geometry.block[d] * geometry.turns if d == parts.scatter_dim else geometry.block[d]
-            reasons["extent"] = np.logical_or(reasons["extent"], block > limit)
-        if geometry.warp:
-            uneven = geometry.counts[d] % np.maximum(geometry.warp[d], 1) != 0
-            reasons["warp"] = np.logical_or(reasons["warp"], uneven)
-        reasons["vector"] = np.logical_or(reasons["vector"], geometry.vector[d] > geometry.thread[d])
-    if parts.atom:
-        uneven = geometry.chunk[0] // (least_chunk(parts.atom) * geometry.lanes) % FRAGMENT_SETS != 0
-        reasons["ahead"] = np.logical_or(reasons["ahead"], np.logical_and(geometry.ahead, uneven))
-        alone = np.logical_and(geometry.cached, np.less_equal(geometry.stages, 1))
-        reasons["cached"] = np.logical_or(reasons["cached"], alone)
-    if parts.stages_any:
-        odd = np.equal(geometry.order, REGISTER_STAGED_ORDER) & np.not_equal(geometry.pad % 2, 0)
-        reasons["carried"] = np.logical_or(reasons["carried"], odd)
-    if parts.caches_rows:
-        reasons["kept"] = np.logical_or(reasons["kept"], _pointless(geometry))
-    for k in parts.whole:
-        held = np.equal(geometry.trips[k], 1) & np.greater(geometry.lanes, 1)
-        reasons["whole"] = np.logical_or(reasons["whole"], np.logical_not(held))
-    for k, loop in enumerate(parts.loops):
-        limit = max(next_power(prod(a.extent for a in loop)), least_chunk(parts.atom))
-        reasons["extent"] = np.logical_or(reasons["extent"], geometry.chunk[k] > limit)
-
-
-def _uneven_parts(rows: Geometry, last: Geometry) -> Count:
-    """Return where no threads hold rows, or where a streamed part is no whole number of their trips, or of the last
-    segment's chunks, or is longer than a row.
-    """
-    uneven: Count = np.less_equal(rows.lanes, 1)
-    for loop, chunk, trips in zip(rows.structure.loops, rows.chunk, rows.trips, strict=True):
-        length = next_power(prod(a.extent for a in loop))
-        broken = np.not_equal(chunk % (rows.lanes * rows.row_vector), 0) | np.greater(chunk, length)
-        for other in last.chunk:
-            broken = broken | np.greater(trips, 1) & np.not_equal(chunk % other, 0)
-        uneven = uneven | broken
-    return uneven
-
-
-def _uneven_turns(first: Geometry, last: Geometry) -> Count:
-    """Return where a part of the last segment's input is no tile of the first one, or no whole number of chunks."""
-    uneven: Count = np.not_equal(first.block[last.structure.parts], last.part)
-    for k in last.structure.streamed_loops:
-        uneven = uneven | np.not_equal(last.part % last.chunk[k], 0)
-    return uneven & np.greater(last.part, 0)
-
-
-def _pointless(geometry: Geometry) -> Count:
-    """Return where a cached row lies in registers, or as many elements of it as another point caches."""
-    return np.less(geometry.kept, 0) | np.greater(geometry.kept, 0) & np.equal(geometry.trips[0], 1)
+    return {rule.__name__: broken(rule(sizes)) for rule in SIZE_RULES}
 
 
 def evaluate(
@@ -251,7 +144,8 @@ def evaluate(
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
     launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
     features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
-    illegal = illegal_reasons(sizes, space.target, features)
+    illegal = _impossible_sizes(Sizes(space.group, space.target, sizes))
+    illegal |= {rule.__name__: broken(rule(features, space.target)) for rule in FEATURE_RULES}
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, sizes, points)
 
@@ -288,7 +182,7 @@ def sample_possible_batches(space: Space, most: int) -> Iterator[Batch]:
         columns = columns_at(structure, points)
         sizes = geometries(space.group, structure, columns, space.target.warp_size)
         bad: Count = np.zeros(len(points), dtype=bool)
-        for reason in _impossible_sizes(sizes, space.target).values():
+        for reason in _impossible_sizes(Sizes(space.group, space.target, sizes)).values():
             bad = np.logical_or(bad, reason)
         bad[0] = bad[0] and not bad.all()
         columns = {name: column[~bad] for name, column in columns.items()}
@@ -336,62 +230,3 @@ def to_schedule(space: Space, point: int) -> Schedule:
             return schedule_of(space.group, structure, values, space.target.warp_size)
         rest -= structure.size
     raise IndexError(f"point {point} of a space of {space.size}")
-
-
-def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[str, int], warp_size: int) -> Schedule:
-    """Return the schedule of a template's parameter values."""
-    sizes = geometries(group, structure, values, warp_size)
-    parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
-    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
-
-
-def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
-    structure = geometry.structure
-    sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
-    dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
-    reductions = []
-    for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
-        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
-        staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
-        reductions.append(
-            ReductionSchedule(
-                loops,
-                staging,
-                int(geometry.stages) if staged else 1,
-                structure.atom,
-                structure.rows,
-                structure.columns,
-                int(geometry.ahead),
-            )
-        )
-    warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
-    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
-    return SegmentSchedule(
-        dims,
-        tuple(reductions),
-        int(geometry.lanes),
-        int(geometry.row_vector),
-        warp,
-        bool(warp),
-        int(geometry.kept),
-        structure.scatter_dim >= 0,
-    )
-
-
-def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: int, operand: int) -> Staging:
-    """Return how an operand is staged."""
-    reduction = segment.reductions[position]
-    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
-    pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
-    order, carried = _order(segment, geometry, position, operand), is_register_staged(expr, reduction, geometry)
-    return Staging(operand, order, int(pad), bool(geometry.cached), bool(carried))
-
-
-def _order(segment: Segment, geometry: Geometry, position: int, operand: int) -> tuple[int, ...]:
-    """Return the layout order of a staged tile, nothing for the natural one."""
-    reduction = segment.reductions[position]
-    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
-    if not own_order(expr, reduction, geometry):
-        return ()
-    return tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))

@@ -15,7 +15,7 @@ import numpy as np
 from attrs import define, field
 
 from ...ir import FusedGroup, Target
-from ..model import ScheduleParameter, ScheduleTemplate, distinct_values
+from ..geometry import ScheduleParameter, ScheduleTemplate, distinct_values
 from .enumerate import columns_of, evaluate, sample_possible_batches
 from .prune import score
 from .space import Space, make_space

@@ -24,8 +24,7 @@ from ...ir import (
     factors,
     stored_factor,
 )
-from ..lowering import mma_operands
-from ..model import SegmentTemplate, axis_classes, class_runs
+from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands
 
 
 def mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:

@@ -19,14 +19,16 @@ from ...ir import (
     reads,
     variables,
 )
-from ..lowering import interleaved_instructions, main_read, mma_operands
-from ..model import (
+from ..geometry import (
     REGISTER_STAGED_ORDER,
     ROW_CACHE_UNITS,
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    interleaved_instructions,
     is_matrix_like,
+    main_read,
+    mma_operands,
     next_power,
     powers,
 )
@@ -143,7 +145,7 @@ def _lanes(structure: SegmentTemplate, prefix: str, target: Target, widest: int)
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
-    return ScheduleParameter((f"{prefix}lanes", f"{prefix}rv"), pairs)
+    return ScheduleParameter((f"{prefix}lanes", f"{prefix}row_vector"), pairs)
 
 
 def fit_parameters(

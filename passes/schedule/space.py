@@ -30,19 +30,23 @@ from ...ir import (
     required_streamed_axis,
     variables,
 )
-from ..lowering import cached_reads, can_stream_rows, index_axes, is_scatter_only
-from ..model import (
+from ..geometry import (
     ScheduleParameter,
     ScheduleTemplate,
     SegmentTemplate,
     axis_classes,
+    cached_reads,
+    can_stream_rows,
     class_runs,
-    group_work,
+    index_axes,
     is_matrix_like,
+    is_scatter_only,
     scatter_tile_dim,
+    whole_loops,
+    with_streamed_input,
 )
+from ..model import group_work
 from .mma_templates import mma_templates
-from .schedule_geometry import whole_loops, with_streamed_input
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 
 #: Elements of a row that a thread always has registers for.

@@ -13,8 +13,9 @@ import numpy as np
 from attrs import evolve, fields, frozen
 
 from ...ir import CutsError, FusedGroup, Schedule, Target, parse_ir
-from ...passes.model import NUMBERS, Features, conflict_factor
-from ...passes.schedule import check_schedule, features_of, geometry_of
+from ...passes.geometry import geometry_of
+from ...passes.model import NUMBERS, Features, conflict_factor, features_of
+from ...passes.schedule import check_schedule
 from ..database import Database
 from ..tuning_task import machine_of
 from .recorded_spaces import RecordedSpace

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ...ir import FusedGroup, Schedule, Var
-from ...passes.model import REGISTER_STAGED_ORDER, Geometry
-from ...passes.schedule import Batch, geometry_of
+from ...passes.geometry import REGISTER_STAGED_ORDER, Geometry, geometry_of, numbers_of
+from ...passes.schedule import Batch
 
 Array = np.ndarray[Any, Any]
 #: Logarithms by name; of one point, or arrays of several.
 ScheduleFeatures = Mapping[str, Any]
-#: Features of a segment as a whole.
-SEGMENT_FEATURES = ("lanes", "row_vector", "stages", "ahead", "cached", "kept", "turns", "part")
+#: Numbers of a schedule that follow from its structure, and need no feature.
+IMPLIED = frozenset({"rows", "columns", "pad", "carried", "zigzag", "meets"})
 
 
 def features_of_batch(batch: Batch) -> ScheduleFeatures:
@@ -60,14 +60,16 @@ def _segment(part: Geometry) -> Iterator[tuple[str, Any]]:
         yield f"{name} warp", np.where(mapped, part.warp[d], 0) if part.warp else 0
     for loop, chunk in zip(structure.loops, part.chunk, strict=True):
         yield f"{_axes(loop)} chunk", chunk
-    for name in SEGMENT_FEATURES:
-        yield name, getattr(part, name)
+    for parameters in (part.spread, part.loop, part.staging):
+        yield from ((n, getattr(parameters, n)) for n in numbers_of(type(parameters)) if n not in IMPLIED)
+    yield "turns", part.turns
+    yield "part", part.part
     yield f"atom {structure.atom} {structure.rows} {structure.columns}", 1
     yield f"staged {structure.staged}", 1
     yield f"meets {structure.scatter_dim}", 1
     yield "carried", np.equal(part.order, REGISTER_STAGED_ORDER)
     if not structure.atom:  # a matrix instruction determines the padding of its tiles
-        yield "pad", part.pad
+        yield "pad", part.staging.pad
 
 
 def _axes(axes: Sequence[Var]) -> str:

@@ -12,8 +12,8 @@ from itertools import islice, product
 import numpy as np
 
 from ...ir import Schedule
-from ...passes.model import ScheduleTemplate, geometries
-from ...passes.schedule import Space, columns_of, geometry_of, schedule_of
+from ...passes.geometry import ScheduleTemplate, geometries, geometry_of, schedule_of
+from ...passes.schedule import Space, columns_of
 from .schedule_features import Array, ScheduleFeatures, features_of_parts, features_of_schedule
 
 #: Passes over all parameters, and the largest number of points with equal features that are tried.

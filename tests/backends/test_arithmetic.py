@@ -15,13 +15,13 @@ from cuts.backends.cuda.compile import find_toolchain
 from cuts.backends.devices import find_target
 from cuts.backends.source.arithmetic import arithmetic_helpers
 from cuts.backends.source.dialects import CUDA, DIALECTS
-from cuts.backends.source.emit import emit
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
+from cuts.tests.emission import emit
 from cuts.tests.fusion.build import fuse_units, graph, op
 from cuts.tests.needs import disassemble, needs_disassembler, needs_toolchain
 

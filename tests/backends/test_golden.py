@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.graph import Graph
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -19,6 +18,7 @@ from cuts.passes.fusion.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.tests.emission import emit
 from cuts.tests.fusion.build import fuse_units, graph, op
 
 TARGETS = {"cuda": "cuda:h200", "opencl": "opencl"}

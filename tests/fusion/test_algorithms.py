@@ -27,7 +27,9 @@ from cuts.numerics.reference import accumulations, run_reference
 from cuts.numerics.shrunk_program import shrink_programs
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.candidate_subgraphs import (
+from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.candidate_subgraphs import (
     CandidateSubgraph,
     CostedKernels,
     Planner,
@@ -35,11 +37,10 @@ from cuts.passes.candidate_subgraphs import (
     partition_subgraph,
     partition_subgraphs,
 )
-from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
-from cuts.passes.pipeline import compile_graph
+from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose
 from cuts.search.build import Factory
@@ -558,7 +559,8 @@ def test_kernels_of_a_network_are_compared_in_place(contraction: float, best: st
 )
 def test_the_model_decides_sure_cases_without_measurements(target: str, size: int, used: bool) -> None:
     graph = convolution(8, 64, 64, size, size)
-    found = compile_graph(graph, REGISTRY, find_target(target), CompileOptions(stop_after="algorithms"), emit)
+    results = stage_results(graph, CompileContext(REGISTRY, find_target(target), CompileOptions(), emit))
+    found = next(result for name, result in results if name == "algorithms")
     assert any("winograd" in node.op for node in found.graph.nodes) is used
 
 

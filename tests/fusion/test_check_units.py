@@ -22,10 +22,10 @@ from cuts.ir.machine import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes import candidate_subgraphs as fragments
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import candidate_subgraphs as fragments
+from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion import (
     FusionError,
     GroupBuilder,
@@ -39,7 +39,8 @@ from cuts.passes.fusion import (
 )
 from cuts.passes.fusion.align import check_counts
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.rewrites import Rewrite, rewrite_statements, write_statements
+from cuts.passes.results import Algorithms
+from cuts.passes.rewrites import program_rewrite, rewrite_statements, write_statements
 
 from ..fuzz.chance import Chance
 from ..kernels.cases import Builder, ByModel, builder
@@ -123,10 +124,11 @@ def test_a_rewrite_without_normal_forms_is_left_out(caplog: pytest.LogCaptureFix
     found = find_ungroupable(programs, _split_units(programs))
     assert found is not None and found.unit.name in found.text
     assert find_ungroupable(programs, programs) is None
-    work = Compilation(REGISTRY, TARGET, CompileOptions(), emit, graph)
-    written = write_statements(work)
+    context = CompileContext(REGISTRY, TARGET, CompileOptions(), emit)
+    written = write_statements(Algorithms(graph, graph), context)
+    torn = program_rewrite("torn", _split_units, "two units are joined", "")
     with caplog.at_level(logging.INFO, "cuts.passes"):
-        assert rewrite_statements(work, Rewrite("torn", _split_units, "two units are joined", "")) is written
+        assert rewrite_statements(written, context, torn) is written
     assert "rewrite 'torn' is left out" in caplog.text
 
 
@@ -186,7 +188,7 @@ def _fails(*_: object) -> None:
 
 
 @pytest.mark.parametrize(("module", "name", "place"), [
-    ("stages", "extract", "stage 'extract': units 'node 0'"), ("stages", "find_views", "stage 'views'"),
+    ("make_kernels", "extract", "stage 'extract': units 'node 0'"), ("place_tensors", "find_views", "stage 'views'"),
     ("graph.canonicalise", "run_passes", "pass 'canonicalise'"),
 ])  # fmt: skip
 def test_a_fault_names_its_stage_and_nodes(module: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:

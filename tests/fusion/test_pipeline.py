@@ -15,12 +15,12 @@ from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
-from cuts.passes.stages import Stage
-from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
+from cuts.passes.stage import Stage
 
 from ..kernels.cases import Unhurried
 from .build import REGISTRY, graph, op
@@ -52,7 +52,7 @@ def test_every_pass_is_printed_once_and_in_order() -> None:
 ROOT = Path(__file__).parents[2]
 
 
-def row(stage: Stage[Any]) -> str:
+def row(stage: Stage[Any, Any]) -> str:
     return f"| `{stage.name}` | {stage.summary} | {', '.join(f'`{name}`' for name in stage.files)} |"
 
 
@@ -67,7 +67,7 @@ def test_the_files_of_every_stage_exist() -> None:
     assert [name for name in named if not (ROOT / "passes" / name).is_file() and not (ROOT / name).is_file()] == []
 
 
-def break_stage(work: Compilation) -> None:
+def break_stage(result: object, context: CompileContext) -> None:
     raise VerifyError("a group reads what nothing writes")
 
 

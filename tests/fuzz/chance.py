@@ -12,11 +12,11 @@ from cuts.ir.affine import Var
 from cuts.ir.compiled import FULL_SHARE
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.passes.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraphs
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraphs
+from cuts.passes.costs.tuner_interface import Workload
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
-from cuts.passes.tuner_interface import Workload
 
 from ..kernels.cases import ByModel, legal_points
 

@@ -24,11 +24,11 @@ from cuts.numerics.reference import accumulations
 from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
+from cuts.passes.costs.tuner_interface import Workload
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.choose import Candidate
 from cuts.passes.schedule.space import make_space
-from cuts.passes.tuner_interface import Workload
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.executor import Session
 

@@ -19,17 +19,18 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
-from cuts.passes.async_cost import CostRequest, CostResult
-from cuts.passes.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraphs
+from cuts.passes.costs.async_cost import CostRequest, CostResult
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraphs
+from cuts.passes.costs.tuner_interface import KernelsQuery, Member, Questions, Workload
 from cuts.passes.decisions import Decisions
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.geometry import schedule_of
 from cuts.passes.schedule.choose import Candidate, choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
-from cuts.passes.tuner_interface import KernelsQuery, Member, Questions, Workload
 from hypothesis import assume
 from hypothesis import strategies as st
 

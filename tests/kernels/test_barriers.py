@@ -11,7 +11,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialects import DIALECTS
-from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
 from cuts.ir.schedule import Schedule
@@ -23,6 +22,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import MAX_WALKED_STEPS, check_barriers
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 

@@ -11,29 +11,30 @@ import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.loading import spec_of_texts
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, streamable_axis
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
-from cuts.passes.fusion.groups import Group, GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
+from cuts.passes.geometry import schedule_of
 from cuts.passes.lowering import check_barriers
-from cuts.passes.lowering.block_layout import lay_out
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
+from cuts.passes.model import features_of
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
-from cuts.passes.schedule.schedule_geometry import features_of, shared_bytes, staged_tiles_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search import oracle
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -197,8 +198,6 @@ def test_shared_memory_is_what_was_counted(name: str) -> None:
     points = [*points_of(group, True, 2), *points_of(group, False, 1), *(c.schedule for c in choose(group, GPU))]
     for schedule in points:
         counted = sum(buffer.nbytes for buffer in lower(group, schedule, {}, GPU).shared)
-        layout = lay_out(group, schedule, GPU)
-        assert shared_bytes(layout, staged_tiles_of(layout)) == counted
         assert int(features_of(group, schedule, GPU).shared) == counted
 
 

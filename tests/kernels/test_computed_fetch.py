@@ -7,10 +7,10 @@ import re
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
 from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
+from cuts.tests.emission import emit
 
 H200 = find_target("cuda:h200")
 CONVOLUTION = """var i < 14, j < 14, k < 64, r < 3, s < 3, c < 64

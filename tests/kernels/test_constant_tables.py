@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.dfg import Op, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
@@ -23,6 +22,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

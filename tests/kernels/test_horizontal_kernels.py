@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.device import Device
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import HorizontalKernel, Kernel, member_name
 from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
@@ -18,6 +17,7 @@ from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

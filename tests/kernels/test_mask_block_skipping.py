@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.affine import Var, index_value
 from cuts.ir.kernel import Kernel, loops
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.interpret import interpret
-from cuts.passes.lowering import check_barriers, mask_bound
+from cuts.passes.geometry import geometry_of, mask_bound
+from cuts.passes.lowering import check_barriers
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
+from cuts.passes.model import features_of
 from cuts.passes.model.mask_savings import mask_savings
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.schedule_geometry import features_of, geometry_of
+from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.device import Device, Pointer
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir import parse_ir, print_ir
 from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.compiled import KernelFunction
@@ -30,6 +29,7 @@ from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.backends.source import emit
 from cuts.ir import DType, FusedGroup, Schedule, parse_ir
 from cuts.ir.affine import FloorDiv, Guard, Index, Var, as_index, ranges
 from cuts.passes.fusion import interpret
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.schedule import make_space
+from cuts.tests.emission import emit
 
 from ..needs import needs_opencl
 from .cases import legal_points

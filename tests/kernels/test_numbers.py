@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import CompiledPlan
@@ -24,6 +23,7 @@ from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from cuts.tests.needs import DEVICES
 
 from .cases import legal_points, whole

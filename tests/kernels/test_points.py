@@ -12,7 +12,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.device import Buffer, Device, Pointer
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir.compiled import KernelFunction
 from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
@@ -21,6 +20,7 @@ from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

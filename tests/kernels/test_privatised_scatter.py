@@ -12,7 +12,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir.functions import COMBINERS
 from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
@@ -23,6 +22,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
 from cuts.passes.schedule.space import Space, make_space
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuts.backends.source.emit import emit
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 
 from ..needs import DEVICES
 from .cases import builder, legal_points, whole

@@ -9,13 +9,13 @@ import re
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir.dfg import LaneReduce
 from cuts.ir.kernel import phases
 from cuts.ir.segment import FusedGroup
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 
 from ..needs import DEVICES
 from .cases import builder, halves, legal_points, whole

@@ -21,6 +21,7 @@ from cuts.passes.lowering.threads import MAX_WINDOW_ELEMENTS
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit as emit_kernel
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def test_points_keep_their_registers(data: st.DataObject) -> None:
     group = data.draw(st.one_of(chains(), pairs()))
     schedule = data.draw(points(group, GPU))
     assume(schedule is not None)
-    source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
+    source = emit_kernel(extract(lower(group, schedule, {}, GPU)), "cuda").source
     assert not list(kept_in_memory(source)), source
 
 
@@ -108,6 +109,6 @@ def test_window_too_long_for_registers_is_none() -> None:
     loop = ReductionSchedule(chunks, (Staging(0, (), 4), Staging(1, (), 4)), 4)
     schedule = Schedule((SegmentSchedule(dims, (loop,)),))
     assert check_schedule(group, schedule, GPU) == []
-    source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
+    source = emit_kernel(extract(lower(group, schedule, {}, GPU)), "cuda").source
     assert not list(kept_in_memory(source))
     assert max(int(size) for size in re.findall(r"float \w+\[(\d+)\]", source)) <= MAX_WINDOW_ELEMENTS

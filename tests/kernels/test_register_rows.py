@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
@@ -22,13 +21,15 @@ from cuts.ops import Registry
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.geometry import schedule_of
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

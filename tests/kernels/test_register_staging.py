@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import Loop, Phase
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
@@ -17,10 +16,11 @@ from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.verify import kernel_violations
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
+from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule, make_space
 from cuts.passes.schedule.enumerate import to_schedule
-from cuts.passes.schedule.schedule_geometry import features_of
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,22 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.kernel import phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.ir.types import DType
 from cuts.numerics.tolerance import tolerance
+from cuts.passes.geometry import schedule_of
+from cuts.passes.geometry.row_sharing import cached_reads
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
-from cuts.passes.lowering.rows.row_cache import cached_reads
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate, schedule_of
+from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.passes.verify import verify_kernel
+from cuts.tests.emission import emit
 
 from ..needs import DEVICES
 from .cases import accumulation, builder, whole

@@ -11,9 +11,9 @@ from cuts.ir.expr import call
 from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
+from cuts.passes.geometry.row_sharing import shareable_loops
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.rows.shared_loops import shareable_loops
-from cuts.passes.schedule.schedule_geometry import features_of
+from cuts.passes.model import features_of
 
 from ..needs import needs_opencl
 from ..search_space.groups import at, f32, write

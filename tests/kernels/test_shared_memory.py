@@ -13,7 +13,6 @@ from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialects import DIALECTS
-from cuts.backends.source.emit import emit
 from cuts.ir.compiled import KernelFunction
 from cuts.ir.kernel import Kernel
 from cuts.ir.segment import FusedGroup
@@ -23,6 +22,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

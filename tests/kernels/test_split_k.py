@@ -24,8 +24,10 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
-from cuts.passes.evaluators import AnalyticCost
-from cuts.passes.fusion.groups import GroupBuilder, form_key
+from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
@@ -35,7 +37,6 @@ from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
-from cuts.passes.tuner_interface import KernelsQuery, Questions, Workload
 from cuts.tests.amounts import examples
 from cuts.tests.operations import DIFFERENTIABLE, FLAT
 from cuts.tests.operations_graph import bench_of

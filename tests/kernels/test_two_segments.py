@@ -10,11 +10,13 @@ import re
 
 import pytest
 from cuts.backends.devices import find_target
-from cuts.backends.source.emit import emit
 from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
-from cuts.passes.lowering import check_barriers, extract, lower, shared_pitches
-from cuts.passes.lowering.fetch import has_constant_strides, whole_row_fetch
-from cuts.passes.schedule import check_schedule, features_of
+from cuts.passes.geometry import shared_pitches
+from cuts.passes.geometry.row_fetches import has_constant_strides, whole_row_fetch
+from cuts.passes.lowering import check_barriers, extract, lower
+from cuts.passes.model import features_of
+from cuts.passes.schedule import check_schedule
+from cuts.tests.emission import emit
 
 from ..needs import needs_opencl
 from .test_points import SMALL_GPU, _device, check

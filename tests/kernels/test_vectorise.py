@@ -9,7 +9,6 @@ from collections import Counter
 
 import pytest
 from attrs import evolve
-from cuts.backends.source.emit import emit
 from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
 from cuts.ir.kernel import Kernel, Phase, phases
@@ -22,6 +21,7 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.threads import vectorise_accesses
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
+from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -15,9 +15,9 @@ from cuts.ir.kernel import phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
+from cuts.passes.geometry import geometry_of
 from cuts.passes.lowering import MAX_WINDOW_ELEMENTS, extract, lower
 from cuts.passes.model.evaluation_sites import evaluation_site
-from cuts.passes.schedule.schedule_geometry import geometry_of
 
 from ..needs import needs_opencl
 from .cases import builder, whole

@@ -13,6 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from ..fuzz.sweep.oracles import ORACLES, second_opinion
+from .counterparts_indexed import COUNTS
 from .counterparts_sampling import SAMPLING, onnxruntime, torchvision
 from .counterparts_torch import TORCH, Array, Attributes, Counterpart, torch
 from .counterparts_training import TRAINING
@@ -80,6 +81,9 @@ DEPARTURES: dict[str, Departure] = {
         "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there, and steps overflow.",
         frozenset(("ends", "paired", "lonely")),
     ),
+    "roi_align_adaptive": Departure(
+        lambda ours, theirs: np.isnan(ours), "PyTorch makes an integer of a bin that is no number, as C leaves it open."
+    ),
     "rotary": Departure(
         _agree_rounded,
         "ONNX Runtime computes in single precision, where products overflow and cancel.",
@@ -101,7 +105,7 @@ SINGLE = frozenset(("shrink", "thresholded_relu", "rotary"))
 
 def missing_requirement(op: str) -> str:
     """Return the reason against calling a counterpart; empty without one."""
-    if op in ("deform_conv", "roi_align") and torchvision is None:
+    if op in ("deform_conv", "roi_align", "roi_align_adaptive") and torchvision is None:
         return "torchvision is not installed"
     if op in (*SINGLE, "reverse_sequence") and onnxruntime is None:
         return "ONNX Runtime is not installed"
@@ -111,7 +115,7 @@ def missing_requirement(op: str) -> str:
 
 
 #: Counterparts that take floats in double precision; NumPy's are those of the sweep.
-OWN: dict[str, Counterpart] = {**SAMPLING, **TORCH, **WINDOWS, **TRAINING}
+OWN: dict[str, Counterpart] = {**COUNTS, **SAMPLING, **TORCH, **WINDOWS, **TRAINING}
 #: The table; where PyTorch and NumPy both have an operation, PyTorch's own function counts.
 COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 

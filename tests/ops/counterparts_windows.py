@@ -93,8 +93,10 @@ def _average_pool(a: Attributes, x: Any) -> Any:
     if max(a["dilations"], default=1) > 1 or (found := _pool(a, x)) is None:
         return None
     rank, begin = found
-    function = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1]
-    return function(x, a["kernel_shape"], a["strides"], begin, a["ceil_mode"], a["count_include_pad"])
+    given = (x, a["kernel_shape"], a["strides"], begin, a["ceil_mode"], a["count_include_pad"])
+    if a["divisor"] is None:
+        return (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank - 1](*given)
+    return (F.avg_pool2d, F.avg_pool3d)[rank - 2](*given, a["divisor"]) if rank > 1 and a["divisor"] else None
 
 
 def _lp_pool(a: Attributes, x: Any) -> Any:

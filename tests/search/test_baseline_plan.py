@@ -23,13 +23,13 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import baseline_plan as first_plans
 from cuts.passes.baseline_plan import Forms
-from cuts.passes.candidate_subgraphs import CandidateSubgraph
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph
+from cuts.passes.costs.tuner_interface import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.passes.tuner_interface import KernelsQuery, Questions
 from cuts.search.build import ScoredCandidate
 from cuts.search.database import Database
 from cuts.search.final_ranking import best_known
@@ -165,9 +165,9 @@ def test_baseline_plan_waits_for_no_declaration(monkeypatch: pytest.MonkeyPatch)
         return ahead(self, fragments)
 
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
-    planned = first_plans._plan_graph
+    planned = first_plans._plan_kernels
     begun: list[float] = []
-    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: begun.append(clock()) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: begun.append(clock()) or planned(*plan))
     found_in(20.0, clock)
     (moment, count), *_ = asked
     assert count > 1
@@ -184,7 +184,7 @@ def test_small_declarations_are_requested_early_in_ample_time(
     would wait for workers.
     """
     asked: list[str] = []
-    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_graph
+    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_kernels
 
     def note_request(self: MeasuredSelector, fragments: Sequence[CandidateSubgraph]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
@@ -192,7 +192,7 @@ def test_small_declarations_are_requested_early_in_ample_time(
 
     first: list[list[str]] = []
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
-    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: first.append([*asked]) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
     assert asked == ["long", "small"]  # each of them once
@@ -209,9 +209,13 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
         return run(step, graph)
 
     def compare_late(
-        step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
+        step: ChooseAlgorithms,
+        graph: Graph,
+        context: CompileContext,
+        others: Questions = (),
+        forms: Forms | None = None,
     ) -> Graph:
-        found = compared(step, graph, work, others, forms)
+        found = compared(step, graph, context, others, forms)
         if late == "measured":  # another algorithm than the model is sure of
             clock.pass_by(1000.0)
             step.replaced["long"] = "winograd_2x2"

@@ -35,9 +35,10 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import launch_schedules, rewrites, stages
-from cuts.passes.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes import form_groups, make_kernels, rewrites
+from cuts.passes.costs import launch_schedules
+from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.pipeline import compile_graph
 from cuts.search import final_ranking as final_round
 from cuts.search import speculative_build as making
@@ -118,7 +119,7 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
             (AnalyticCost, "cost", 0.5),
             (GroupBuilder, "_normal_form", 0.05),
             (final_round, "choose_soon", 0.02),
-            (stages, "lower", 0.005),
+            (make_kernels, "lower", 0.005),
         ):
             whole = getattr(owner, name)
 
@@ -254,14 +255,14 @@ def test_choice_of_algorithms_leaves_time_for_groups() -> None:
 
 def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without remaining time are the whole plan."""
-    alone, find = [], stages.partition
+    alone, find = [], form_groups.partition
 
     def fail_partition(partitioner: Any, mode: Any) -> Any:
         if partitioner.evaluator.evaluator is not selector:
             alone.append(partitioner)
         return find(partitioner, mode)
 
-    monkeypatch.setattr(stages, "partition", fail_partition)
+    monkeypatch.setattr(form_groups, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
@@ -317,13 +318,13 @@ def test_known_final_work_is_reserved() -> None:
 
 
 def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, lower = FakeClock(), stages.lower
+    clock, lower = FakeClock(), make_kernels.lower
 
     def slow(*asked: Any) -> Any:
         clock.pass_by(5.0)
         return lower(*asked)
 
-    monkeypatch.setattr(stages, "lower", slow)
+    monkeypatch.setattr(make_kernels, "lower", slow)
     monkeypatch.setattr(making, "LOWERING_SECONDS", 5.0)
     budget = Budget.of(40.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)

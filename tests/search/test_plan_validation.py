@@ -49,7 +49,9 @@ SIZE = 24
 @pytest.fixture(autouse=True)
 def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep wrong plans in a folder of the test."""
-    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    tmp_path.chmod(0o700)
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
@@ -375,7 +377,7 @@ def pieces() -> Graph:
 def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
-    monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
+    monkeypatch.setattr("cuts.passes.form_groups.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
     graph, options = pieces(), CompileOptions(verify=False)

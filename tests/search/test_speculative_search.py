@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 from attrs import evolve
 from cuts.ir.segment import FusedGroup
-from cuts.passes.evaluators import Roofline
+from cuts.passes.costs.evaluators import Roofline
 from cuts.search.build import JobResult
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import FIRST_CANDIDATES, QUICK_CANDIDATES, QUICK_SEARCH, SINGLE_MEASUREMENT, Settings

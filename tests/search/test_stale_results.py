@@ -14,7 +14,7 @@ from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions, KernelFunction
 from cuts.ops import Registry
-from cuts.passes.evaluators import Roofline
+from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.pipeline import compile_graph
 from cuts.search import kernels
 from cuts.search.build import BuildResult

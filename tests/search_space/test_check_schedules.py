@@ -5,7 +5,7 @@ Each named check states its invariant and finds the schedule that breaks it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from attrs import evolve
@@ -15,11 +15,9 @@ from cuts.passes.schedule.check_schedules import (
     CHECKS,
     Scheduled,
     check_atoms_spread,
-    check_parts_whole,
-    check_rows_passed_on,
-    check_rows_whole,
     check_schedule,
 )
+from cuts.passes.schedule.rules import FEATURE_RULES, SIZE_RULES, Finding, Rule, messages
 
 from .groups import matmul, two_matmuls
 
@@ -75,10 +73,30 @@ def streamed_schedule(chunk: int) -> Schedule:
     )
 
 
+def flat_schedule() -> Schedule:
+    """Return a schedule of two products whose first one has both axes in one dim."""
+    first, last = streamed_schedule(32).segments
+    axes = tuple(a for d in first.dims for a in d.axes)
+    return Schedule((evolve(first, dims=(TileDim(axes, 64, 8),)), last))
+
+
+def small_tiles() -> Schedule:
+    """Return a schedule of two products whose second one reads more than a tile of the first."""
+    first, last = streamed_schedule(32).segments
+    tiles = tuple(evolve(d, block=32, thread=4) for d in first.dims)
+    return Schedule((evolve(first, dims=tiles), last))
+
+
+def odd_steps() -> Schedule:
+    """Return a schedule of matrix instructions with fragments loaded ahead, and one step a K block."""
+    return loop(atom="m16n8k8_tf32", columns=1, ahead=1, dims=(ReduceDim((K,), 8),))
+
+
 #: Findings of each check, and a schedule that breaks no earlier check.
 BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
     "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
+    "check_numbers_positive": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 must be positive"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
     "check_atoms_spread": (
         lambda: segment(
@@ -87,33 +105,41 @@ BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
         ),
         "its rows need a multiple of 8 threads",
     ),
-    "check_tiles_divide": (lambda: dims((64, 8, 3), (64, 8, 4)), "must be a multiple"),
-    "check_tiles_fit": (lambda: dims((512, 8, 4), (64, 8, 4)), "exceeds its extent 256 needlessly"),
+    "check_shared_axes": (lambda: flat_schedule(), "has one dim per axis"),
     "check_lanes_are_powers": (lambda: segment(lanes=3), "must be powers of two"),
     "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
-    "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 is not between"),
     "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
-    "check_rows_kept": (lambda: segment(kept=16), "that no two statements share"),
-    "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
-    "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
-    "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
+    "check_row_cached": (lambda: segment(kept=16), "that no two statements share"),
     "check_privatised_scatter": (lambda: segment(meets=True), "values meet that are not combined in memory"),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
+    "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
+    "check_boxes_fit": (lambda: small_tiles(), "is smaller than the box"),
+}
+#: The same for each rule about counts.
+BROKEN_COUNTS: dict[str, tuple[Callable[[], Schedule], str]] = {
+    "check_tiles_several": (lambda: evolve(RIGHT, segments=(one_element(),)), "a staged tile has one element only"),
+    "check_shared_memory_fits": (lambda: loop(dims=(ReduceDim((K,), 256),), stages=4), "bytes of shared memory"),
+    "check_registers_suffice": (lambda: dims((256, 16, 4), (256, 32, 4)), "registers per thread"),
+    "check_bodies_compile": (lambda: loop(dims=(ReduceDim((K,), 128),), stages=1), "an unrolled body of 8192"),
+}
+#: The same for each rule about sizes.
+BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
+    "check_tiles_divide": (lambda: dims((64, 8, 3), (64, 8, 4)), "must be a multiple"),
+    "check_tiles_fit": (lambda: dims((512, 8, 4), (64, 8, 4)), "exceeds its extent 256 needlessly"),
+    "check_warps_divide": (lambda: segment(warp=(32, 1)), "the warp map [32, 1] does not divide"),
+    "check_chunks_fit": (lambda: loop(dims=(ReduceDim((K,), 512),)), "chunk 512 exceeds its extent 256"),
+    "check_fragment_sets": (lambda: odd_steps(), "fragments are loaded ahead of an odd step"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
     "check_carried_tiles": (
         lambda: loop(staging=(Staging(0, (), 1, carried=True),)),
         "need an even padding, and no atom",
     ),
-    "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
+    "check_rows_kept": (lambda: segment(kept=24), "24 elements of rows are kept, not whole ones of 16 trips of 16"),
+    "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
+    "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
+    "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
-    "check_tiles_laid_out": (
-        lambda: evolve(RIGHT, segments=(one_element(),)),
-        "a staged tile has one element only",
-    ),
-    "check_shared_memory_fits": (lambda: loop(dims=(ReduceDim((K,), 256),), stages=4), "bytes of shared memory"),
-    "check_registers_suffice": (lambda: dims((256, 16, 4), (256, 32, 4)), "registers per thread"),
-    "check_bodies_compile": (lambda: loop(dims=(ReduceDim((K,), 128),), stages=1), "an unrolled body of 8192"),
 }
 
 #: The group with a value for each element of its row, for the check of those.
@@ -129,19 +155,48 @@ PASSED_GROUP = evolve(
 )
 
 
+#: Groups of the checks that concern more than one product.
+GROUPS = {
+    "check_shared_axes": TWO_PRODUCTS,
+    "check_boxes_fit": TWO_PRODUCTS,
+    "check_rows_whole": ALONG_GROUP,
+    "check_rows_passed_on": PASSED_GROUP,
+    "check_parts_whole": TWO_PRODUCTS,
+}
+#: Rules that an earlier check precedes where a whole schedule is verified.
+PRECEDED = {"check_fragment_sets", "check_rows_kept"}
+
+
 def test_every_check_states_its_invariant_and_is_tried() -> None:
-    assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in CHECKS)
-    assert [check.__name__ for check in CHECKS] == list(BROKEN_SCHEDULES)
+    every = (*CHECKS, *SIZE_RULES, *FEATURE_RULES)
+    assert all(check.__name__.startswith("check_") and (check.__doc__ or "").strip() for check in every)
+    assert [check.__name__ for check in every] == [*BROKEN_SCHEDULES, *BROKEN_SIZES, *BROKEN_COUNTS]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_check_finds_its_broken_invariant_only(check: Callable[..., object]) -> None:
+def test_check_finds_its_broken_invariant_only(check: Callable[..., Iterator[str]]) -> None:
     make, reason = BROKEN_SCHEDULES[check.__name__]
-    assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []  # type: ignore[call-overload]
-    others = {check_rows_whole: ALONG_GROUP, check_rows_passed_on: PASSED_GROUP, check_parts_whole: TWO_PRODUCTS}
-    group = others.get(check, GROUP)  # type: ignore[call-overload]
-    assert any(reason in found for found in check(Scheduled(group, make(), TARGET)))  # type: ignore[attr-defined]
+    assert list(check(Scheduled(GROUP, RIGHT, TARGET))) == []
+    group = GROUPS.get(check.__name__, GROUP)
+    assert any(reason in found for found in check(Scheduled(group, make(), TARGET)))
     assert any(reason in found for found in check_schedule(group, make(), TARGET))
+
+
+@pytest.mark.parametrize("rule", SIZE_RULES, ids=lambda rule: rule.__name__)
+def test_rule_finds_its_broken_invariant_only(rule: Rule) -> None:
+    make, reason = BROKEN_SIZES[rule.__name__]
+    assert list(messages(rule(Scheduled(GROUP, RIGHT, TARGET).sizes))) == []
+    group = GROUPS.get(rule.__name__, GROUP)
+    assert any(reason in found for found in messages(rule(Scheduled(group, make(), TARGET).sizes)))
+    assert rule.__name__ in PRECEDED or any(reason in found for found in check_schedule(group, make(), TARGET))
+
+
+@pytest.mark.parametrize("rule", FEATURE_RULES, ids=lambda rule: rule.__name__)
+def test_count_finds_its_broken_invariant_only(rule: Callable[..., Iterator[Finding]]) -> None:
+    make, reason = BROKEN_COUNTS[rule.__name__]
+    assert list(messages(rule(Scheduled(GROUP, RIGHT, TARGET).features, TARGET))) == []
+    assert any(reason in found for found in messages(rule(Scheduled(GROUP, make(), TARGET).features, TARGET)))
+    assert any(reason in found for found in check_schedule(GROUP, make(), TARGET))
 
 
 def test_parts_of_whole_chunks_are_legal() -> None:

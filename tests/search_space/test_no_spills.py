@@ -18,11 +18,12 @@ from cuts.bench.operators.shapes import convolution_case, read_convolution
 from cuts.bench.operators.tuning import tune
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
 from cuts.passes.lowering import extract, lower
-from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
+from cuts.tests.emission import emit as emit_kernel
 from cuts.tests.kernels.test_matrix_instructions import convolution
 from cuts.tests.needs import needs_toolchain
 
@@ -112,7 +113,7 @@ def test_what_is_chosen_for_atoms_spills_nothing(format_: str, shape: tuple[int,
     """
     group = product_group(FORMATS[format_], shape, FORMATS[format_].stored)
     (candidate,) = choose(group, TARGET)
-    function = emit(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
+    function = emit_kernel(extract(lower(group, candidate.schedule, {}, TARGET)), "cuda")
     (compiled,) = compile_kernels([function], "sm_90")
     assert compiled.spill_bytes == 0
 
@@ -127,7 +128,7 @@ def test_16_byte_copies_take_address_registers_once(mode: str, pixels: int) -> N
     kind = DType.F16 if mode == "f16" else DType.F32
     group = convolution(kind, "" if mode == "f16" else mode, (64, 256, pixels, 256), 1, last=True)
     found = choose(group, TARGET, count=4)
-    functions = [emit(extract(lower(group, c.schedule, {}, TARGET)), "cuda") for c in found]
+    functions = [emit_kernel(extract(lower(group, c.schedule, {}, TARGET)), "cuda") for c in found]
     for candidate, compiled in zip(found, compile_kernels(functions, "sm_90"), strict=True):
         assert compiled.spill_bytes == 0
         assert candidate.schedule.segments[0].reductions[0].atom
@@ -163,13 +164,10 @@ def test_thread_holds_neighbours_that_its_outputs_read() -> None:
     """
     registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
     graph = graph_of(registry, "blur", (64, 256, 256))
-    work = Compilation(registry, TARGET, CompileOptions(verify=False), emit, graph)
-    for stage in all_stages(registry):
-        stage.perform(work)
-        if stage.name == "schedule":
-            break
-    ((key, group),) = work.unique.items()
-    schedule = work.chosen[key].schedule
+    results = stage_results(graph, CompileContext(registry, TARGET, CompileOptions(verify=False), emit))
+    scheduled = next(result for name, result in results if name == "schedule")
+    ((key, group),) = scheduled.partition.unique.items()
+    schedule = scheduled.chosen[key].schedule
     (segment,) = schedule.segments
     (dim,) = segment.dims
     wide = evolve(schedule, segments=(evolve(segment, dims=(evolve(dim, block=1024, thread=16, vector=1),)),))

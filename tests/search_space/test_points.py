@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.passes.lowering.block_layout import lay_out
+from cuts.passes.lowering import lower
+from cuts.passes.model import features_of
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
-from cuts.passes.schedule.schedule_geometry import features_of, shared_bytes, staged_tiles_of
 from cuts.passes.schedule.space import make_space
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,15 +53,14 @@ def test_vectorised_counts_equal_scalar_ones(point):
     schedule = to_schedule(space, start + number)
     assert int(np.max(batch.features.threads)) == schedule.threads
     assert int(np.max(batch.features.grid)) == schedule.blocks
-    if not np.any(batch.illegal["warp"]):
-        layout = lay_out(space.group, schedule, space.target)
-        assert int(np.max(batch.features.shared)) == shared_bytes(layout, staged_tiles_of(layout))
     reasons = check_schedule(space.group, schedule, space.target)
-    if not any(
-        "one element" in reason for reason in reasons
-    ):  # such a tile has no layout order that a schedule could tell
+    if not reasons:
+        kernel = lower(space.group, schedule, {}, space.target)
+        assert int(np.max(batch.features.shared)) == sum(buffer.nbytes for buffer in kernel.shared)
+    if not np.any(batch.illegal["check_tiles_several"]):  # such a tile has no layout order that a schedule could tell
         scalar = features_of(space.group, schedule, space.target)
         for name in (
+            "shared",
             "registers",
             "body",
             "flops",

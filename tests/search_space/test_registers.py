@@ -10,12 +10,12 @@ from cuts.ir.affine import Var
 from cuts.ir.expr import Expr, call
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import Output, Reduction, Segment
+from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.model.registers import _shared_rows, register_limit
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.schedule_geometry import features_of
 
 from .groups import at, matmul, softmax, two_rows, write
 

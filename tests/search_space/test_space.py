@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
-from cuts.passes.model.schedule_template import axis_classes, class_runs, is_matrix_like
+from cuts.passes.geometry.schedule_template import axis_classes, class_runs, is_matrix_like
 from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 
@@ -100,8 +100,8 @@ def test_samples_are_always_the_same():
 
 def test_histogram_says_why_points_are_illegal():
     counts = illegal_histogram(make_space(matmul(256, 256, 64), H200, coarse=True))
-    assert counts["threads"] > 0
-    assert counts["body"] > 0
+    assert counts["check_threads_fit"] > 0
+    assert counts["check_bodies_compile"] > 0
     assert counts["legal"] > 1000
 
 

@@ -8,31 +8,29 @@ from . import (
     elementwise,
     fourier,
     gradients,
-    indexing,
+    indexed,
     layers,
-    masks,
     memory,
     movement,
     reduction,
+    regions,
     resizing,
-    scatter,
     windows,
 )
 from .complex_pairs import Complex
-from .masks import MaskedElements
+from .indexed import MaskedElements, masks
 
 TABLE: dict[str, Convert] = {
     **elementwise.TABLE,
     **arithmetic.TABLE,
     **movement.TABLE,
-    **indexing.TABLE,
+    **indexed.TABLE,
     **layers.TABLE,
     **reduction.TABLE,
     **cumulative.TABLE,
-    **scatter.TABLE,
     **windows.TABLE,
+    **regions.TABLE,
     **resizing.TABLE,
-    **masks.TABLE,
     **memory.TABLE,
     **complex_pairs.TABLE,
     **fourier.TABLE,

@@ -18,7 +18,7 @@ from attrs import frozen
 from ....ir import DType
 from ..import_context import Convert, ImportContext, Value
 from .arithmetic import TABLE as ARITHMETIC
-from .masks import any_masked, refuse_choice
+from .indexed import any_masked, refuse_choice
 from .movement import TABLE as MOVEMENT
 from .movement import unsqueeze
 

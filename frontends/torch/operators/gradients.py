@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....ir import DType
 from ..import_context import Convert, ImportContext, Value
-from .indexing import bag_of, bag_sizes, embedding
-from .movement import unsqueeze
 from .windows import (
     adaptive_max_pool,
     adaptive_pool,
@@ -108,6 +105,22 @@ def _grid_sample(
     return tuple(next(found) if flag else None for flag in wanted)
 
 
+def _cudnn_grid_sample(ctx: ImportContext, x: Value, grid: Value, dy: Value) -> Any:
+    return _grid_sample(ctx, dy, x, grid, 0, 0, True, (True, True))
+
+
+def _weight_norm(ctx: ImportContext, dw: Value, v: Value, g: Value, norms: Value, axis: int = 0) -> Any:
+    """Convert for `w = v * g / norms`, with the norm of each slice along an axis."""
+    kinds, rank = (ctx.type(v).dtype, ctx.type(g).dtype), len(ctx.shape(v))
+    dw, v, g, norms = (ctx.cast(value, ctx.type(norms).dtype) for value in (dw, v, g, norms))
+    others = tuple(a for a in range(rank) if a != axis % rank)
+    along = ctx.emit("reduce_sum", ctx.emit("mul", dw, v), axes=others, keepdims=True)
+    dg = ctx.emit("div", along, norms)
+    inward = ctx.emit("mul", v, ctx.emit("div", dg, norms))
+    dv = ctx.emit("mul", ctx.emit("div", g, norms), ctx.emit("sub", dw, inward))
+    return tuple(ctx.cast(value, kind) for value, kind in zip((dv, dg), kinds, strict=True))
+
+
 def _adaptive_max_pool(ctx: ImportContext, dy: Value, x: Value, places: Any) -> Any:
     """Convert with a scatter that adds the gradients of windows of several sizes, which overlap."""
     shape, sizes = ctx.shape(x), ctx.shape(dy)[2:]
@@ -127,42 +140,6 @@ def _pad_edges(ctx: ImportContext, dy: Value, x: Value, pads: Sequence[int]) -> 
     return ctx.adjoint(ctx.emit("pad", same, pads=(*before, *after), mode="edge"), dy, [same])[0]
 
 
-def _embedding(ctx: ImportContext, dy: Value, indices: Value, rows: int, padding: int, by_frequency: bool) -> Any:
-    if by_frequency:
-        ctx.fail("gradients scaled by frequency are not supported")
-    table = _absent(ctx, dy, (rows, ctx.shape(dy)[-1]))
-    found = ctx.adjoint(embedding(ctx, table, indices), dy, [table])[0]
-    if padding < 0:
-        return found
-    not_padding = np.ones((rows, 1), bool)
-    not_padding[padding] = False
-    return ctx.emit("where", ctx.constant(not_padding), found, ctx.constant(0, dtype=ctx.type(dy).dtype))
-
-
-def _embedding_bag(
-    ctx: ImportContext, dy: Value, indices: Value, offsets: Value, bag: Any, sizes: Any, places: Any, rows: int,
-    by_frequency: bool,
-    mode: int, sparse: bool, weights: Value | None, padding: int = -1,
-) -> Any:  # fmt: skip
-    """Convert the gradient of embedding bags.
-
-    Each index gets the gradient of its bag, and the table the sum of its indices; for a maximum, of the rows at its
-    `places`. PyTorch keeps `bag` and `sizes` for some modes only.
-    """
-    if mode == 2:
-        none = ctx.constant(np.zeros((rows, ctx.shape(dy)[-1])), dtype=ctx.type(dy).dtype)
-        zero = ctx.constant(0, dtype=DType.I64)  # a bag without indices is of no row
-        own = ctx.emit("where", ctx.emit("less", places, zero), ctx.constant(0, dtype=ctx.type(dy).dtype), dy)
-        return ctx.emit("scatter_elements", none, ctx.emit("max", places, zero), own, axis=0, reduction="add")
-    (count,), kind = ctx.shape(indices), ctx.type(dy).dtype
-    if mode == 1:
-        size = ctx.cast(bag_sizes(ctx, offsets, count, ctx.shape(offsets) > ctx.shape(dy)[:1]), kind)
-        dy = ctx.emit("div", dy, unsqueeze(ctx, ctx.emit("max", size, ctx.constant(1, dtype=kind)), 1))
-    own = ctx.emit("gather", dy, bag_of(ctx, offsets, count), axis=0)
-    own = own if weights is None else ctx.emit("mul", own, unsqueeze(ctx, weights, 1))
-    return _embedding(ctx, own, indices, rows, padding, by_frequency)
-
-
 TABLE: dict[str, Convert] = {
     "aten.gelu_backward": _gelu, "aten.silu_backward": _of_one("swish"), "aten.mish_backward": _of_one("mish"),
     "aten.tanh_backward": _tanh, "aten.glu_backward": _glu,
@@ -171,8 +148,8 @@ TABLE: dict[str, Convert] = {
     "aten.avg_pool2d_backward": _average_pool, "aten.avg_pool3d_backward": _average_pool,
     "aten._adaptive_avg_pool2d_backward": _adaptive_pool, "aten._adaptive_avg_pool3d_backward": _adaptive_pool,
     "aten.grid_sampler_2d_backward": _grid_sample, "aten.grid_sampler_3d_backward": _grid_sample,
+    "aten.cudnn_grid_sampler_backward": _cudnn_grid_sample, "aten._weight_norm_interface_backward": _weight_norm,
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
-    "aten.embedding_dense_backward": _embedding, "aten._embedding_bag_backward": _embedding_bag,
 }  # fmt: skip

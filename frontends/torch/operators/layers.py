@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from ....ir import DType
 from ...einsum import einsum_steps
 from ..import_context import Convert, ImportContext, Value
+from .movement import expand
 
 
 def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
@@ -19,6 +21,11 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
         return ctx.emit("matmul", a, b)
     counts = ctx.emit("matmul", *(ctx.cast(value, DType.I64) for value in (a, b)))
     return ctx.cast(counts, DType.BOOL)
+
+
+def _int_mm(ctx: ImportContext, a: Value, b: Value) -> Any:
+    """Convert a product of bytes, added up in 32 bits."""
+    return ctx.emit("matmul", *(ctx.cast(value, DType.I32) for value in (a, b)))
 
 
 def _addmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
@@ -140,6 +147,16 @@ def _per_channel(ctx: ImportContext, x: Value, value: Value | None, usual: float
     return value if value is not None else ctx.constant([usual] * ctx.shape(x)[1], dtype=ctx.type(x).dtype)
 
 
+def _bernoulli(ctx: ImportContext, x: Value, probability: float = 0.5, **_: Any) -> Any:
+    """Convert the draws of a dropout in place, and of a dropped path: ones with a probability, else zeros."""
+    kind, shape = ctx.type(x).dtype, ctx.shape(x)
+    if probability in (0, 1):
+        return ctx.number(probability, kind, shape)
+    ones = ctx.constant(np.broadcast_to(np.float32(1), shape))
+    _, drawn = ctx.emit("dropout_training", ones, ctx.seed(), outputs=2, ratio=1 - float(probability))
+    return ctx.cast(drawn, kind)
+
+
 def _dropout(ctx: ImportContext, x: Value, ratio: float, training: bool | None = True) -> Any:
     if training is False or ratio == 0:
         return x, ctx.constant(np.broadcast_to(np.True_, ctx.shape(x)))
@@ -162,9 +179,10 @@ def _attention(
     if dropout:
         ctx.fail("attention with dropout is not supported; export the model for inference")
     scale, shape = more.get("scale"), ctx.shape(q)
-    q, k, v = (_four_axes(ctx, value) for value in (q, k, v))
-    if mask is not None and ctx.type(mask).dtype is not DType.BOOL:
-        mask = ctx.cast(mask, ctx.type(q).dtype)
+    if mask is not None:
+        mask = mask if ctx.type(mask).dtype is DType.BOOL else ctx.cast(mask, ctx.type(q).dtype)
+        mask = _mask_of_four_axes(ctx, mask, shape[:-3])
+    q, k, v = (_four_axes(ctx, value, shape[:-3]) for value in (q, k, v))
     y = ctx.emit("attention", q, k, v, mask, causal=bool(causal), scale=None if scale is None else float(scale))
     return y if len(shape) == 4 else ctx.reshape(y, (*shape[:-1], ctx.shape(y)[-1]))
 
@@ -192,14 +210,23 @@ def _efficient_attention(
     return (_attention(ctx, q, k, v, bias, dropout, causal, scale=more.get("scale")), *(None,) * 3)
 
 
-def _four_axes(ctx: ImportContext, value: Value) -> Value:
+def _four_axes(ctx: ImportContext, value: Value, batch: tuple[int, ...]) -> Value:
     """Return queries, keys or values with one batch axis and one head axis."""
     shape = ctx.shape(value)
     if len(shape) == 4:
         return value
-    if len(shape) > 4:
-        ctx.fail(f"attention takes at most two leading axes, found shape {list(shape)}")
-    return ctx.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+    if len(shape) < 4:
+        return ctx.reshape(value, (1,) * (4 - len(shape)) + shape)  # type: ignore[no-any-return]
+    return ctx.reshape(expand(ctx, value, (*batch, *shape[-3:])), (math.prod(batch), *shape[-3:]))  # type: ignore[no-any-return]
+
+
+def _mask_of_four_axes(ctx: ImportContext, mask: Value, batch: tuple[int, ...]) -> Value:
+    """Return a mask for queries of several batch axes."""
+    shape = ctx.shape(mask)
+    if len(batch) < 2 or len(shape) < 4:
+        return mask
+    given = batch if any(n != 1 for n in shape[:-3]) else (1,)
+    return ctx.reshape(expand(ctx, mask, (*given, *shape[-3:])), (math.prod(given), *shape[-3:]))  # type: ignore[no-any-return]
 
 
 TABLE: dict[str, Convert] = {
@@ -211,5 +238,6 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
+    "aten.bernoulli.p": _bernoulli, "aten._int_mm": _int_mm,
     "aten._trilinear": _trilinear,
 }  # fmt: skip

@@ -1,24 +1,31 @@
-"""PyTorch's operations on strides, and fills of tensors."""
+"""PyTorch's operations on strides, and fills of tensors.
+
+Strides name positions of a storage; a tensor of the graph has its elements at those that its example shows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..import_context import Convert, ImportContext, Value, dtype_of, memory_order
+from ..calls import is_view, tensor_of
+from ..import_context import Convert, ImportContext, Value, dtype_of
 
 
 def _as_strided(
     ctx: ImportContext, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int | None = None
 ) -> Any:
-    """Return elements at computed positions of the flat tensor."""
-    order, start = _memory(ctx)
-    places = _places(ctx, x, shape, strides, start if offset is None else offset, start)
-    return ctx.emit("gather", _flat(ctx, x, order), ctx.constant(places), axis=0)
+    """Return elements of the first tensor whose memory has them: the operand, or one that it is a view of."""
+    places = _places(shape, strides, _start(ctx) if offset is None else offset)
+    for node in _owners(ctx):
+        value, found = ctx.values.get(node), _lookup(_places_of(node), places)
+        if isinstance(value, Value) and (found >= 0).all():
+            return ctx.emit("gather", ctx.reshape(value, (-1,)), ctx.constant(found), axis=0)
+    return ctx.fail("strides of elements that no tensor of the graph has are not supported; call contiguous() before")
 
 
 def _as_strided_scatter(
@@ -30,44 +37,58 @@ def _as_strided_scatter(
     offset: int | None = None,
 ) -> Any:
     """Return the tensor with other elements at computed positions."""
-    order, start = _memory(ctx)
-    places = _places(ctx, x, shape, strides, start if offset is None else offset, start).reshape(-1)
-    if not places.size:
+    places = _places(shape, strides, _start(ctx) if offset is None else offset)
+    found = _lookup(places, _places_of(_operand(ctx)))
+    if (found < 0).all():
         return x
-    sources = np.full(ctx.type(x).size, -1, np.int64)
-    sources[places] = np.arange(places.size)
-    moved = ctx.emit("gather", ctx.reshape(updates, (-1,)), ctx.constant(sources.clip(0)), axis=0)
-    flat = ctx.emit("where", ctx.constant(sources >= 0), moved, _flat(ctx, x, order))
-    extents = ctx.shape(x)
-    lying = ctx.reshape(flat, tuple(extents[axis] for axis in order))
-    return ctx.emit("transpose", lying, perm=tuple(order.index(axis) for axis in range(len(order))))
+    moved = ctx.emit("gather", ctx.reshape(updates, (-1,)), ctx.constant(found.clip(0)), axis=0)
+    return moved if (found >= 0).all() else ctx.emit("where", ctx.constant(found >= 0), moved, x)
 
 
-def _memory(ctx: ImportContext) -> tuple[tuple[int, ...], int]:
-    """Return the axes of the first operand in memory order, and its offset; a tensor with gaps is refused."""
-    example = ctx.node.args[0].meta.get("val") if ctx.node is not None else None  # type: ignore[union-attr]
-    order = memory_order(example) if isinstance(example, torch.Tensor) else ()
-    if not isinstance(example, torch.Tensor) or not example.permute(order).is_contiguous():
-        ctx.fail("strides of a tensor that has gaps in memory are not supported; call contiguous() before")
-    return order, int(example.storage_offset())
+def _operand(ctx: ImportContext) -> torch.fx.Node:
+    """Return the node of the first operand; without an example of it the call is refused."""
+    first = ctx.node.args[0] if ctx.node is not None else None
+    if not isinstance(first, torch.fx.Node) or tensor_of(first) is None:
+        ctx.fail("strides of a tensor without a known memory are not supported; call contiguous() before")
+    return first
 
 
-def _places(
-    ctx: ImportContext, x: Value, shape: Sequence[int], strides: Sequence[int], offset: int, start: int
-) -> npt.NDArray[np.int64]:
-    """Return the numbers of elements in a dense tensor that begins at `start` of its storage."""
-    places = np.full((), offset - start, np.int64)
+def _start(ctx: ImportContext) -> int:
+    return int(_operand(ctx).meta["val"].storage_offset())
+
+
+def _owners(ctx: ImportContext) -> Iterator[torch.fx.Node]:
+    """Yield the first operand, then the tensor that it is a view of, and so on."""
+    node: Any = _operand(ctx)
+    memory = _memory(node)
+    while isinstance(node, torch.fx.Node) and tensor_of(node) is not None and _memory(node) == memory:
+        yield node
+        is_made_of = isinstance(node.target, torch._ops.OpOverload) and is_view(node.target) and node.args
+        node = node.args[0] if is_made_of else None
+
+
+def _memory(node: torch.fx.Node) -> int:
+    return int(node.meta["val"].untyped_storage()._cdata)
+
+
+def _places(shape: Sequence[int], strides: Sequence[int], offset: int) -> npt.NDArray[np.int64]:
+    """Return the positions of elements in a storage."""
+    places = np.full((), offset, np.int64)
     for size, stride in zip(shape, strides, strict=True):
         places = places[..., None] + np.arange(size) * stride
-    if places.size and not 0 <= places.min() <= places.max() < ctx.type(x).size:
-        ctx.fail("strides that leave the tensor are not supported; call contiguous() before")
     return places
 
 
-def _flat(ctx: ImportContext, x: Value, order: tuple[int, ...]) -> Value:
-    plain = order == tuple(range(len(order)))
-    flat: Value = ctx.reshape(x if plain else ctx.emit("transpose", x, perm=order), (-1,))
-    return flat
+def _places_of(node: torch.fx.Node) -> npt.NDArray[np.int64]:
+    example = node.meta["val"]
+    return _places(example.shape, example.stride(), example.storage_offset())
+
+
+def _lookup(held: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the number of each wanted position among the held ones, the last of equal ones, or -1."""
+    numbers = np.full(max(held.max(initial=-1), wanted.max(initial=-1)) + 1, -1, np.int64)
+    numbers[held.reshape(-1)] = np.arange(held.size)
+    return numbers[wanted]
 
 
 def _fill(ctx: ImportContext, x: Value, value: Any) -> Any:
@@ -84,6 +105,7 @@ def _empty(ctx: ImportContext, shape: Sequence[int], *_: Any, dtype: torch.dtype
 
 
 TABLE: dict[str, Convert] = {
-    "aten.as_strided": _as_strided, "aten.as_strided_scatter": _as_strided_scatter, "aten.fill": _fill,
+    "aten.as_strided": _as_strided, "aten.as_strided_copy": _as_strided,
+    "aten.as_strided_scatter": _as_strided_scatter, "aten.fill": _fill,
     "aten.empty_permuted": _empty, "aten.empty_strided": _empty,
 }  # fmt: skip

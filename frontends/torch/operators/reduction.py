@@ -63,7 +63,7 @@ def _extreme(values: str, places: str) -> Convert:
     return convert
 
 
-def _norm(
+def norm(
     ctx: ImportContext,
     x: Value,
     order: float = 2,
@@ -71,6 +71,7 @@ def _norm(
     keep: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Any:
+    """Convert a norm of elements along axes."""
     x = x if dtype is None else ctx.cast(x, dtype_of(dtype))
     chosen = (axes,) if isinstance(axes, int) else tuple(axes or range(len(ctx.shape(x))))
     given: dict[str, Any] = {"axes": chosen, "keepdims": bool(keep)}
@@ -89,7 +90,7 @@ def _norm(
 def _distances(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
     """Return the norm of every difference between rows of two matrices."""
     rank = len(ctx.shape(a))
-    return _norm(
+    return norm(
         ctx,
         ctx.emit("sub", unsqueeze(ctx, a, rank - 1), unsqueeze(ctx, b, len(ctx.shape(b)) - 2)),
         order,
@@ -171,24 +172,14 @@ def _softmax(op: str) -> Convert:
 
 
 def _histogram(ctx: ImportContext, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Any:
-    """Convert to a comparison of every element with every bin.
-
-    The last bin includes its end; equal bounds mean those of the elements.
-    """
-    kind = ctx.type(x).dtype
-    flat = ctx.reshape(x, (1, -1))
+    """Convert to counts in the element type; equal bounds mean those of the elements."""
+    kind, flat = ctx.type(x).dtype, ctx.reshape(x, (-1,))
     first, last = ctx.constant(low, dtype=kind), ctx.constant(high, dtype=kind)
     if low == high:
         first, last = (ctx.emit(f"reduce_{end}", flat, keepdims=False) for end in ("min", "max"))
         same = ctx.cast(ctx.emit("equal", first, last), kind)
         first, last = ctx.emit("sub", first, same), ctx.emit("add", last, same)
-    share = ctx.emit("div", ctx.emit("sub", flat, first), ctx.emit("sub", last, first))
-    place = ctx.emit("floor", ctx.emit("mul", share, ctx.constant(bins, dtype=kind)))
-    place = ctx.emit("min", place, ctx.constant(bins - 1, dtype=kind))
-    inside = ctx.emit("logical_and", *(ctx.emit("less_or_equal", *pair) for pair in ((first, flat), (flat, last))))
-    chosen = ctx.emit("equal", place, ctx.constant(np.arange(bins)[:, None], dtype=kind))
-    counted = ctx.cast(ctx.emit("logical_and", chosen, inside), kind)
-    return ctx.emit("reduce_sum", counted, axes=(1,), keepdims=False)
+    return ctx.cast(ctx.emit("histogram", flat, first, last, bins=bins), kind)
 
 
 def _counts(ctx: ImportContext, *_: Any) -> Any:
@@ -241,7 +232,7 @@ TABLE: dict[str, Convert] = {
     "aten.all": lift_scalars(_truth("reduce_min")),
     "aten._softmax": lift_scalars(_softmax("softmax")), "aten._log_softmax": lift_scalars(_softmax("log_softmax")),
     "aten.topk": lift_scalars(_top_k),
-    "aten.linalg_vector_norm": lift_scalars(_norm), "aten.histc": _histogram, "aten.bincount": _counts,
+    "aten.linalg_vector_norm": lift_scalars(norm), "aten.histc": _histogram, "aten.bincount": _counts,
     "aten.multilabel_margin_loss_forward": _multilabel_margin,
     "aten._cdist_forward": _distances, "aten.kthvalue": lift_scalars(_kth), "aten.median": lift_scalars(_median),
     "aten.sort.default": lift_scalars(_sort), "aten.sort.stable": lift_scalars(_sort_stable),

@@ -78,9 +78,7 @@ def average_pool(
     padded: bool = True,
     divisor: Any = None,
 ) -> Any:
-    """Convert average pooling."""
-    if divisor is not None:
-        ctx.fail("a divisor of one's own is not supported")
+    """Convert average pooling, with a given `divisor` or the window's size."""
     rank = len(ctx.shape(x)) - 2
     size = _pair(kernel, rank)
     given: dict[str, Any] = {
@@ -88,7 +86,7 @@ def average_pool(
         "pads": _pair(padding, rank) * 2,
         "ceil_mode": bool(ceil_mode),
     }
-    return ctx.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), **given)
+    return ctx.emit("average_pool", x, kernel_shape=size, count_include_pad=bool(padded), divisor=divisor, **given)
 
 
 def equal_windows(sizes: Sequence[int], wanted: Sequence[int]) -> bool:
@@ -187,6 +185,11 @@ def grid_sample(
     return ctx.emit("grid_sample", x, grid, align_corners=bool(corners), **given)
 
 
+def _cudnn_grid_sample(ctx: ImportContext, x: Value, grid: Value) -> Any:
+    """Convert the sampling of cuDNN, which counts corners at the centres of their elements."""
+    return grid_sample(ctx, x, grid, corners=True)
+
+
 def _batched_columns(ctx: ImportContext, x: Value, *given: Any) -> Any:
     """Convert columns of a batch, or of one image."""
     if len(ctx.shape(x)) == 3:
@@ -204,7 +207,8 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 }  # fmt: skip
 
 TABLE: dict[str, Convert] = {
-    "aten.convolution": convolution, "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
+    "aten.convolution": convolution, "aten.cudnn_grid_sampler": _cudnn_grid_sample,
+    "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
     "aten.col2im": _batched_columns,
     **{f"aten.{name}": _allow_unbatched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

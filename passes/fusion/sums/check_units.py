@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from ...statements import Programs, Unit
 from ..normalise import Illegal, normalise
-from ..programs import Programs, Unit
 
 
 @frozen

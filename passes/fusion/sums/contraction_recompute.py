@@ -25,10 +25,9 @@ from attrs import evolve, frozen
 
 from ....ir import Read, Reduction, Statement, is_contraction, rebuild, rename_statement, variables
 from ....ops.language import unused_name
+from ...statements import DefUse, Edit, NewUnit, Programs, apply, is_plain, rewritten
 from ..legality import Policy
-from ..programs import Programs, Unit
 from .check_units import find_ungroupable
-from .rewriter import DefUseRewriter
 from .sum_interchange import interchange_sums, same_sum
 
 _LOG = logging.getLogger("cuts.passes")
@@ -86,232 +85,161 @@ def recompute_contractions(
     programs: Programs, way: Callable[[Family], RecomputeChoice] = lambda family: "each"
 ) -> Programs:
     """Return programs in which products of some families are recomputed for readers."""
-    writer = _RecomputeRewriter(programs)
-    for family in writer.families():
-        if (chosen := way(family)) != "keep":
-            writer.compute_again_if_grouped(family, chosen == "each")
-    return writer.result
-
-
-class _RecomputeRewriter(DefUseRewriter):
-    """Rewrites families."""
-
-    # ---- matching
-
-    def families(self) -> list[Family]:
-        """Return the families of the original programs."""
-        every = [s for u in self.programs.units if u.repeat is None for s in u.statements]
-        consumers = [r for s in every if _multiplies(s) and (r := self._reader(s)) is not None]
-        found: list[list[TileReader]] = []
-        for reader in consumers:
-            similar = [f for f in found if any(reader.products & other.products for other in f)]
-            found = [f for f in found if f not in similar] + [[r for f in similar for r in f] + [reader]]
-        complete = (self._family(readers, every) for readers in found if len(readers) > 1)
-        return [family for family in complete if family is not None]
-
-    def _reader(self, statement: Statement) -> TileReader | None:
-        """Return the reader if an operand of the statement is computed elementwise from contractions of few terms."""
-        for read in statement.reads:
-            along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
-            made = self._definitions(read.tensor) if along and not read.guards else None
-            products = frozenset(s.target for s in made or () if s.combine is not None)
-            if made and products and len(products) <= Policy().together:
-                order = {s.target: n for n, s in enumerate(made)}
-                return TileReader(statement, products, along, tuple(sorted(made, key=lambda s: order[s.target])))
-        return None
-
-    def _definitions(self, tensor: str) -> list[Statement] | None:
-        """Return the statements that compute a tensor from products elementwise, in order; None where others do."""
-        size, found = self.types[tensor].size, dict[str, Statement]()
-
-        def visit(name: str) -> bool:
-            if name in found:
-                return True
-            makers = self.definitions.get(name, [])
-            plain = len(makers) == 1 and makers[0].into is None and makers[0].step is None and makers[0].along is None
-            if not plain or len(found) > MAX_STATEMENTS or name in self.programs.graph.outputs:
-                return False
-            (maker,) = makers
-            if maker.combine is not None:
-                if not self._is_light(maker):
-                    return False
-            elif not all(visit(r.tensor) for r in maker.reads if self._is_wide(r, size)):
-                return False
-            found[name] = maker
-            return True
-
-        return [*found.values()] if visit(tensor) else None
-
-    def _is_wide(self, read: Read, size: int) -> bool:
-        """Return whether a large tensor that is read is computed within the programs."""
-        return self.types[read.tensor].size * MIN_SIZE_RATIO > size and read.tensor in self.definitions
-
-    def _is_light(self, product: Statement) -> bool:
-        """Return whether a product of few terms has at least as many results as operands."""
-        size = self.types[product.target].size
-        few = prod(v.extent for v in product.reduce) <= MAX_TERMS
-        return few and _multiplies(product) and all(self.types[t].size <= size for t in product.tensors_read)
-
-    def _family(self, consumers: Sequence[TileReader], every: Iterable[Statement]) -> Family | None:
-        """Return a family, None where another statement needs the recomputed tensors."""
-        made = {s.target: s for reader in consumers for s in reader.definitions}
-        inside = {*made.values(), *(reader.statement for reader in consumers)}
-        sums: list[TileReader] = []
-        for statement in every:
-            if statement in inside or not any(t in made for t in statement.tensors_read):
-                continue
-            found = self._row_sum(statement, made)
-            if found is None:
-                return None
-            sums.append(found)
-        units = [u for u in self.units if any(s in inside for s in u.statements)]
-        return Family(tuple(consumers), tuple(sums)) if all(u.repeat is None for u in units) else None
-
-    def _row_sum(self, statement: Statement, made: dict[str, Statement]) -> TileReader | None:
-        """Return a sum over rows of recomputed tensors, None where a statement is something else."""
-        found = [r for r in statement.reads if r.tensor in made]
-        small = all(self.types[statement.target].size * MIN_SIZE_RATIO <= self.types[r.tensor].size for r in found)
-        if statement.combine is None or statement.into or statement.step or statement.along or not small:
-            return None
-        along = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
-        parts = [self._definitions(r.tensor) for r in found]
-        whole = {s.target: s for part in parts for s in part or ()}
-        products = frozenset(s.target for s in whole.values() if s.combine is not None)
-        return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
-
-    # ---- rewriting
-
-    def compute_again_if_grouped(self, family: Family, each: bool) -> None:
-        """Recompute a family's products, unless a new unit has no normal form."""
-        before, types, units, found = self.result, dict(self.types), list(self.units), self.has_changed
-        self.compute_again(family, each)
-        if (unit := find_ungroupable(before, self.result)) is not None:
-            self.types, self.units, self.has_changed = types, units, found
+    found = programs
+    for family in _families(DefUse.of_programs(programs)):
+        if (chosen := way(family)) == "keep":
+            continue
+        new = _recompute(found, family, chosen == "each")
+        if (unit := find_ungroupable(found, new)) is None:
+            found = new
+        else:
             _LOG.info("cuts: products %s are not computed again: %s", ", ".join(sorted(family.products)), unit.text)
+    return found
 
-    def compute_again(self, family: Family, each: bool) -> None:
-        """Recompute a family's products for readers of `each` side or for all."""
-        several = [s for s in family.sums if len(s.products) > 1]
-        alone = [s for s in family.sums if len(s.products) == 1]
-        first = [r for r in family.consumers if any(s.products == r.products and s.along == r.along for s in alone)]
-        divided = [(s, found) for s in several if (found := self._interchanged_sum(s, family.consumers)) is not None]
-        weighted = [new for _, (new, _) in divided if new is not None]
-        if len(divided) < len(several) or (alone and not first and not weighted):
-            return
-        for total, (new, replaced) in divided:
-            self._replace_sum(total.statement, new, replaced)
-        groups: list[list[TileReader]] = []
-        for reader in (r for r in family.consumers if r not in first):
-            similar = next((g for g in groups if not each or g[0].is_similar(reader)), None)
-            groups.append([reader]) if similar is None else similar.append(reader)
-        for group in groups:
-            self._recompute_for(group, each)
-        self.has_changed = True
-        self._remove_unused(family)
 
-    def _interchanged_sum(
-        self, total: TileReader, consumers: Sequence[TileReader]
-    ) -> tuple[Statement | None, Statement] | None:
-        """Return a sum over rows of several products as one over rows of their operands, with the statement of the
-        weighted sums that it needs, if no reader computes these already.
-        """
-        for product in (s for s in total.definitions if s.target in total.products):
-            found = interchange_sums(
-                total.statement, product, unused_name(f"{total.statement.target}.weighted", self.types)
-            )
-            if found is None:
-                continue
-            known = same_sum(found.weighted, [r.statement for r in consumers])
-            if known is None:
-                return found.weighted, found.total
-            return None, _replace_reads(found.total, found.weighted.target, known)
+# ---- matching
+
+
+def _families(index: DefUse) -> list[Family]:
+    """Return the families of an index."""
+    every = [s for u in index.units for s in u.statements]
+    consumers = [r for s in every if _multiplies(s) and (r := _reader(s, index)) is not None]
+    found: list[list[TileReader]] = []
+    for reader in consumers:
+        similar = [f for f in found if any(reader.products & other.products for other in f)]
+        found = [f for f in found if f not in similar] + [[r for f in similar for r in f] + [reader]]
+    complete = (_family(readers, every, index) for readers in found if len(readers) > 1)
+    return [family for family in complete if family is not None]
+
+
+def _reader(statement: Statement, index: DefUse) -> TileReader | None:
+    """Return the reader if an operand of the statement is computed elementwise from contractions of few terms."""
+    for read in statement.reads:
+        along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
+        made = _definitions(read.tensor, index) if along and not read.guards else None
+        products = frozenset(s.target for s in made or () if s.combine is not None)
+        if made and products and len(products) <= Policy().together:
+            return TileReader(statement, products, along, tuple(made))
+    return None
+
+
+def _definitions(tensor: str, index: DefUse) -> list[Statement] | None:
+    """Return the statements that compute a tensor from products elementwise, in order; None where others do."""
+    size, found = index.types[tensor].size, dict[str, Statement]()
+
+    def visit(name: str) -> bool:
+        if name in found:
+            return True
+        maker = index.single_definition(name)
+        if maker is None or not is_plain(maker) or len(found) > MAX_STATEMENTS or name in index.pinned:
+            return False
+        if maker.combine is not None:
+            if not _is_light(maker, index):
+                return False
+        elif not all(visit(r.tensor) for r in maker.reads if _is_wide(r, size, index)):
+            return False
+        found[name] = maker
+        return True
+
+    return [*found.values()] if visit(tensor) else None
+
+
+def _is_wide(read: Read, size: int, index: DefUse) -> bool:
+    """Return whether a large tensor that is read is computed within the programs."""
+    return index.types[read.tensor].size * MIN_SIZE_RATIO > size and read.tensor in index.definitions
+
+
+def _is_light(product: Statement, index: DefUse) -> bool:
+    """Return whether a product of few terms has at least as many results as operands."""
+    size = index.types[product.target].size
+    few = prod(v.extent for v in product.reduce) <= MAX_TERMS
+    return few and _multiplies(product) and all(index.types[t].size <= size for t in product.tensors_read)
+
+
+def _family(consumers: Sequence[TileReader], every: Iterable[Statement], index: DefUse) -> Family | None:
+    """Return a family, None where another statement needs the recomputed tensors."""
+    made = {s.target: s for reader in consumers for s in reader.definitions}
+    inside = {*made.values(), *(reader.statement for reader in consumers)}
+    others = [s for s in every if s not in inside and not made.keys().isdisjoint(s.tensors_read)]
+    sums = [found for s in others if (found := _row_sum(s, made, index)) is not None]
+    return Family(tuple(consumers), tuple(sums)) if len(sums) == len(others) else None
+
+
+def _row_sum(statement: Statement, made: Mapping[str, Statement], index: DefUse) -> TileReader | None:
+    """Return a sum over rows of recomputed tensors, None where a statement is something else."""
+    found, size = [r for r in statement.reads if r.tensor in made], index.types[statement.target].size
+    small = all(size * MIN_SIZE_RATIO <= index.types[r.tensor].size for r in found)
+    if statement.combine is None or not is_plain(statement) or not small:
         return None
+    along = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
+    whole = {s.target: s for r in found for s in _definitions(r.tensor, index) or ()}
+    products = frozenset(s.target for s in whole.values() if s.combine is not None)
+    return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
 
-    def _replace_sum(self, old: Statement, weighted: Statement | None, new: Statement) -> None:
-        """Replace a sum, and write the weighted sums that it reads ahead of it."""
-        place, unit = next((n, u) for n, u in enumerate(self.units) if old in u.statements)
-        changed = evolve(unit, statements=tuple(new if s == old else s for s in unit.statements))
-        front: list[Unit] = []
-        if weighted is not None:
-            kind, rows = self.types[old.target], (v.extent for v in new.reduce)
-            self.types[weighted.target] = evolve(kind, shape=(*kind.shape, *rows))
-            front = [
-                evolve(unit, name=self._unit_name(f"{unit.name}.weighted"), statements=(weighted,), reads=(), writes=())
-            ]
-        self.units[place : place + 1] = [*front, changed]
 
-    def _recompute_for(self, group: Sequence[TileReader], joined: bool) -> None:
-        """Recompute the operands of some readers ahead of them; the readers are one unit if they are `joined`."""
-        made = {s.target: s for reader in group for s in reader.definitions}
-        names = {t: self.add_tensor(f"{t}.again", self.types[t]) for t in made}
-        place = min(n for n, u in enumerate(self.units) if any(r.statement in u.statements for r in group))
-        ready = max((n for n, u in enumerate(self.units) if self._makes(u, made)), default=-1)
-        front = self._new_unit(self.units[place], "tiles", made.values(), names)
-        consumers: list[tuple[Unit, list[Statement]]] = []
-        for n, each in enumerate(self.units):
-            if taken := _connected_statements(each.statements, [r.statement for r in group]):
-                self.units[n] = evolve(each, statements=tuple(s for s in each.statements if s not in taken))
-                consumers = (
-                    [(consumers[0][0], [*consumers[0][1], *taken])]
-                    if joined and consumers
-                    else [*consumers, (each, taken)]
-                )
-        at = max(place, ready + 1)
-        self.units.insert(at, front)
-        for n, (unit, taken) in enumerate(consumers):
-            self.units.insert(at + 1 + n, self._new_unit(unit, "products", taken, names))
+# ---- rewriting
 
-    def _makes(self, unit: Unit, made: dict[str, Statement]) -> bool:
-        """Return whether a unit writes an operand of the recomputed statements."""
-        needed = {t for s in made.values() for t in s.tensors_read} - {*made}
-        return any(s.target in needed for s in unit.statements)
 
-    def _new_unit(self, unit: Unit, kind: str, statements: Iterable[Statement], names: Mapping[str, str]) -> Unit:
-        """Return a unit like another one, of statements over other tensors."""
-        renamed = tuple(rename_statement(s, names) for s in statements)
-        return evolve(unit, name=self._unit_name(f"{unit.name}.{kind}"), statements=renamed, reads=(), writes=())
+def _recompute(programs: Programs, family: Family, each: bool) -> Programs:
+    """Return programs with a family's products recomputed for readers of `each` side or for all."""
+    index = DefUse.of_programs(programs)
+    several = [s for s in family.sums if len(s.products) > 1]
+    alone = [s for s in family.sums if len(s.products) == 1]
+    first = [r for r in family.consumers if any(s.products == r.products and s.along == r.along for s in alone)]
+    divided = [(s, found) for s in several if (found := _interchanged_sum(s, family.consumers, index)) is not None]
+    weighted = [new for _, (new, _) in divided if new is not None]
+    if len(divided) < len(several) or (alone and not first and not weighted):
+        return programs
+    for total, (new, replaced) in divided:
+        apply(index, _sum_edit(total.statement, new, replaced, index))
+    groups: list[list[TileReader]] = []
+    for reader in (r for r in family.consumers if r not in first):
+        similar = next((g for g in groups if not each or g[0].is_similar(reader)), None)
+        groups.append([reader]) if similar is None else similar.append(reader)
+    for group in groups:
+        _recompute_for(group, each, index)
+    index.remove_unused({*family.recomputed, *(s.statement.target for s in family.sums)})
+    return rewritten(programs, index)
 
-    def _unit_name(self, name: str) -> str:
-        return unused_name(name, {u.name for u in self.units})
 
-    def _remove_unused(self, family: Family) -> None:
-        """Remove statements without readers, and update the reads and writes of units."""
-        outputs = {*self.programs.graph.outputs}
-        unused = {*family.recomputed, *(s.statement.target for s in family.sums)} - outputs
-        while True:
-            read = self._read()
-            left = [self._without(u, unused - read.keys()) for u in self.units]
-            if left == self.units:
-                break
-            self.units = left
-        known = {u.name: u for u in self.programs.units}
-        self.units = [
-            self._with_uses(u, known.get(u.name), read, outputs) for u in self.units if u.statements or u.repeat
-        ]
+def _interchanged_sum(
+    total: TileReader, consumers: Sequence[TileReader], index: DefUse
+) -> tuple[Statement | None, Statement] | None:
+    """Return a sum over rows of several products as one over rows of their operands, with the statement of the
+    weighted sums that it needs, if no reader computes these already.
+    """
+    for product in (s for s in total.definitions if s.target in total.products):
+        name = unused_name(f"{total.statement.target}.weighted", index.types)
+        found = interchange_sums(total.statement, product, name)
+        if found is not None:
+            known = same_sum(found.weighted, [r.statement for r in consumers])
+            return (found.weighted, found.total) if known is None else (None, _replace_reads(found.total, name, known))
+    return None
 
-    def _read(self) -> dict[str, set[str]]:
-        """Return the names of the units that read each tensor."""
-        found: dict[str, set[str]] = {}
-        for unit in self.units:
-            for tensor in (
-                (*unit.reads, *unit.writes) if unit.repeat else (t for s in unit.statements for t in s.tensors_read)
-            ):
-                found.setdefault(tensor, set()).add(unit.name)
-        return found
 
-    def _without(self, unit: Unit, unused: set[str]) -> Unit:
-        left = tuple(s for s in unit.statements if s.target not in unused)
-        return unit if len(left) == len(unit.statements) else evolve(unit, statements=left)
+def _sum_edit(old: Statement, weighted: Statement | None, new: Statement, index: DefUse) -> Edit:
+    """Return the replacement of a sum, with the weighted sums that it reads ahead of it."""
+    if weighted is None:
+        return {old: [new]}
+    kind, rows = index.types[old.target], (v.extent for v in new.reduce)
+    index.types[weighted.target] = evolve(kind, shape=(*kind.shape, *rows))
+    return {old: [NewUnit("weighted", (weighted,)), new]}
 
-    def _with_uses(self, unit: Unit, before: Unit | None, read: dict[str, set[str]], outputs: set[str]) -> Unit:
-        """Return a unit with its reads and writes, the same if its statements and their readers are."""
-        needed = tuple(
-            t
-            for t in dict.fromkeys(s.target for s in unit.statements)
-            if t in outputs or read.get(t, set()) - {unit.name}
-        )
-        same = before is not None and before.statements == unit.statements and {*needed} <= {*unit.writes}
-        return unit if same or unit.repeat else self.update_uses(evolve(unit, writes=needed))
+
+def _recompute_for(group: Sequence[TileReader], joined: bool, index: DefUse) -> None:
+    """Recompute the operands of some readers ahead of them; the readers are one unit if they are `joined`."""
+    made = {s.target: s for reader in group for s in reader.definitions}
+    names = {t: index.add_tensor(f"{t}.again", index.types[t]) for t in made}
+    readers, needed = [r.statement for r in group], {t for s in made.values() for t in s.tensors_read} - made.keys()
+    connected = ((n, u, _connected_statements(u.statements, readers)) for n, u in enumerate(index.units))
+    found = [each for each in connected if each[2]]
+    ready = max((n for n, u in enumerate(index.units) if any(s.target in needed for s in u.statements)), default=-1)
+    (place, first, _), *_ = found
+    consumers = [(first, [s for _, _, taken in found for s in taken])] if joined else [each[1:] for each in found]
+    apply(index, {s: () for _, taken in consumers for s in taken})
+    new = [(first, "tiles", list(made.values())), *((unit, "products", taken) for unit, taken in consumers)]
+    for n, (unit, suffix, statements) in enumerate(new, max(place, ready + 1)):
+        index.insert(n, unit, suffix, [rename_statement(s, names) for s in statements])
 
 
 def _replace_reads(statement: Statement, tensor: str, there: Read) -> Statement:

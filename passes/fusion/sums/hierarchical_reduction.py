@@ -14,89 +14,60 @@ would be rounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
-from attrs import define, evolve, field
+from attrs import evolve
 
-from ....ir import (
-    COMBINERS,
-    Read,
-    Statement,
-    TensorType,
-    Var,
-    as_index,
-    expr_variables,
-    indirects,
-    solve,
-    substitute_expr,
-)
+from ....ir import COMBINERS, Read, Statement, TensorType, Var, as_index, expr_variables, indirects, substitute_expr
+from ...statements import DefUse, Edit, Match, NewUnit, Programs, RewriteRule, anything, axis_values, reduction, rewrite
 from ..cut_units import MAX_KEPT_ROW
-from ..programs import Programs, Unit
-from .rewriter import DefUseRewriter
 
 
 def sum_rows_first(programs: Programs) -> Programs:
     """Return programs in which totals of row results are hierarchical."""
-    writer = _TotalRewriter(programs)
-    writer.units = [new for unit in programs.units for new in writer.rewrite_unit(unit)]
-    return writer.result
+    return rewrite(programs, RewriteRule(reduction(COMBINERS, anything()), _row, _sum_rows))
 
 
-@define
-class _TotalRewriter(DefUseRewriter):
-    """Rewrites totals; `looped` are tensors that loops write."""
+def _row(match: Match) -> tuple[Var, ...] | None:
+    """Return the reduced axes that are a row, None where there is no such row, or no other axis."""
+    total, index = match.root, match.index
+    unit, dtype = index.unit_of(total), index.types[total.target].dtype
+    if len(total.reduce) < 2 or dtype.accumulator is not dtype or unit is None or len(unit.statements) > 1:
+        return None
+    for held, maker in _row_results(total.reads, index, set()):
+        row = tuple(v for v in total.reduce if v not in expr_variables(held))
+        terms = prod(v.extent for v in row)
+        same_extents = terms == prod(v.extent for v in maker.reduce)
+        if same_extents and 1 < terms <= MAX_KEPT_ROW and any(v.extent > 1 for v in total.reduce if v not in row):
+            return row
+    return None
 
-    looped: set[str] = field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self.looped = {t for unit in self.programs.units if unit.repeat is not None for t in unit.writes}
+def _row_results(found: Iterable[Read], index: DefUse, seen: set[Read]) -> Iterator[tuple[Read, Statement]]:
+    """Yield the results of reductions that elements depend on, by the variables of the reader, each with its reduction;
+    elementwise statements are followed to their operands.
+    """
+    for read in found:
+        maker = index.single_definition(read.tensor)
+        if read in seen or maker is None:
+            continue
+        seen.add(read)
+        if maker.combine is not None:
+            yield read, maker
+        elif maker.is_pointwise and maker.step is None and not any(map(indirects, read.indices)):
+            values = axis_values(maker, read.indices)
+            inner = () if values is None else (substitute_expr(r, values) for r in maker.reads)
+            yield from _row_results([r for r in inner if isinstance(r, Read)], index, seen)
 
-    def rewrite_unit(self, unit: Unit) -> Iterator[Unit]:
-        """Yield a unit; its rows' sums precede it if it totals."""
-        (total, *others) = unit.statements or (None,)
-        row = self._row(total) if total is not None and not others and unit.repeat is None else ()
-        if total is None or not row:
-            yield unit
-            return
-        axes = (*(v for v in total.reduce if v not in row), *total.axes)
-        place = tuple(map(as_index, axes))
-        type_ = TensorType(self.types[total.target].dtype, tuple(a.extent for a in axes))
-        name, self.has_changed = self.add_tensor(f"{total.target}.rows", type_), True
-        part = evolve(total, target=name, axes=axes, write=place, reduce=row)
-        rest = evolve(total, body=Read(name, place), reduce=tuple(v for v in total.reduce if v not in row))
-        yield evolve(unit, name=f"{unit.name}.rows", statements=(part,), writes=(name,))
-        yield evolve(unit, statements=(rest,), reads=(name,))
 
-    def _row(self, total: Statement) -> tuple[Var, ...]:
-        """Return the reduced axes that are a row, none where there is no such row, or no other axis."""
-        if total.combine not in COMBINERS or total.along is not None or len(total.reduce) < 2:
-            return ()
-        if self.types[total.target].dtype.accumulator is not self.types[total.target].dtype:
-            return ()
-        for held, reduction in self._row_results(total.reads, set()):
-            row = tuple(v for v in total.reduce if v not in expr_variables(held))
-            terms = prod(v.extent for v in row)
-            same_extents = terms == prod(v.extent for v in reduction.reduce)
-            if same_extents and 1 < terms <= MAX_KEPT_ROW and any(v.extent > 1 for v in total.reduce if v not in row):
-                return row
-        return ()
-
-    def _row_results(self, found: tuple[Read, ...], seen: set[Read]) -> Iterator[tuple[Read, Statement]]:
-        """Yield the results of reductions that elements depend on, by the variables of the reader, each with its
-        reduction; elementwise statements are followed to their operands.
-        """
-        for read in found:
-            makers = self.definitions.get(read.tensor, [])
-            if read in seen or len(makers) != 1 or read.tensor in self.looped:
-                continue
-            seen.add(read)
-            (maker,) = makers
-            if maker.combine is not None:
-                yield read, maker
-            elif maker.is_pointwise and maker.step is None and not any(map(indirects, read.indices)):
-                known = solve(list(zip(maker.write, read.indices, strict=True)), maker.axes)
-                if known is not None and not known.free and not known.guards:
-                    inner = (substitute_expr(r, known.values) for r in maker.reads)
-                    yield from self._row_results(tuple(r for r in inner if isinstance(r, Read)), seen)
+def _sum_rows(match: Match, row: tuple[Var, ...]) -> Edit:
+    """Return the sum of each row in a unit of its own, and the total of these sums."""
+    total, index = match.root, match.index
+    others = tuple(v for v in total.reduce if v not in row)
+    axes = (*others, *total.axes)
+    place = tuple(map(as_index, axes))
+    type_ = TensorType(index.types[total.target].dtype, tuple(a.extent for a in axes))
+    name = index.add_tensor(f"{total.target}.rows", type_)
+    part = evolve(total, target=name, axes=axes, write=place, reduce=row)
+    return {total: [NewUnit("rows", (part,)), evolve(total, body=Read(name, place), reduce=others)]}

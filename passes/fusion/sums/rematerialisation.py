@@ -20,15 +20,13 @@ import heapq
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import define, evolve, field
+from attrs import define, field
 
-from ....ir import Statement, rename_statement
-from ....ops.language import unused_name
+from ....ir import rename_statement
+from ...statements import DefUse, Programs, Unit, apply, rewritten
 from ..cut_units import copy_source
 from ..legality import Policy, issue_slots
-from ..programs import Programs, Unit
 from .blocked_variance import MAX_BLOCK_ELEMENTS
-from .rewriter import Rewriter
 
 #: Fewest bytes of a value whose write matters.
 MIN_BYTES = 1 << 20
@@ -41,10 +39,9 @@ def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
     if not any(map(_is_long, programs.units)):
         return programs
-    writer = _Rematerialiser(programs)
-    for unit in reversed(programs.units):  # copies of a reader need copies of the value
-        writer.consider(unit)
-    return writer.result
+    found = _Rematerialiser(programs)
+    changes = [found.rematerialise(unit) for unit in reversed(programs.units)]  # copies of a reader need copies of it
+    return found.programs if any(changes) else programs
 
 
 def _is_long(unit: Unit) -> bool:
@@ -53,50 +50,56 @@ def _is_long(unit: Unit) -> bool:
 
 
 @define
-class _Rematerialiser(Rewriter):
-    """Rematerialises values. `fixed` are tensors that stay. `uses` and `writers` are the current places of the units
-    that read and write each tensor, `light` caches the answer for current units.
+class _Rematerialiser:
+    """Rematerialises values. `readers` and `writers` are the current places of the units that read and write each
+    tensor, `light` caches the answer for current units.
     """
 
-    fixed: frozenset[str] = field(init=False)
-    inputs: frozenset[str] = field(init=False)
+    programs: Programs
+    index: DefUse = field(init=False)
     readers: dict[str, list[int]] = field(init=False)
     writers: dict[str, list[int]] = field(init=False)
     light: dict[str, bool] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        self._index_uses()
-        loops = (t for u in self.programs.units if u.repeat is not None for t in (*u.reads, *u.writes))
-        self.inputs = frozenset(self.programs.graph.inputs)
-        self.fixed = frozenset((*self.programs.graph.outputs, *self.programs.slices, *loops))
+        self._enter_units()
 
-    def _index_uses(self) -> None:
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The current units."""
+        return self.programs.units
+
+    def _enter_units(self) -> None:
         """Index the readers and writers of tensors: a search through all units for each question is slow."""
+        self.index = DefUse.of_programs(self.programs)
         self.readers, self.writers, self.light = {}, {}, {}
         for place, unit in enumerate(self.units):
             for found, tensors in ((self.readers, unit.reads), (self.writers, unit.writes)):
                 for tensor in dict.fromkeys(tensors):
                     found.setdefault(tensor, []).append(place)
 
-    def consider(self, unit: Unit) -> None:
-        """Rematerialise a light value where long reductions separate its readers."""
+    def rematerialise(self, unit: Unit) -> bool:
+        """Rematerialise a light value where long reductions separate its readers.
+
+        Return whether they do.
+        """
         if not self._is_light(unit):
-            return
+            return False
         (value,) = unit.writes
         readers = self.readers.get(value, [])
         if len(readers) < 2 or not all(self._reads_once(self.units[n], value) for n in readers):
-            return
+            return False
         stages = self._stages(unit)
-        if len({stages[n] for n in readers}) < 2:
-            return
         wanted: dict[tuple[int, str], list[str]] = {}
         for place in readers:
             last = self._last(self.units[place])
             place_of = stages[place], last.name if _is_long(last) else ""
             wanted.setdefault(place_of, []).append(self.units[place].name)
+        if len({stage for stage, _ in wanted}) < 2:
+            return False
         for names in [wanted[place_of] for place_of in sorted(wanted)][1:]:
-            self._rematerialise(unit, names)
+            self._copy_for(unit, names)
+        return True
 
     def _last(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
@@ -112,23 +115,23 @@ class _Rematerialiser(Rewriter):
         return self.light[unit.name]
 
     def _computes_light_value(self, unit: Unit) -> bool:
-        if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.fixed:
+        if unit.repeat is not None or len(unit.writes) != 1 or unit.writes[0] in self.index.pinned:
             return False
         (value,) = unit.writes
         plain = all(s.is_pointwise and s.step is None for s in unit.statements)
-        if not plain or self.types[value].nbytes < MIN_BYTES or self.inputs.issuperset(unit.reads):
+        if not plain or self.index.types[value].nbytes < MIN_BYTES or {*unit.reads} <= {*self.programs.graph.inputs}:
             return False
         once = len({s.target for s in unit.statements}) == len(unit.statements)
         alone = once and len(self.writers[value]) == 1
-        read = sum(self.types[t].nbytes for t in unit.reads)
+        read = sum(self.index.types[t].nbytes for t in unit.reads)
         slots = issue_slots(*(s.body for s in unit.statements))
-        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * self.types[value].nbytes
+        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * self.index.types[value].nbytes
 
     def _reads_once(self, unit: Unit, value: str) -> bool:
         """Return whether a unit reads each element of a value at most once, and is no view of it that others need."""
         if unit.repeat is not None or (all(map(copy_source, unit.statements)) and not self._is_light(unit)):
             return False
-        size = self.types[value].size
+        size = self.index.types[value].size
         own = [s for s in unit.statements if value in s.tensors_read]
         return all(s.into is None and prod(v.extent for v in (*s.axes, *s.reduce)) <= size for s in own)
 
@@ -158,19 +161,14 @@ class _Rematerialiser(Rewriter):
         """Return the later places at which a unit's results are read, in order."""
         return sorted({n for t in unit.writes for n in self.readers.get(t, ()) if n > place})
 
-    def _rematerialise(self, unit: Unit, readers: Sequence[str]) -> None:
-        """Rematerialise a value for some of its readers, ahead of the first of them."""
-        names = {t: self.add_tensor(f"{t}.again", self.types[t]) for t in (s.target for s in unit.statements)}
-        taken = {u.name for u in self.units}
-        copy = _rename_tensors(evolve(unit, name=unused_name(f"{unit.name}.again", taken)), names)
+    def _copy_for(self, unit: Unit, readers: Sequence[str]) -> None:
+        """Compute a value again for some of its readers, ahead of the first of them."""
+        types = self.index.types
+        names = {s.target: self.index.add_tensor(f"{s.target}.again", types[s.target]) for s in unit.statements}
         place = next(n for n, u in enumerate(self.units) if u.name in readers)
-        units = [_rename_tensors(u, names) if u.name in readers else u for u in self.units]
-        self.units = [*units[:place], copy, *units[place:]]
-        self.has_changed = True
-        self._index_uses()
-
-
-def _rename_tensors(unit: Unit, names: Mapping[str, str]) -> Unit:
-    statements: tuple[Statement, ...] = tuple(rename_statement(s, names) for s in unit.statements)
-    reads, writes = (tuple(names.get(t, t) for t in each) for each in (unit.reads, unit.writes))
-    return evolve(unit, statements=statements, reads=reads, writes=writes)
+        apply(
+            self.index, {s: [rename_statement(s, names)] for u in self.units if u.name in readers for s in u.statements}
+        )
+        self.index.insert(place, unit, "again", [rename_statement(s, names) for s in unit.statements])
+        self.programs = rewritten(self.programs, self.index)
+        self._enter_units()

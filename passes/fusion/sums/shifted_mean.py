@@ -16,123 +16,80 @@ declarations, gradients and the reference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from ....ir import (
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Read,
-    Statement,
-    TensorType,
-    distinct,
-    dtype_of,
-    indirects,
-    solve,
-    substitute_expr,
+from ....ir import Call, Const, Expr, Read, Statement, distinct, dtype_of, indirects, substitute_expr
+from ...statements import (
+    Converted,
+    DefUse,
+    Edit,
+    Match,
+    NewUnit,
+    Programs,
+    RewriteRule,
+    axis_values,
+    element,
+    fn,
+    number,
+    pointwise,
+    read_of,
+    reduction,
+    rewrite,
 )
-from ..programs import Programs, Unit
-
-
-def shift_means(programs: Programs) -> Programs:
-    """Return programs in which means for centring are sums of differences."""
-    every = [s for unit in programs.units for s in unit.statements]
-    pairs = {(taken.tensor, mean.tensor) for s in every for taken, mean in _differences(s.body)}
-    if not pairs:
-        return programs
-    readers: dict[str, list[Statement]] = {}
-    for statement in every:
-        for read in statement.reads:
-            readers.setdefault(read.tensor, []).append(statement)
-    looped = (t for unit in programs.units if unit.repeat is not None for t in unit.reads)
-    found = _Centring(programs.types, pairs, readers, frozenset((*programs.graph.outputs, *looped)))
-    return evolve(programs, units=tuple(found.unit(unit) for unit in programs.units))
-
 
 #: First terms of at least this size are not subtracted.
 _MAX_SHIFT = 2.0**64
 
-
-@frozen
-class _Centring:
-    """Rewriter of units: pairs of a tensor and the mean subtracted from it, and the readers of each tensor."""
-
-    types: Mapping[str, TensorType]
-    pairs: set[tuple[str, str]]
-    readers: Mapping[str, Sequence[Statement]]
-    kept: frozenset[str]
-
-    def unit(self, unit: Unit) -> Unit:
-        """Return a unit with its means centred."""
-        statements = list(unit.statements)
-        for total in [n for n, s in enumerate(statements) if self._is_plain_sum(s)]:
-            users = [n for n, s in enumerate(statements) if any(r.tensor == statements[total].target for r in s.reads)]
-            means = [self._shifted_mean(statements[n], statements[total]) for n in users]
-            if not users or None in means or len(users) != len(self.readers[statements[total].target]):
-                continue
-            for n, mean in zip(users, means, strict=True):
-                assert mean is not None
-                statements[n] = mean
-            statements[total] = evolve(
-                statements[total], body=Call("sub", (statements[total].body, self._first(statements[total])))
-            )
-        return evolve(unit, statements=tuple(statements))
-
-    def _is_plain_sum(self, statement: Statement) -> bool:
-        """Return whether a statement adds up elements of one tensor of floats, and only statements read the result."""
-        read = _element(statement.body)
-        plain = (
-            statement.combine == "sum"
-            and self.types[statement.target].dtype.is_float
-            and statement.target not in self.kept
-        )
-        return plain and read is not None and not read.guards and not any(indirects(i) for i in read.indices)
-
-    def _shifted_mean(self, mean: Statement, total: Statement) -> Statement | None:
-        """Return the statement of a mean over the differences, None where it is no mean of the sum, or nothing is
-        centred by it.
-        """
-        body, read = mean.body, _element(total.body)
-        if (
-            not mean.is_pointwise
-            or not isinstance(body, Call)
-            or body.fn != "div"
-            or read is None
-            or (read.tensor, mean.target) not in self.pairs
-        ):
-            return None
-        quotient, count = body.args
-        if not isinstance(quotient, Read) or quotient.guards or quotient.tensor != total.target:
-            return None
-        if not isinstance(count, Const) or count.value != prod(v.extent for v in total.reduce):
-            return None
-        solution = solve(list(zip(total.write, quotient.indices, strict=True)), total.axes)
-        if solution is None or solution.free or solution.guards:
-            return None
-        return evolve(mean, body=Call("add", (substitute_expr(self._first(total), solution.values), body)))
-
-    def _first(self, total: Statement) -> Expr:
-        """Return the first term of a sum where it may be subtracted from the others, else 0."""
-        first = substitute_expr(total.body, dict.fromkeys(total.reduce, 0))
-        dtype = dtype_of(first, self.types)
-        return Call("select", (Call("lt", (Call("abs", (first,)), Const(_MAX_SHIFT, dtype))), first, Const(0.0, dtype)))
+TOTAL = reduction("sum", Converted(element("x")))
 
 
-def _element(expr: Expr) -> Read | None:
-    """Return the read that an expression is, ignoring conversions."""
-    while isinstance(expr, Cast):
-        expr = expr.arg
-    return expr if isinstance(expr, Read) else None
+def shift_means(programs: Programs) -> Programs:
+    """Return programs in which means for centring are sums of differences."""
+    return rewrite(programs, RewriteRule(TOTAL, _centring_means, _shift))
 
 
-def _differences(body: Expr) -> Iterator[tuple[Read, Read]]:
-    """Yield the pairs of reads that an expression subtracts from each other."""
-    for node in distinct(body):
-        if isinstance(node, Call) and node.fn == "sub":
-            left, right = map(_element, node.args)
-            if left is not None and right is not None:
-                yield left, right
+def find_means(total: Statement, index: DefUse) -> tuple[Match, ...]:
+    """Return the readers of a sum, if each makes its mean.
+
+    Each captures its operand as `sum`."""
+    mean = pointwise(element("sum") / number("count", prod(r.extent for r in total.reduce)))
+    found = [mean.match_statement(reader, index) for reader in index.uses.get(total.target, ())]
+    means = tuple(m for m in found if m is not None and m.get("sum", Read).tensor == total.target)
+    return means if len(means) == len(found) and total.target not in index.pinned else ()
+
+
+def _centring_means(match: Match) -> tuple[Match, ...] | None:
+    """Return the means of a sum, if each is subtracted from the values, and all are in one unit."""
+    total, index, x = match.root, match.index, match.get("x", Read)
+    means, unit = find_means(total, index), index.unit_of(total)
+    plain = index.types[total.target].dtype.is_float and not any(map(indirects, x.indices))
+    own = unit is not None and all(m.root in unit.statements and _centres(m.root, x, index) for m in means)
+    places = all(axis_values(total, m.get("sum", Read).indices) is not None for m in means)
+    return means if means and plain and own and places else None
+
+
+def _centres(mean: Statement, x: Read, index: DefUse) -> bool:
+    """Return whether a statement subtracts a mean from values of a tensor."""
+    difference = fn("sub", Converted(read_of(x.tensor)), Converted(read_of(mean.target)))
+    readers = (r for r in index.uses.get(mean.target, ()) if index.unit_of(r) is not None)
+    return any(difference.match(node, Match(r, index)) is not None for r in readers for node in distinct(r.body))
+
+
+def _shift(match: Match, means: tuple[Match, ...]) -> Edit:
+    """Return the sum of differences from the first term, and the means that add this term again."""
+    total, first = match.root, _first(match)
+    edit: dict[Statement, list[Statement | NewUnit]] = {total: [evolve(total, body=Call("sub", (total.body, first)))]}
+    for mean in means:
+        values = axis_values(total, mean.get("sum", Read).indices)
+        assert values is not None, "checked by the guard"
+        edit[mean.root] = [evolve(mean.root, body=Call("add", (substitute_expr(first, values), mean.root.body)))]
+    return edit
+
+
+def _first(match: Match) -> Expr:
+    """Return the first term of a sum where it may be subtracted from the others, else 0."""
+    first = substitute_expr(match.root.body, dict.fromkeys(match.root.reduce, 0))
+    dtype = dtype_of(first, match.index.types)
+    return Call("select", (Call("lt", (Call("abs", (first,)), Const(_MAX_SHIFT, dtype))), first, Const(0.0, dtype)))

@@ -7,16 +7,13 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...lowering import MIN_COPY_BYTES
+from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, segments_of
 from ..access import SCATTERED_LINE_WEIGHT, copied_width, has_division, wavefronts
 from ..copies import copy_cost, walks_evenly
 from ..evaluation_sites import EvaluationSite
-from ..footprint import Count, is_scattered, least, segments_of
-from ..geometry import Geometry
 from ..roofline import node_cost, nodes
 from ..row_fetches import uneven_fetch
 from ..tile_access import tile_vector
-from ..tiles import StagedTile
 from .totals import Totals
 
 #: Bytes of sectors that L1 keeps for sure from one trip of a loop to the next, beside shared memory.
@@ -65,7 +62,7 @@ def fill(
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     past = (
-        np.less_equal(cost, 1.0 / together) & np.greater(geometry.stages, 1) & np.equal(geometry.cached, 0)
+        np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.cached, 0)
         if totals.target.async_copy
         else np.bool_(False)
     )
@@ -120,7 +117,7 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
-        totals.add("barriers", np.where(np.greater(geometry.stages, 1), place.all_trips * 1.0, refilled))
+        totals.add("barriers", np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled))
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:
         totals.add("looped", place.all_trips * totals.repeat * totals.left * 1.0)

@@ -13,10 +13,8 @@ import numpy as np
 from attrs import frozen
 
 from ....ir import ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, Expr, MatrixFragment, Segment, Target
+from ...geometry import Count, Geometry, depth_step, operand_steps
 from ..banks import warp_cycles
-from ..footprint import Count
-from ..geometry import Geometry
-from ..tiles import depth_step, operand_steps
 
 #: Bytes of a matrix row, rows of a matrix, matrices of a load, and bytes of a register.
 ROW, ROWS, MATRICES, WORD = 16, 8, 4, 4

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..footprint import Count, ceil_div
-from ..geometry import Geometry
+from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.

@@ -5,12 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
+from ...geometry import Count, Geometry, StagedTile, may_split_k, own_order, own_pad, product
 from ..evaluation_sites import EvaluationSite
-from ..footprint import Count, product
-from ..geometry import Geometry
 from ..mma_work import MmaSide, mma_work, warps_of
-from ..tiles import StagedTile, own_order, own_pad
-from ..warp_split_k import may_split_k
 from .fetches import fill, wait
 from .fragment_loads import filling_ways, fragment_loads
 from .totals import Totals
@@ -64,7 +61,7 @@ def _load_fragments(
     totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
     cycles = fragments * loads.cycles * warps_of(geometry)
     totals.add("wavefronts", cycles)
-    totals.add("waited", np.where(geometry.ahead, 0.0, cycles))
+    totals.add("waited", np.where(geometry.loop.ahead, 0.0, cycles))
     (reduction,) = segment.reductions
     pad = own_pad(side.expr, reduction, geometry, size)
     turned = own_order(side.expr, reduction, geometry)

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, reads
+from ...geometry import Count, Geometry, StagedTile, product
 from ..evaluation_sites import EvaluationSite
-from ..footprint import Count, product
-from ..geometry import Geometry
 from ..roofline import memory_reads
 from ..tile_access import depth_vector
-from ..tiles import StagedTile
 from .fetches import fetch, wait
 from .lanes import combine_lanes, sort_lanes
 from .matrix_instructions import add_mma

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable
 import numpy as np
 
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
-from ...lowering import cached_reads
+from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of
 from ..access import (
     access_vector,
     decoding_cost,
@@ -21,8 +21,6 @@ from ..access import (
 from ..banks import shared_conflicts
 from ..evaluation_sites import EvaluationSite
 from ..feature_schema import SUMS
-from ..footprint import Count, ceil_div, places_of, random_groups, runs_of
-from ..geometry import Geometry
 from ..mask_savings import MaskSavings
 from ..registers import resident_row
 from ..roofline import node_cost, nodes
@@ -87,7 +85,7 @@ class Totals:
         """Begin a segment with the share of rows in its row cache."""
         self.kept, self.copied = {}, set()
         if geometry.structure.caches_rows:
-            part = geometry.kept / (geometry.chunk[0] * geometry.trips[0])
+            part = geometry.spread.kept / (geometry.chunk[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 

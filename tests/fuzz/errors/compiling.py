@@ -25,8 +25,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.machine import PrecisionName, Target
 from cuts.ops import Registry
 from cuts.passes import stages
+from cuts.passes.costs.tuner_interface import Selector
 from cuts.passes.fusion import Programs
-from cuts.passes.tuner_interface import Selector
 from cuts.training import Training
 
 from ...fusion.build import reorder_randomly

@@ -1,0 +1,15 @@
+"""Operations at places that tensors name: indexing, masks, scatters, embeddings, segments."""
+
+from ...import_context import Convert
+from . import embedding, indexing, masks, scatter, segments
+from .masks import MaskedElements, any_masked, refuse_choice
+
+TABLE: dict[str, Convert] = {
+    **indexing.TABLE,
+    **masks.TABLE,
+    **scatter.TABLE,
+    **embedding.TABLE,
+    **segments.TABLE,
+}
+
+__all__ = ["TABLE", "MaskedElements", "any_masked", "masks", "refuse_choice"]

@@ -1,0 +1,79 @@
+"""PyTorch's updates of elements at index positions along an axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .....ir import COMBINERS, DType
+from ...import_context import Convert, ImportContext, Value
+from ..arithmetic import divide
+from ..movement import expand, with_axis
+
+_REDUCTIONS = {
+    None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max",
+    "amin": "min",
+}  # fmt: skip
+
+
+def _neutral(how: str, kind: DType) -> float:
+    """Return the identity element of a reduction."""
+    return COMBINERS[{"add": "sum", "mul": "prod"}.get(how, how)].identity(kind)
+
+
+def _scatter(how: str) -> Convert:
+    def convert(
+        ctx: ImportContext,
+        x: Value,
+        axis: int,
+        indices: Value,
+        updates: Any,
+        reduce: str | None = None,
+        include_self: bool = True,
+    ) -> Value:
+        own, shape = ctx.type(x).dtype, ctx.shape(indices)
+        kind = DType.U8 if own is DType.BOOL else own
+        if not isinstance(updates, Value):
+            updates = ctx.cast(ctx.number(updates, own, shape), kind)
+        elif ctx.shape(updates) != shape:
+            updates = ctx.emit("slice", updates, starts=(0,) * len(shape), ends=shape, axes=tuple(range(len(shape))))
+        if reduce not in _REDUCTIONS:
+            ctx.fail(f"reduction {reduce!r}: expected one of {', '.join(str(name) for name in _REDUCTIONS if name)}")
+        reduction = _REDUCTIONS[reduce] if reduce else how
+        x, updates = ctx.cast(x, kind), ctx.cast(updates, kind)
+        count = _updates_per_element(ctx, x, axis, indices) if reduce == "mean" or not include_self else None
+        if count is not None and not include_self:
+            x = ctx.emit("where", ctx.cast(count, DType.BOOL), ctx.constant(_neutral(reduction, kind), dtype=kind), x)
+        found = ctx.emit("scatter_elements", x, indices, updates, axis=axis, reduction=reduction)
+        if reduce == "mean" and count is not None:
+            one = ctx.constant(1, dtype=DType.I64)
+            shares = ctx.emit("add" if include_self else "max", count, one)
+            found = divide(ctx, found, ctx.cast(shares, kind), None if kind.is_float else "floor")
+        return ctx.cast(found, own)
+
+    return convert
+
+
+def _updates_per_element(ctx: ImportContext, x: Value, axis: int, indices: Value) -> Value:
+    none = ctx.constant(np.broadcast_to(np.int64(0), ctx.shape(x)))
+    ones = ctx.constant(np.broadcast_to(np.int64(1), ctx.shape(indices)))
+    return ctx.emit("scatter_elements", none, indices, ones, axis=axis, reduction="add")  # type: ignore[no-any-return]
+
+
+def _index_reduce(
+    ctx: ImportContext, x: Value, axis: int, indices: Value, updates: Value, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Convert a reduction of whole slices, one for each index."""
+    own, x, updates = ctx.shape(x), with_axis(ctx, x), with_axis(ctx, updates)
+    shape = ctx.shape(updates)
+    axis %= len(shape)
+    column = ctx.reshape(indices, (shape[axis], *(1,) * (len(shape) - 1 - axis)))
+    found = _scatter("none")(ctx, x, axis, expand(ctx, column, shape), updates, reduce, include_self)
+    return found if own else ctx.reshape(found, ())
+
+
+TABLE: dict[str, Convert] = {
+    "aten.scatter": _scatter("none"), "aten.scatter_add": _scatter("add"), "aten.scatter_reduce": _scatter("none"),
+    "aten.index_reduce": _index_reduce,
+}  # fmt: skip

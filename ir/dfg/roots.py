@@ -1,0 +1,201 @@
+"""Roots of a data-flow graph: nodes with an effect."""
+
+from __future__ import annotations
+
+from typing import TypeAlias, Union
+
+from attrs import frozen
+
+from ..affine import Guard, Index, Var
+from ..types import DType
+from .values import Value
+
+
+@frozen(cache_hash=True)
+class Store:
+    """Store of a value to a buffer where all guards hold.
+
+    With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
+    address is no index of its axis.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+    value: Value
+    dtype: DType
+    guards: tuple[Guard, ...] = ()
+    into: str | None = None
+
+
+@frozen(cache_hash=True)
+class WideStore:
+    """Store of values to neighbouring elements, the first at `address`.
+
+    It takes place where all guards hold.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+    values: tuple[Value, ...]
+    dtype: DType
+    guards: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class VectorStore:
+    """Store of the elements along `axis`, `width` aligned neighbours at once.
+
+    It takes place where all guards hold. Instruction selection makes it of a `Store`.
+    """
+
+    space: str
+    buffer: str
+    address: Index
+    value: Value
+    dtype: DType
+    axis: Var
+    width: int
+    guards: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class AsyncCopy:
+    """Copy from global memory to a shared buffer.
+
+    It is in flight until a `Wait`. `instruction` is one of `ir.machine.COPIES`. It moves `width` elements from
+    `start` to `address`, several times to cover an `axis`; nothing where a guard fails, zeros where only `valid` fails.
+    Instruction selection makes it of a `Store` of a `Load`.
+    """
+
+    instruction: str
+    buffer: str
+    address: Index
+    source: str
+    start: Index
+    dtype: DType
+    axis: Var | None = None
+    width: int = 1
+    guards: tuple[Guard, ...] = ()
+    valid: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class Accumulate:
+    """`held[at] = combine(held[at], value)` for every point of `over`, in order."""
+
+    name: str
+    at: tuple[Index, ...]
+    combine: str
+    value: Value
+    over: tuple[Var, ...]
+    dtype: DType
+
+
+@frozen(cache_hash=True)
+class MmaAccumulate:
+    """`held[at] += a * b`, summed over `over` by a matrix instruction.
+
+    The instruction is one of `ir.machine`; the rows of its C lie along the dim of `at` at position `rows`,
+    the columns along the one at `columns`. Instruction selection makes an `Mma` of it.
+
+    Over a block, `a` and `b` are ordinary values, shares give the element that a lane holds of each, and `axes` are the
+    variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a thread,
+    the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C. `lane`
+    numbers the threads of a warp. Where a thread's neighbours along a side are elements of several instructions,
+    `mixed` gives their number along the rows and along the columns.
+    """
+
+    name: str
+    at: tuple[Index, ...]
+    atom: str
+    a: Value
+    b: Value
+    over: tuple[Var, ...]
+    dtype: DType
+    rows: int = 0
+    columns: int = 0
+    axes: tuple[Var, ...] = ()
+    lane: Var | None = None
+    mixed: tuple[int, ...] = (1, 1)
+
+
+@frozen(cache_hash=True)
+class Mma:
+    """Matrix instruction of a warp: `registers[results] += a * b`.
+
+    `instruction` is one of `ir.machine.MMA_INSTRUCTIONS`. `results` are the registers of `name` that hold a lane's
+    elements of C, in the order of its fragment. The first of `axes` numbers the registers of A, the second those of B.
+    """
+
+    instruction: str
+    name: str
+    results: tuple[Index, ...]
+    a: Value
+    b: Value
+    axes: tuple[Var, ...]
+    over: tuple[Var, ...]
+    dtype: DType
+
+
+@frozen(cache_hash=True)
+class RegisterWrite:
+    """Register write: `held[at] = value`.
+
+    It keeps an operand of matrix instructions, or a fetched value on its way to shared memory, in registers until the
+    next write; `shape` counts them.
+
+    For an operand, over a block, shares for the `operand`, "a" or "b", give the elements that a lane holds, and `axes`
+    are the variables of shares that number the registers of a fragment, and elements in a register. Over a thread,
+    values that share a register are a `Pack`, and only the first axis is left. `lane` numbers the threads of a warp.
+    """
+
+    name: str
+    at: tuple[Index, ...]
+    shape: tuple[int, ...]
+    value: Value
+    dtype: DType
+    operand: str = ""
+    axes: tuple[Var, ...] = ()
+    lane: Var | None = None
+
+
+@frozen(cache_hash=True)
+class Initialise:
+    """Set all held values of a reduction to its combiner's identity.
+
+    `shape` counts instances per dim of a thread.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    combine: str
+    dtype: DType
+
+
+@frozen(cache_hash=True)
+class LaneReduce:
+    """Combine the values of the `lanes` threads that share an instance.
+
+    All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
+    row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
+    the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
+    the element of `keys` that comes there. The `extent` keys are held in the same way.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    combine: str
+    dtype: DType
+    lanes: int
+    along: str = ""
+    vector: int = 1
+    keys: str = ""
+    extent: int = 0
+
+
+Root: TypeAlias = Union[
+    Store, WideStore, VectorStore, AsyncCopy, Accumulate, MmaAccumulate, Mma, RegisterWrite, Initialise, LaneReduce
+]
+DfgNode: TypeAlias = Union[Value, Root]

@@ -1,0 +1,83 @@
+"""Bins of a privatised scatter: the elements that a block's values may belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from attrs import frozen
+
+from ...ir import FusedGroup, Segment, Var, as_index
+from .footprint import Count, product
+
+
+@frozen
+class ScatterBins:
+    """The elements of a tensor that a block's values may belong to.
+
+    `parts` are the runs of its dims in order, each a tile dim (by position) or a dim of the tensor that a block holds
+    entirely.
+    """
+
+    tensor: str
+    into: str
+    shape: tuple[int, ...]
+    own: tuple[tuple[int, Var], ...]
+    parts: tuple[tuple[str, int], ...]
+
+    def extents(self, blocks: Sequence[Count]) -> tuple[Count, ...]:
+        """Return the elements along each part.
+
+        `blocks` are the block's elements along each tile dim.
+        """
+        return tuple(blocks[n] if kind == "tile" else self.shape[n] for kind, n in self.parts)
+
+
+def is_scatter_only(segment: Segment) -> bool:
+    """Return whether a segment only combines values in memory."""
+    return not segment.reductions and len(segment.outputs) == 1 and segment.outputs[0].into is not None
+
+
+def index_axes(segment: Segment, group: FusedGroup) -> frozenset[Var]:
+    """Return the axes that equal an index of the scattered output."""
+    return frozenset(_own_dims(segment, group).values())
+
+
+def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
+    """Return the dims of a tensor whose index is an axis alone, each with that axis."""
+    (output,) = segment.outputs
+    shape = group.tensors[output.tensor].shape
+    found: dict[Var, int] = {}
+    for number, (index, extent) in enumerate(zip(output.write, shape, strict=True)):
+        axis = next((a for a in segment.axes if index == as_index(a) and a.extent == extent > 1), None)
+        if axis is not None:
+            found.setdefault(axis, number)
+    return {number: axis for axis, number in found.items()}
+
+
+def scatter_bins(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> ScatterBins:
+    """Return the bins of a segment with the given tile dims.
+
+    The axes of each dim all equal an index of the output, or none does.
+    """
+    (output,) = segment.outputs
+    shape = group.tensors[output.tensor].shape
+    own = _own_dims(segment, group)
+    tiles = {axis: d for d, axes in enumerate(dims) for axis in axes}
+    parts = dict.fromkeys(("tile", tiles[own[n]]) if n in own else ("dim", n) for n in range(len(shape)))
+    return ScatterBins(output.tensor, str(output.into), shape, tuple(own.items()), tuple(parts))
+
+
+def scatter_tile_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> int:
+    """Return the dim along which blocks take several tiles.
+
+    It is the longest of those without axes that equal an index, -1 where there is none.
+    """
+    own = index_axes(segment, group)
+    free = [d for d, axes in enumerate(dims) if not own & {*axes}]
+    return max(free, key=lambda d: prod(a.extent for a in dims[d]), default=-1)
+
+
+def bin_count(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]], blocks: Sequence[Count]) -> Count:
+    """Return the number of bins of a block, which has so many elements along each dim."""
+    return product(scatter_bins(segment, group, dims).extents(blocks))

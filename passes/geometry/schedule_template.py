@@ -1,0 +1,156 @@
+"""Schedule templates, and the axis classes that they are derived from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from attrs import evolve, frozen
+
+from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, streamed_variables
+
+
+@frozen(cache_hash=True)
+class ScheduleParameter:
+    """A numeric schedule parameter, or a few chosen together.
+
+    `names` are its names within the template, `values` its possible values. Threads, thread tile and vector of a dim
+    are one parameter, so that combinations that are pointless for its extent are no candidates.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+
+
+@frozen(cache_hash=True)
+class SegmentTemplate:
+    """Template of one segment: its discrete choices.
+
+    `dims` are the axes of each tile dim; `loops` the distinct reduce dims of the segment; `reduces` gives for each
+    reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
+    segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
+    last. A segment that `caches_rows` rows may cache part of them in shared memory between statements. With a matrix
+    instruction `atom`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
+    Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
+    along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
+    parts; it may
+    also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
+    at positions `streamed_loops` run along.
+    """
+
+    dims: tuple[tuple[Var, ...], ...]
+    loops: tuple[tuple[Var, ...], ...]
+    reduces: tuple[tuple[int, ...], ...]
+    staged: tuple[tuple[int, ...], ...]
+    lanes: bool = False
+    shared: tuple[str, ...] = ()
+    patch: tuple[int, ...] = ()
+    atom: str = ""
+    rows: int = 0
+    columns: int = 0
+    caches_rows: bool = False
+    whole: tuple[int, ...] = ()
+    scatter_dim: int = -1
+    streams: bool = False
+    parts: int = -1
+    streamed_loops: tuple[int, ...] = ()
+
+    @property
+    def passes_rows(self) -> bool:
+        """True where reduction threads hold rows that a later segment reads.
+
+        That segment's block and threads determine the sizes.
+        """
+        return self.lanes and bool(self.shared)
+
+    @property
+    def stages_any(self) -> bool:
+        """True where any operand is staged."""
+        return any(self.staged)
+
+
+@frozen(cache_hash=True)
+class ScheduleTemplate:
+    """Schedule template of a group, and its schedule parameters.
+
+    `size` is the number of candidate schedules.
+    """
+
+    segments: tuple[SegmentTemplate, ...]
+    index: str
+    parameters: tuple[ScheduleParameter, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of values of each knob."""
+        return tuple(len(k.values) for k in self.parameters)
+
+    @property
+    def size(self) -> int:
+        """Number of candidate schedules, legal or not."""
+        return prod(self.shape)
+
+
+def next_power(value: int) -> int:
+    """Return the least power of two that is not smaller."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def powers(low: int, high: int) -> tuple[int, ...]:
+    """Return the powers of two from `low` to `high`."""
+    return tuple(1 << k for k in range(32) if low <= 1 << k <= high)
+
+
+@lru_cache(maxsize=4096)
+def axis_classes(segment: Segment) -> tuple[frozenset[int], ...]:
+    """Return the main reduction's operands that each parallel axis indexes.
+
+    One operand: class M or N; all of them: *batch*; none: the axis only repeats. The main reduction is the first
+    contraction, or the first reduction where there is none.
+    """
+    if not segment.reductions:
+        return tuple(frozenset[int]() for _ in segment.axes)
+    own = [r.name for r in segment.reductions]
+    main = next((r for r in segment.reductions if is_contraction(r, own)), segment.reductions[0])
+    parts = [expr_variables(p) for p in operands(main, own)]
+    return tuple(frozenset(k for k, used in enumerate(parts) if axis in used) for axis in segment.axes)
+
+
+def class_runs(segment: Segment) -> tuple[tuple[Var, ...], ...]:
+    """Return the maximal runs of neighbouring axes of one class.
+
+    Axes of extent 1 join no run.
+    """
+    runs: list[tuple[Var, ...]] = []
+    last: frozenset[int] | None = None
+    for axis, kind in zip(segment.axes, axis_classes(segment), strict=True):
+        if axis.extent == 1:
+            runs.append((axis,))
+            last = None
+        elif last == kind:
+            runs[-1] = (*runs[-1], axis)
+        else:
+            runs.append((axis,))
+            last = kind
+    return tuple(runs)
+
+
+def is_matrix_like(segment: Segment) -> bool:
+    """Return whether a contraction has axes of both classes, M and N.
+
+    Data is then reused in both directions.
+    """
+    kinds = {k for k, a in zip(axis_classes(segment), segment.axes, strict=True) if a.extent > 1 and len(k) == 1}
+    own = [r.name for r in segment.reductions]
+    return len(kinds) >= 2 and any(is_contraction(r, own) for r in segment.reductions)
+
+
+def with_streamed_input(structure: SegmentTemplate, group: FusedGroup, axis: int) -> SegmentTemplate:
+    """Return the last segment's template with streamed input.
+
+    Parts divide the given axis, where that is a loop of its own.
+    """
+    rows = streamed_variables(group)
+    along = tuple(k for k, loop in enumerate(structure.loops) if rows & {*loop})
+    alone = all(len(structure.loops[k]) == 1 for k in along)
+    return evolve(structure, parts=axis, streamed_loops=along) if alone else structure

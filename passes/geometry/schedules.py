@@ -1,0 +1,152 @@
+"""The sizes of one schedule, chosen or handwritten, and the schedule of given sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from attrs import evolve
+
+from ...ir import (
+    FusedGroup,
+    ReduceDim,
+    ReductionSchedule,
+    Schedule,
+    Segment,
+    SegmentSchedule,
+    Staging,
+    TileDim,
+    dtype_of,
+    operands,
+    streamable_axis,
+)
+from .row_sharing import can_stream_rows, whole_loops
+from .scatter_bins import scatter_tile_dim
+from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
+from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
+from .staged_tiles import coordinate_count, is_register_staged, own_order, own_pad
+
+T = TypeVar("T")
+
+
+def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
+    """Return the sizes of a schedule's segments for the models."""
+    found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
+    if (axis := streamable_axis(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
+        structure = with_streamed_input(found[-1].structure, group, axis)
+        found[-1] = evolve(found[-1], structure=structure, part=found[0].block[axis])
+    return tuple(found)
+
+
+def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) -> Geometry:
+    loops = list(dict.fromkeys(d for r in schedule.reductions for d in r.dims))
+    reduces = tuple(tuple(loops.index(d) for d in r.dims) for r in schedule.reductions)
+    structure = SegmentTemplate(
+        tuple(d.axes for d in schedule.dims),
+        tuple(d.axes for d in loops),
+        reduces,
+        tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
+        schedule.atomic is None and (schedule.lanes > 1 or schedule.row_vector > 1),
+        tuple(o.tensor for o in segment.outputs if o.tensor in group.shared),
+        **_atom_of(schedule),
+        caches_rows=schedule.kept > 0,
+        whole=whole_loops(segment, reduces),
+        scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
+        streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
+    )
+    staged = [s for r in schedule.reductions for s in r.staging]
+    return Geometry(
+        structure,
+        tuple(np.int64(d.block) for d in schedule.dims),
+        tuple(np.int64(d.thread) for d in schedule.dims),
+        tuple(np.int64(d.vector) for d in schedule.dims),
+        tuple(np.int64(d.threads) for d in schedule.dims),
+        tuple(np.int64(d.chunk) for d in loops),
+        tuple(np.int64(d.trips) for d in loops),
+        SegmentSchedule((), **_greatest(SegmentSchedule, [schedule])),
+        ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging])),
+        Staging(-1, **_greatest(Staging, staged)),
+        tuple(np.int64(w) for w in schedule.warp),
+        np.int64(_order(staged)),
+        _pads(schedule),
+        np.int64(prod(d.turns for d in schedule.dims)),
+    )
+
+
+def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, np.int64]:
+    """Return the greatest value of each schedule parameter in some parts of a schedule."""
+    return {name: np.int64(max(getattr(p, name) for p in parts)) for name in numbers_of(kind)} if parts else {}
+
+
+def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:
+    """Return the padding of each operand of a matrix instruction, nothing without one."""
+    if schedule.atomic is None:
+        return ()
+    found = {s.operand: s.pad for s in schedule.atomic.staging}
+    return tuple(np.int64(found.get(n, 0)) for n in range(max(found, default=-1) + 1))
+
+
+def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
+    """Return a schedule's matrix instruction as fields of a template."""
+    loop = schedule.atomic
+    return {} if loop is None else {"atom": loop.atom, "rows": loop.rows, "columns": loop.columns}
+
+
+def _order(staged: Sequence[Staging]) -> int:
+    """Return the parameter value for the layouts of staged tiles: all natural, all or some transposed, or some staged
+    through registers.
+    """
+    if any(s.carried for s in staged):
+        return REGISTER_STAGED_ORDER
+    turned = [bool(s.order) and s.order[0] == len(s.order) - 1 for s in staged]
+    return 0 if not any(turned) else 1 if all(turned) else 2
+
+
+def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[str, int], warp_size: int) -> Schedule:
+    """Return the schedule of a template's parameter values."""
+    sizes = geometries(group, structure, values, warp_size)
+    parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
+    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
+
+
+def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
+    structure = geometry.structure
+    sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
+    turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
+    dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
+    reductions = []
+    loop = _numbers(geometry.loop)
+    for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
+        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
+        staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
+        atom = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
+        reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **atom))
+    warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
+    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
+    return evolve(
+        _numbers(geometry.spread),
+        dims=dims,
+        reductions=tuple(reductions),
+        warp=warp,
+        zigzag=bool(warp),
+        meets=structure.scatter_dim >= 0,
+    )
+
+
+def _numbers(part: T) -> T:
+    """Return a part of a schedule with plain numbers."""
+    return evolve(part, **{name: kind(getattr(part, name)) for name, kind in numbers_of(type(part)).items()})
+
+
+def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: int, operand: int) -> Staging:
+    """Return how an operand is staged."""
+    reduction = segment.reductions[position]
+    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
+    order: tuple[int, ...] = ()
+    if own_order(expr, reduction, geometry):
+        order = tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))
+    pad = own_pad(expr, reduction, geometry, dtype_of(expr, group.tensors).size)
+    carried = is_register_staged(expr, reduction, geometry)
+    return evolve(_numbers(geometry.staging), operand=operand, order=order, pad=int(pad), carried=bool(carried))

@@ -1,0 +1,267 @@
+"""Block, thread and loop sizes of all candidate schedules, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from attrs import evolve, field, fields, frozen
+
+from ...ir import FusedGroup, Index, ReductionSchedule, Segment, SegmentSchedule, Staging, Var, reads
+from .footprint import Count, Cover, ceil_div, least, product
+from .matrix_instructions import lanes_along
+from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
+from .shared_tensors import axis_places
+
+#: Units of a row that the parameter of the row cache counts.
+ROW_CACHE_UNITS = 8
+#: The value of `order` that leaves tiles in their natural order, with register staging of operands along the depth.
+REGISTER_STAGED_ORDER = 3
+#: Arrays of parameter values by name; they broadcast against each other.
+Columns = Mapping[str, Count]
+T = TypeVar("T")
+
+
+@frozen
+class Geometry:
+    """Sizes of one segment, as numbers, or as arrays over candidate schedules.
+
+    They are the elements per block and per thread of each dim, threads along it, chunk and trips of each loop.
+    `spread`, `loop` and `staging` hold the schedule parameters of the segment, of its loops, and of its staged
+    operands, by the names of the IR. `order` 1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory
+    runs along a reduced axis, 0 none; 3 stages those through registers instead (`REGISTER_STAGED_ORDER`). Operands of
+    matrix instructions are padded for conflict-free fragments, or by `pads`, per operand. A block takes `turns` tiles,
+    one after another. Input of the segment before comes in parts of `part` elements, 0 where it is not streamed.
+    """
+
+    structure: SegmentTemplate
+    block: tuple[Count, ...]
+    thread: tuple[Count, ...]
+    vector: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    chunk: tuple[Count, ...]
+    trips: tuple[Count, ...]
+    spread: SegmentSchedule
+    loop: ReductionSchedule
+    staging: Staging
+    warp: tuple[Count, ...] = ()
+    order: Count = 0
+    pads: tuple[Count, ...] = ()
+    turns: Count = 1
+    part: Count = 0
+    _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the memoised value of a key."""
+        if key not in self._known:
+            self._known[key] = make()
+        found: T = self._known[key]
+        return found
+
+    @property
+    def lanes(self) -> Count:
+        """Reduction threads of an instance, or warps that split its depth."""
+        return self.spread.lanes
+
+    @property
+    def row_vector(self) -> Count:
+        """Neighbours of a row that a reduction thread takes at once."""
+        return self.spread.row_vector
+
+    def lanes_along(self, warp_size: int) -> list[Count]:
+        """Return a warp's lanes along each dim.
+
+        They follow the warp layout, or the last dim is the fastest, after the reduction threads.
+        """
+        return self.once(("lanes", warp_size), lambda: self._warp_lanes(warp_size))
+
+    def _warp_lanes(self, warp_size: int) -> list[Count]:
+        if self.structure.atom:
+            return [
+                lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))
+            ]
+        left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
+        found: list[Count] = []
+        for count in reversed(self.counts):
+            along = least(left, count)
+            left = np.maximum(left // along, 1)
+            found.insert(0, along)
+        if not self.warp:
+            return found
+        return [np.where(np.greater(w, 0), w, along) for w, along in zip(self.warp, found, strict=True)]
+
+    @property
+    def threads(self) -> Count:
+        """Threads of a block that the segment uses."""
+        return self.once("threads", lambda: product(self.counts) * self.lanes)
+
+    def warps(self, warp_size: int) -> Count:
+        """Return the warps of a block; the last one may be incomplete."""
+        return self.once(("warps", warp_size), lambda: ceil_div(self.threads, warp_size))
+
+    @property
+    def block_cover(self) -> Cover:
+        """Cover of a block over the parallel axes."""
+        return self.once("block", lambda: self.cover(self.block))
+
+    @property
+    def thread_cover(self) -> Cover:
+        """Cover of a thread over the parallel axes, taken as contiguous."""
+        return self.once("thread", lambda: self.cover(self.thread))
+
+    def cover(self, sizes: Sequence[Count]) -> Cover:
+        """Return the cover of the parallel axes for sizes of the dims."""
+        return Cover.of(self.structure.dims, sizes)
+
+    def loop_cover(self, which: Sequence[int], sizes: Sequence[Count]) -> Cover:
+        """Return the cover of some loops' reduced axes for given sizes."""
+        return Cover.of([self.structure.loops[k] for k in which], sizes)
+
+    def extents(self, which: Sequence[int]) -> list[int]:
+        """Return the whole extents of some loops."""
+        return [prod(a.extent for a in self.structure.loops[k]) for k in which]
+
+
+def geometries(
+    group: FusedGroup, structure: ScheduleTemplate, columns: Columns, warp_size: int
+) -> tuple[Geometry, ...]:
+    """Return the sizes of every segment.
+
+    Segments that fill shared memory take theirs from the later segments that read it.
+    """
+    found: list[Geometry] = []
+    for position in range(len(group.segments) - 1, -1, -1):
+        parts = structure.segments[position]
+        boxes: Sequence[Count] = ()
+        if parts.shared:
+            boxes = _boxes(group, position, parts.shared, found)
+        threads = found[-1].threads if parts.passes_rows else 0
+        found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size, threads))
+    return tuple(found)
+
+
+def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Sequence[Geometry]) -> list[Count]:
+    """Return the extents of a segment's axes that the later ones read, whose sizes are `found`."""
+    segment = group.segments[position]
+    later = list(zip(group.segments[position + 1 :], found, strict=True))
+    boxes: list[Count] = [1] * len(segment.axes)
+    for tensor in shared:
+        places = axis_places(segment, tensor)
+        for place, box in zip(places, shared_box(tensor, later, len(places)), strict=True):
+            if place is not None:
+                boxes[place] = np.maximum(boxes[place], box)
+    return boxes
+
+
+def _geometry(
+    parts: SegmentTemplate, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
+) -> Geometry:
+    rank = range(len(parts.dims))
+    spread = SegmentSchedule((), **_given(SegmentSchedule, prefix, columns))
+    step = spread.lanes * spread.row_vector
+    thread: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    if parts.passes_rows:  # all threads of the block take part, and hold whole rows
+        counts = tuple(np.maximum(threads // spread.lanes, 1) if d == rank[-1] else 1 for d in rank)
+        thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
+        part = columns.get(f"{prefix}part", 0)
+        whole = (ceil_div(prod(a.extent for a in k), step) * step for k in parts.loops)
+        chunk = tuple(np.where(np.equal(part, 0), length, part) for length in whole)
+    else:
+        thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
+        counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
+        chunk = tuple(columns[f"{prefix}c{k}"] * step for k in range(len(parts.loops)))
+    trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
+    kept = _cached_elements(parts, spread.kept, chunk[0], trips[0]) if parts.caches_rows else 0
+    return Geometry(
+        parts,
+        tuple(t * e for t, e in zip(counts, thread, strict=True)),
+        thread,
+        tuple(columns.get(f"{prefix}v{d}", 1) for d in rank),
+        counts,
+        chunk,
+        trips,
+        evolve(spread, kept=kept),
+        ReductionSchedule((), **_given(ReductionSchedule, prefix, columns)),
+        Staging(-1, **_given(Staging, prefix, columns)),
+        _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
+        columns.get(f"{prefix}order", 0),
+        turns=columns.get(f"{prefix}turns", 1),
+        part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
+    )
+
+
+def _given(kind: type, prefix: str, columns: Columns) -> dict[str, Count]:
+    """Return the columns of a segment that are schedule parameters of a class of the IR."""
+    return {name: columns[prefix + name] for name in numbers_of(kind) if prefix + name in columns}
+
+
+@lru_cache(maxsize=64)
+def numbers_of(kind: type) -> dict[str, type]:
+    """Return the fields of a class of schedules that are numbers with a default, with their types."""
+    return {f.name: type(f.default) for f in fields(kind) if type(f.default) in (int, bool)}
+
+
+def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:
+    """Return the elements of the row cache for a number of eighths; -1 where these are no whole trips, or fewer are the
+    whole row.
+    """
+    eighth = next_power(prod(a.extent for a in parts.loops[0])) // ROW_CACHE_UNITS
+    idle = np.not_equal(eighths * eighth % chunk, 0) | np.greater((eighths - 1) * eighth, (trips - 1) * chunk)
+    return np.where(idle, -1, least(eighths * eighth, trips * chunk))
+
+
+def _warp_map(parts: SegmentTemplate, along: Count | None, warp_size: int) -> tuple[Count, ...]:
+    """Return a warp's lanes along each dim for a parameter that counts those of the patch's faster dim; 0 means no
+    layout.
+    """
+    if along is None:
+        return ()
+    slow, fast = parts.patch
+    off = np.equal(along, 0)
+    other = np.where(off, 0, warp_size // np.maximum(along, 1))
+    return tuple(along if d == fast else other if d == slow else np.where(off, 0, 1) for d in range(len(parts.dims)))
+
+
+def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int) -> list[Count]:
+    """Return the box of a shared tensor that a block reads.
+
+    The readers are later segments (`staging.needed_box` in arrays).
+    """
+    sizes: list[Count] = [1] * rank
+    for segment, geometry in later:
+        found = [r for body in segment.expressions for r in reads(body) if r.tensor == tensor]
+        if not found:
+            continue
+        local: dict[Var, Count] = {}
+        for dim, size in zip(geometry.structure.dims, geometry.block, strict=True):
+            local.update({a: size if len(dim) == 1 else least(size, a.extent) for a in dim})
+        if geometry.structure.passes_rows:
+            loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+            local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
+        for k in geometry.structure.streamed_loops:
+            for axis in geometry.structure.loops[k]:
+                local[axis] = np.where(np.equal(geometry.part, 0), axis.extent, least(geometry.part, axis.extent))
+        for d in range(rank):
+            base = found[0].indices[d]
+            low: Count = 0
+            high: Count = 0
+            for k, read in enumerate(found):
+                first, last = _bounds(read.indices[d], local)
+                shift = (read.indices[d] - base).const
+                low = first + shift if k == 0 else least(low, first + shift)
+                high = last + shift if k == 0 else np.maximum(high, last + shift)
+            sizes[d] = np.maximum(sizes[d], high - low + 1)
+    return sizes
+
+
+def _bounds(index: Index, local: Mapping[Var, Count]) -> tuple[Count, Count]:
+    low: Count = 0
+    high: Count = 0
+    for atom, factor in index.terms:
+        reach = factor * (local.get(atom, atom.extent) - 1) if isinstance(atom, Var) else factor * atom.bounds()[1]
+        low, high = (low, high + reach) if factor > 0 else (low + reach, high)
+    return low, high

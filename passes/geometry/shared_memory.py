@@ -1,0 +1,118 @@
+"""Shared memory of a block, for numbers or arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ...ir import DType, FusedGroup, Segment, dtype_of
+from .footprint import Count, ceil_div, product
+from .row_sharing import cached_reads
+from .scatter_bins import bin_count
+from .segment_geometry import Geometry
+from .shared_tensors import extents_of, shared_pitches, tensors_in_place
+from .staged_tiles import StagedTile
+from .warp_split_k import may_split_k, partial_sum_bytes
+
+
+def shared_bytes(
+    group: FusedGroup,
+    geometry: Sequence[Geometry],
+    tiles: Sequence[Sequence[StagedTile]],
+    layouts: Mapping[str, tuple[tuple[Count, ...], Count]],
+) -> Count:
+    """Return the shared memory of a block.
+
+    It holds tensors passed between segments, whose `layouts` are known, the staged `tiles` of each segment, and what
+    segments hold besides. Streamed segments prefetch the next part's tiles while they use those of this one.
+    """
+    total: Count = sum((_aligned(n * group.tensors[tensor].dtype.size) for tensor, (_, n) in layouts.items()), start=0)
+    for segment, part in zip(group.segments, geometry, strict=True):
+        total = total + _held_bytes(group, segment, part)
+    staged: dict[tuple[int, DType], Count] = {}
+    for position, own in enumerate(tiles):
+        for tile in own:
+            key = position, dtype_of(tile.expr, group.tensors)
+            staged[key] = staged.get(key, 0) + tile.bytes
+    _, turns = streamed_segment(geometry)
+    return total + np.where(np.greater(turns, 1), sum(staged.values(), 0), _most_staged(staged))
+
+
+def _aligned(nbytes: Count) -> Count:
+    """Return the bytes of a buffer, which begins at a multiple of 16."""
+    return ceil_div(nbytes, 16) * 16
+
+
+def _most_staged(staged: Mapping[tuple[int, DType], Count]) -> Count:
+    """Return the bytes of staged operands by segment and type, where segments share one buffer per type."""
+    total: Count = 0
+    for dtype in dict.fromkeys(dtype for _, dtype in staged):
+        most: Count = 0
+        for (_, other), nbytes in staged.items():
+            most = np.maximum(most, nbytes) if other is dtype else most
+        total = total + most
+    return total
+
+
+def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str, tuple[tuple[Count, ...], Count]]:
+    """Return the strides and sizes of tensors passed between segments.
+
+    Both are in elements of shared memory (`lowering.shared_pitches`).
+    """
+    places, sizes = tensors_in_place(group), {}
+    for segment, part in zip(group.segments, geometry, strict=True):
+        row: Count = 1
+        for chunk, trips in zip(part.chunk, part.trips, strict=True):
+            row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
+        for tensor in part.structure.shared:
+            sizes[tensor] = extents_of(segment, tensor, part.block, row)
+    found: dict[str, tuple[tuple[Count, ...], Count]] = {}
+    for tensor in (t for t in group.shared if t not in places):
+        extents = list(sizes[tensor])
+        together = [tensor, *(new for new, old in places.items() if old == tensor)]
+        for other in together[1:]:
+            extents = [np.maximum(a, b) for a, b in zip(extents, sizes[other], strict=True)]
+        pitches, elements = shared_pitches(group, tensor, extents)
+        found |= {each: (pitches, elements if each == tensor else 0) for each in together}
+    return found
+
+
+def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+    """Return the shared-memory bytes of a segment besides tiles.
+
+    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
+    bins of a privatised scatter.
+    """
+    sizes = {name: kind.dtype.size for name, kind in group.tensors.items()}
+    rows, total = product(geometry.block), 0
+    if geometry.structure.lanes:
+        scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        total = total + np.where(np.greater(geometry.lanes, 1), _aligned(scratch), 0)
+    if geometry.structure.streams:
+        scales = _aligned(rows * sizes[segment.reductions[0].name])
+        total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
+    if may_split_k(geometry):
+        total = total + partial_sum_bytes(group, segment, geometry)
+    if geometry.structure.scatter_dim >= 0:
+        bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
+        total = total + _aligned(bins * sizes[segment.outputs[0].tensor])
+    if geometry.structure.caches_rows:
+        for read in cached_reads(segment, (*group.shared, *group.constants)):
+            total = total + _aligned(rows * geometry.spread.kept * sizes[read.tensor])
+    return total
+
+
+def streamed_segment(geometry: Sequence[Geometry]) -> tuple[int, Count]:
+    """Return the segment that streams rows, and the number of parts.
+
+    It passes rows on, or reads a streamed tile; position 0 stands for none. The segments before it compute one part at
+    a time.
+    """
+    last = geometry[-1]
+    if last.structure.parts >= 0:
+        row = max(last.extents(last.structure.streamed_loops))
+        part = np.where(np.equal(last.part, 0), row, last.part)
+        return len(geometry) - 1, ceil_div(row, part)
+    found = next((n for n, part in enumerate(geometry) if part.structure.passes_rows), 0)
+    return found, geometry[found].trips[0] if found else 1

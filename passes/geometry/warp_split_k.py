@@ -1,0 +1,98 @@
+"""Warp split-K in arrays: shared memory of partial sums, and resulting sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from attrs import evolve
+
+from ...ir import FusedGroup, Segment, Target, Var, variables
+from .footprint import Count, ceil_div
+from .segment_geometry import Geometry
+
+
+def may_split_k(geometry: Geometry) -> bool:
+    """Return whether any candidate schedule uses warp split-K."""
+    return bool(geometry.structure.atom) and bool(np.any(np.greater(geometry.lanes, 1)))
+
+
+def partial_sum_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+    """Return the shared-memory bytes of the warps' partial sums."""
+    fast, slow, rows = _sides(segment, geometry)
+    places = partial_sum_elements(geometry.block[fast], geometry.block[slow], rows, geometry.lanes)
+    size = group.tensors[segment.reductions[0].name].dtype.size
+    return np.where(np.greater(geometry.lanes, 1), ceil_div(places * size, 16) * 16, 0)
+
+
+def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, target: Target) -> Geometry:
+    """Return the sizes after the exchange of sums.
+
+    Each thread has a share of its former results, and there are no reduction threads.
+    """
+    if not may_split_k(geometry):
+        return geometry
+    fast, slow, _ = _sides(segment, geometry)
+    widest = target.vector_bytes // min(group.tensors[o.tensor].dtype.size for o in segment.outputs)
+    shares = result_shares(geometry.thread[fast], geometry.thread[slow], geometry.lanes)
+    thread, vector, counts = list(geometry.thread), list(geometry.vector), list(geometry.counts)
+    for d, share in zip((fast, slow), shares, strict=True):
+        thread[d] = geometry.thread[d] // share
+        counts[d] = geometry.counts[d] * share
+        longest = result_vector(thread[d], widest if d == fast else 1)
+        vector[d] = np.where(np.greater(geometry.lanes, 1), longest, geometry.vector[d])
+    return evolve(
+        geometry,
+        thread=tuple(thread),
+        vector=tuple(vector),
+        counts=tuple(counts),
+        spread=evolve(geometry.spread, lanes=1),
+    )
+
+
+def _sides(segment: Segment, geometry: Geometry) -> tuple[int, int, bool]:
+    """Return the dim along which results lie in memory, the other one, and whether the first is that of rows."""
+    structure = geometry.structure
+    fast = contiguous_side(segment, structure.dims, structure.rows, structure.columns)
+    return fast, structure.rows + structure.columns - fast, fast == structure.rows
+
+
+#: The pitch of a row of sums in words, modulo 16, for stores without bank conflicts: lanes store two neighbours each
+#: along columns, or one of each column.
+_PITCH_OFFSET, _PITCH_OFFSET_TRANSPOSED = 8, 4
+
+
+def contiguous_side(segment: Segment, dims: Sequence[Sequence[Var]], rows: int, columns: int) -> int:
+    """Return the side that is contiguous in the written output.
+
+    It is `rows` or `columns`, the tile dims of the instruction's results.
+    """
+    written = [variables(o.write[-1]) for o in segment.outputs if o.write]
+    return rows if any(dims[rows][-1] in found for found in written) else columns
+
+
+def partial_sum_elements(fast: Count, slow: Count, rows: bool, lanes: Count) -> Count:
+    """Return the shared-memory elements of a block's partial sums.
+
+    `fast` elements are neighbours, along the instruction's `rows` or its columns.
+    """
+    return lanes * slow * partial_sum_pitch(fast, rows)
+
+
+def partial_sum_pitch(fast: Count, rows: bool) -> Count:
+    """Return the elements between the starts of rows of partial sums."""
+    return fast + ((_PITCH_OFFSET_TRANSPOSED if rows else _PITCH_OFFSET) - fast) % 16
+
+
+def result_shares(fast: Count, slow: Count, lanes: Count) -> tuple[Count, Count]:
+    """Return the divisors of a thread's tile of results.
+
+    They apply to the fast and the slow dim, where `lanes` warps have sums for the tile.
+    """
+    slow_share = np.gcd(slow, lanes)
+    return np.gcd(fast, lanes // slow_share), slow_share
+
+
+def result_vector(fast: Count, widest: int) -> Count:
+    """Return the width of a thread's stores of neighbouring results."""
+    return np.gcd(fast, widest)

@@ -1,0 +1,5 @@
+"""Instruction selection: nodes of thread-level kernels become instructions of a dialect."""
+
+from .select import select_instructions
+
+__all__ = ["select_instructions"]

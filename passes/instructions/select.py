@@ -1,0 +1,172 @@
+"""Instruction selection for thread-level kernels.
+
+Accesses and fragments become instructions of a dialect. A node keeps its family; its axes are covered by vectors,
+copies or matrices instead of single elements. Selection also opens the *scopes* of a phase: loops over its reduced
+variables, with the loads, the products and the sums of a point together. A reduced variable along which loads are
+vectors has no scope, as its loads precede all of its uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import TypeVar
+
+from attrs import define, evolve, field
+
+from ...ir import (
+    COPIES,
+    INSTRUCTIONS,
+    MATRIX_LOADS,
+    Accumulate,
+    AsyncCopy,
+    DfgNode,
+    Item,
+    Kernel,
+    Load,
+    Loop,
+    MmaAccumulate,
+    Pack,
+    PackedLoad,
+    Phase,
+    Root,
+    Store,
+    Value,
+    Var,
+    VectorStore,
+    Window,
+    box_variables,
+    operand_nodes,
+    vector_address,
+    vector_axes,
+    with_operands,
+)
+from .context import SelectionContext
+from .matrix_loads import select_matrix_load
+from .matrix_products import select_mma, unroll_factor
+from .vector_accesses import select_copy, select_vector_load, select_vector_store, select_window_load
+
+Node = TypeVar("Node", Value, Root)
+
+
+def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
+    """Return a thread-level kernel over the instructions of a dialect."""
+    context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
+    return evolve(kernel, items=_items(kernel.items, context))
+
+
+def _items(items: Iterable[Item], context: SelectionContext) -> tuple[Item, ...]:
+    return tuple(
+        evolve(item, body=_items(item.body, context), unroll=unroll_factor(item))
+        if isinstance(item, Loop)
+        else PhaseSelector(item, context).select()
+        if isinstance(item, Phase)
+        else item
+        for item in items
+    )
+
+
+@define
+class PhaseSelector:
+    """Instruction selection of one phase.
+
+    `users` are the nodes that read a node, `selected` the values chosen so far.
+    """
+
+    phase: Phase
+    context: SelectionContext
+    boxes: dict[DfgNode, tuple[Var, ...]] = field(init=False)
+    users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
+    selected: dict[Value, Value] = field(factory=dict)
+    scopes: tuple[Var, ...] = ()
+    copies: bool = field(init=False)
+    matrices: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.context.instructions)
+        self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.context.instructions)
+        self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
+        for node in self.boxes:
+            for operand in operand_nodes(node):
+                self.users.setdefault(operand, []).append(node)
+
+    def select(self) -> Phase:
+        """Return the phase over instructions."""
+        self.scopes = self._scopes()
+        return evolve(self.phase, roots=tuple(map(self._root, self.phase.roots)), scopes=self.scopes)
+
+    def _scopes(self) -> tuple[Var, ...]:
+        if self.phase.kind == "fetch":
+            return self.phase.unrolled[:1]
+        loads = (node for node in self.boxes if isinstance(node, Load) and self.boxes[node])
+        vectors = {v for n in loads for v in vector_axes(self._load(n, self.boxes[n]))}
+        sums = (r for r in self.phase.roots if isinstance(r, (Accumulate, MmaAccumulate)))
+        reduced = {v for r in sums for v in r.over} - vectors
+        return tuple(v for v in self.phase.unrolled if v in reduced)
+
+    def _root(self, root: Root) -> Root:
+        found = root
+        if isinstance(root, MmaAccumulate):
+            found = select_mma(root, self.context.shapes[root.name])
+        elif isinstance(root, Store) and not root.into:
+            found = self._instruction(root, self._store)
+        if isinstance(found, Store) and (load := self._copy_source(found)):
+            return select_copy(found, load, None, self.phase.cached, self.context) or found
+        return with_operands(found, self._value)
+
+    def _value(self, node: Value) -> Value:
+        if node not in self.selected:
+            found: Value = node
+            if isinstance(node, (Load, Pack)):
+                found = self._instruction(node, self._load)
+            if found is node and isinstance(node, Pack):
+                found = _packed_load(node) or node
+            self.selected[node] = with_operands(found, self._value)
+        return self.selected[node]
+
+    def _instruction(self, node: Node, select: Callable[[Node, Sequence[Var]], Node]) -> Node:
+        """Return the instruction of a node, within the loops of the scopes that enclose it."""
+        rest: Sequence[Var] = self.boxes[node]
+        found: Node = select(node, rest)
+        while rest and rest[0] in self.scopes and {*rest} != {*vector_axes(found)}:
+            rest = rest[1:]
+            found = select(node, rest)
+        return found
+
+    def _load(self, node: Value, rest: Sequence[Var]) -> Value:
+        """Return the load of several elements of a box, else the node."""
+        if not isinstance(node, (Load, Pack)):
+            return node
+        found: Value | None = select_matrix_load(node, rest, self.phase, self.users) if self.matrices else None
+        if isinstance(node, Load) and found is None:
+            vectors = () if self.copies else (select_vector_load(node, v, self.context) for v in reversed(rest))
+            windows = (select_window_load(node, v, self.context) for v in rest if self._is_window(node, v))
+            found = next(filter(None, chain(vectors, windows)), None)
+        return found or node
+
+    def _is_window(self, node: Load, var: Var) -> bool:
+        return any(isinstance(user, Window) and var in user.axes for user in self.users.get(node, ()))
+
+    def _store(self, node: Root, rest: Sequence[Var]) -> Root:
+        """Return the store of several elements of a box, else the node."""
+        assert isinstance(node, Store)
+        vectors = (self._vector_store(node, v) for v in reversed(rest))
+        return next((v for v in vectors if v is not None), node)
+
+    def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
+        if load := self._copy_source(node):
+            return select_copy(node, load, var, self.phase.cached, self.context)
+        return None if self.copies else select_vector_store(node, var, self.context)
+
+    def _copy_source(self, node: Store) -> Load | None:
+        """Return the load whose value an asynchronous copy stores."""
+        return node.value if self.copies and isinstance(node.value, Load) and not node.into else None
+
+
+def _packed_load(node: Pack) -> PackedLoad | None:
+    """Return the load of a register whose elements are adjacent and unguarded in memory."""
+    load = node.arg
+    if node.axis.extent == 1 or not isinstance(load, Load) or load.guards or load.space != "shared":
+        return None
+    start = vector_address(load.address, node.axis)
+    return None if start is None else PackedLoad(load.space, load.buffer, start)

@@ -1,0 +1,115 @@
+"""Vector accesses of the neighbours along a variable, asynchronous copies among them.
+
+    %0: f32 = load global x[4*t + u]                 ->      %0: f32 = vector_load global x[4*t + u] over u by (4)
+    store shared s[4*t + u]: f32 = %0                        vector_store shared s[4*t + u]: f32 = %0 over u by 4
+
+In an asynchronous phase the two are a copy:   async_copy cp_async_16 s[4*t + u]: f32 from x[4*t + u] over u by 4
+
+A window that neighbouring outputs share may begin at any element and have any length, but most of it is in aligned
+vectors:
+
+    x[8*t + w - 3] over w < 14     ->     w = 0 .. 2 singly, 3 .. 6 and 7 .. 10 as vectors, 11 .. 13 singly
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir import (
+    MIN_COPY_BYTES,
+    WIDEST_BYTES,
+    AsyncCopy,
+    Guard,
+    Load,
+    Store,
+    Var,
+    VectorLoad,
+    VectorStore,
+    copy_row,
+    own_variables,
+    vector_address,
+    vector_guards,
+    vector_piece,
+    vector_widths,
+)
+from .context import SelectionContext
+
+
+def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
+    """Return the load of all elements along a variable as equal vectors."""
+    width = context.width(node.dtype, var.extent)
+    guards = _whole_guards(node, var, width, context)
+    if guards is None:
+        return None
+    pieces = (width,) * (var.extent // width)
+    return VectorLoad(node.space, node.buffer, node.address, node.dtype, var, pieces, guards, node.fill)
+
+
+def select_vector_store(node: Store, var: Var, context: SelectionContext) -> VectorStore | None:
+    """Return the store of all elements along a variable as equal vectors."""
+    width = context.width(node.dtype, var.extent)
+    guards = _whole_guards(node, var, width, context)
+    if guards is None:
+        return None
+    return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, width, guards)
+
+
+def select_copy(node: Store, load: Load, var: Var | None, cached: bool, context: SelectionContext) -> AsyncCopy | None:
+    """Return the asynchronous copy of the elements along a variable.
+
+    Without one it copies one element. A failed guard of the source copies zeros. A copy moves bytes of any type. An
+    element that is too narrow for one is copied by the thread synchronously.
+    """
+    width, guards, valid = 1, node.guards, load.guards
+    if var is not None:
+        width = _copied_neighbours(node, var)
+        outer, inner = (_whole_guards(end, var, width, context) for end in (node, load))
+        if outer is None or inner is None:
+            return None
+        guards, valid = outer, inner
+    row = copy_row(width * node.dtype.size, cached)
+    needed = tuple(g for g in valid if g not in guards)
+    return AsyncCopy(
+        row.name, node.buffer, node.address, load.buffer, load.address, node.dtype, var, width, guards, needed
+    )
+
+
+def select_window_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
+    """Return the load of a window along a variable.
+
+    None where most elements are single.
+    """
+    pieces = tuple(_window_pieces(node, var, context.alignment(node.space, node.buffer)))
+    if 2 * sum(n for n in pieces if n > 1) < var.extent:
+        return None
+    return VectorLoad(node.space, node.buffer, node.address, node.dtype, var, pieces, node.guards, node.fill)
+
+
+def _copied_neighbours(node: Store, var: Var) -> int:
+    """Return the elements of one copy along a variable, 0 where there is none."""
+    width = min(var.extent, WIDEST_BYTES // node.dtype.size)
+    single = width < 2 or width & (width - 1) or var.extent % width or width * node.dtype.size < MIN_COPY_BYTES
+    return 0 if single else width
+
+
+def _whole_guards(node: Load | Store, var: Var, width: int, context: SelectionContext) -> tuple[Guard, ...] | None:
+    """Return the guards of an access along a variable, None where it is not in vectors of `width`."""
+    aligned = width and context.alignment(node.space, node.buffer) % (width * node.dtype.size) == 0
+    if not aligned or var not in own_variables(node) or vector_address(node.address, var) is None:
+        return None
+    return vector_guards(node.guards, var)
+
+
+def _window_pieces(load: Load, var: Var, aligned: int) -> Sequence[int]:
+    """Return the elements of each access along a variable.
+
+    Vectors are as long as the buffer's alignment in bytes allows, and in range together.
+    """
+    widths = [n for n in vector_widths(load.dtype) if aligned % (n * load.dtype.size) == 0]
+    found: list[int] = []
+    while (start := sum(found)) < var.extent:
+        fitting = (n for n in widths if start + n <= var.extent)
+        found.append(
+            next((n for n in fitting if vector_piece(load.address, load.guards, var, range(start, start + n))), 1)
+        )
+    return found

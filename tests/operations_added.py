@@ -1,0 +1,26 @@
+"""Uses of operations that recorded digests of kernels do not have.
+
+`bench/tools/digest_cases.py` has a graph of its own for them.
+"""
+
+from __future__ import annotations
+
+from cuts.ir.types import DType, TensorType
+from cuts.tests.operation_use import Use, i64, uses
+
+
+def _integers(kind: DType, *shape: int) -> TensorType:
+    return TensorType(kind, shape)
+
+
+DIFFERENTIABLE: list[Use] = [
+    uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
+    uses("roi_align_adaptive", (1, 2, 5, 4), (3, 4), i64(3), low=0.1, sizes=(2, 1), scale=4.0),
+    *(uses("segment_reduce", (7, 2), i64(7), classes=2, low=0.2, count=2, reduction=how)
+      for how in ("sum", "prod", "max", "min")),
+]  # fmt: skip
+#: Operations without gradients.
+FLAT: list[Use] = [
+    uses("histogram", (40,), (), (), bins=5),
+    uses("histogram", _integers(DType.I32, 40), _integers(DType.I32), _integers(DType.I32), classes=9, bins=4),
+]  # fmt: skip
