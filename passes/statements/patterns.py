@@ -33,7 +33,7 @@ from ...ir import (
     guarded_read,
     substitute_expr,
 )
-from .def_use import DefUse, axis_values, is_plain
+from .def_use import DefUse, axis_values
 
 T = TypeVar("T")
 
@@ -242,11 +242,22 @@ class Defined(Pattern):
             return None
         return self.body.match(substitute_expr(found.body, {**values, **_same_rows(found, known.root)}), bound)
 
+    def match_statement(self, statement: Statement, index: DefUse | None = None) -> Match | None:
+        """Return the match of a statement, without an index through no reads."""
+        if statement.combine not in self.combines or statement.into is not None or statement.step is not None:
+            return None
+        return self.body.match(statement.body, Match(statement, index or DefUse.of_nothing()))
+
+
+@frozen
+class Scattered:
+    """A scatter that is not atomic, with one of some combiners."""
+
+    combines: Collection[str]
+
     def match_statement(self, statement: Statement, index: DefUse) -> Match | None:
         """Return the match of a statement."""
-        if statement.combine not in self.combines or not is_plain(statement):
-            return None
-        return self.body.match(statement.body, Match(statement, index))
+        return Match(statement, index) if statement.into in self.combines and not statement.atomic else None
 
 
 def pointwise(body: Pattern, name: str = "") -> Defined:
