@@ -12,7 +12,7 @@ stage of its readers where less memory crosses then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 
@@ -54,7 +54,8 @@ def partition(operations: Sequence[PartitionedOperation], early: bool = False) -
         for read in dict.fromkeys(operation.reads):
             readers[read].append(number)
     plan = _Partition.of(operations, readers, frozenset(n for n, each in enumerate(operations) if each.foreign), early)
-    while (better := next(plan.improvements(), None)) is not None:
+    tried: set[tuple[int, ...]] = set()
+    while (better := plan.improve(tried)) is not None:
         plan = better
     found: dict[int, tuple[list[int], list[int]]] = {}
     for number, level in enumerate(plan.levels):
@@ -109,17 +110,24 @@ class _Partition:
                 found.setdefault(level, []).append(number)
         return [part for _, part in sorted(found.items())]
 
-    def improvements(self) -> Iterator[_Partition]:
-        """Yield partitions with a light part, or a light beginning, made foreign."""
+    def improve(self, tried: set[tuple[int, ...]]) -> _Partition | None:
+        """Return a partition with less light work in parts, else None.
+
+        Light parts become foreign, and so do light beginnings of parts where there are fewer parts then. `tried` has
+        the beginnings that brought nothing.
+        """
         parts = self.parts()
+        light = [number for part in parts if self._work(part) < MIN_WORK for number in part]
+        if light:
+            return self._with_foreign(light)
         for part in parts:
-            if self._work(part) < MIN_WORK:
-                yield self._with_foreign(part)
-            before = self._before_foreign(part)
-            if before and self._work(before) < MIN_WORK:
+            before = tuple(self._before_foreign(part))
+            if before and before not in tried and self._work(before) < MIN_WORK:
                 found = self._with_foreign(before)
                 if len(found.parts()) < len(parts):
-                    yield found
+                    return found
+                tried.add(before)
+        return None
 
     def _with_foreign(self, more: Sequence[int]) -> _Partition:
         return _Partition.of(self.operations, self.readers, self.foreign | set(more), self.early)

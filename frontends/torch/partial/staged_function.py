@@ -95,7 +95,7 @@ class StagedFunction:
             values |= zip(call.outputs, run(call, given), strict=True)
             for number in call.released:
                 del values[number]
-        if self._events:
+        if self._events and not is_capturing(self.device):
             self._read_times()
         return [fixed if number is None else values[number] for number, fixed in self.results]
 

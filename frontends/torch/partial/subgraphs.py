@@ -17,7 +17,7 @@ from ...partition import PartitionedOperation, partition
 from ..calls import tensor_of
 from ..dispatch import results
 from ..import_context import memory_order
-from .unreadable import UnreadableNodes, can_cross
+from .unreadable import UnreadableNodes, can_cross, can_enter
 
 #: Elements up to which a call's tensors are no work.
 MAX_IDLE_ELEMENTS = 64
@@ -94,11 +94,10 @@ def _stuck_nodes(
     """Yield compiled nodes whose result, or operand, cannot cross."""
     for node, place in places.items():
         others = [user for user in node.users if user in places and places[user] != place]
-        if not (others or node in returned) or can_cross(node, device):
-            continue
-        if not place[1]:
+        if not place[1] and (others or node in returned) and not can_cross(node, device):
             yield node
-        yield from (user for user in others if not places[user][1])
+        if not can_enter(node, device):
+            yield from (user for user in others if not places[user][1])
 
 
 def _is_ordered(node: torch.fx.Node) -> bool:

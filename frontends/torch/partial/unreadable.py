@@ -66,6 +66,13 @@ def can_cross(node: torch.fx.Node, device: torch.device) -> bool:
     return value.device == device
 
 
+def can_enter(node: torch.fx.Node, device: torch.device) -> bool:
+    """Return whether compiled nodes may read a foreign value or number."""
+    value = tensor_of(node)
+    number = value is not None and is_number(value) and value.dtype in DTYPES
+    return number or can_cross(node, device)
+
+
 @define
 class _Probe:
     """Import that continues after failures."""
@@ -102,7 +109,7 @@ class _Probe:
     def _resume(self, node: torch.fx.Node) -> None:
         """Continue after a foreign node."""
         self.foreign.add(node)
-        if can_cross(node, self.device):
+        if can_enter(node, self.device):
             self.ctx.define_input(node)
         else:
             self.ctx.unknown.add(node)
