@@ -5,14 +5,13 @@ from .deterministic_scatter import make_scatters_deterministic
 from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
 from .inline import FusionError, Inliner, apply_guards, constant, split_argument_reduction, tree_size
 from .lone_pieces import separate_lone_pieces
+from .match import DefinedElement, Match
 from .patterns import (
     Converted,
     Defined,
-    DefinedElement,
     Either,
     Factor,
     Guarded,
-    Match,
     Pattern,
     anything,
     bounds,

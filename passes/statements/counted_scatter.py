@@ -32,7 +32,8 @@ from attrs import evolve
 
 from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, Var, as_index
 from .def_use import DefUse
-from .patterns import Match, Scattered
+from .match import Match
+from .patterns import Scattered
 from .rewriter import RewriteRule
 from .scatter_rows import ScatterRows
 

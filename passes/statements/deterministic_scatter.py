@@ -34,7 +34,8 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from .counted_scatter import COUNTED_SUM
-from .patterns import Match, Scattered
+from .match import Match
+from .patterns import Scattered
 from .rewriter import RewriteRule, rewrite_program
 
 #: Most pairs of a term and an element that are compared.

@@ -48,7 +48,8 @@ from ...ir import (
 )
 from ...ops.language import canonicalise, unused_name
 from .def_use import DefUse
-from .patterns import Match, anything, bounds, fn, number, reduction
+from .match import Match
+from .patterns import anything, bounds, fn, number, reduction
 from .rewriter import RewriteRule, rewrite_program
 
 #: Longest row that stays whole, and elements of a part of longer ones, more for rows beyond the third number.

@@ -17,7 +17,8 @@ from attrs import evolve, frozen
 
 from ...ir import Program, Statement
 from .def_use import DefUse
-from .patterns import Defined, Match, Scattered
+from .match import Match
+from .patterns import Defined, Scattered
 from .units import Programs, Unit
 
 F = TypeVar("F")

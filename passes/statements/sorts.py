@@ -46,7 +46,8 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from .inline import FusionError, Inliner
-from .patterns import Either, Match, element, fn, number, position, reduction
+from .match import Match
+from .patterns import Either, element, fn, number, position, reduction
 from .rewriter import RewriteRule, rewrite_program
 
 #: Shortest row worth a sort, and longest row that the lanes of a block hold.

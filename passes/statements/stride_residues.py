@@ -40,7 +40,8 @@ from ...ir import (
     substitute_expr,
 )
 from ...ops.language import split_axis
-from .patterns import Match, anything, fn, number, reduction
+from .match import Match
+from .patterns import anything, fn, number, reduction
 from .rewriter import RewriteRule, rewrite_program
 
 #: Most statements that one becomes, and fewest terms over axes without conditions.
