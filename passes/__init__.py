@@ -1,39 +1,70 @@
 """Passes from a graph to kernels, and the interfaces of the pipeline."""
 
-from .async_cost import CostRequest, CostResult, evaluate_costs
-from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
+from .assemble import assemble
+from .context import CompileContext, Emit
+from .costs import (
+    CandidateSubgraph,
+    CostModel,
+    CostRequest,
+    CostResult,
+    Executor,
+    KernelsQuery,
+    Keys,
+    LocalExecutor,
+    MeasuredTimes,
+    Member,
+    MemberRow,
+    ModelQuery,
+    Questions,
+    Roofline,
+    ScheduleRequest,
+    SubgraphKernels,
+    Workload,
+    evaluate_costs,
+    partition_subgraph,
+    schedule_row,
+)
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
-from .evaluators import Roofline
 from .fingerprints import node_fingerprints
 from .horizontal_fusion import join_forms
-from .launch_schedules import MemberRow, schedule_row
-from .pipeline import compile_graph, graph_passes
+from .pipeline import compile_graph, graph_passes, run_stages, stage_results
+from .record_decisions import record_decisions, unfused_seconds
 from .rewrites import STATEMENT_STAGES
-from .tuner_interface import KernelsQuery, LocalPlanning, Member, Planning, Questions, Selector, Workload
 
 __all__ = [
     "STATEMENT_STAGES",
     "CandidateSubgraph",
+    "CompileContext",
+    "CostModel",
     "CostRequest",
     "CostResult",
     "Decisions",
+    "Emit",
+    "Executor",
     "ForeignDecisionsError",
     "GroupDecision",
     "KernelsQuery",
-    "LocalPlanning",
+    "Keys",
+    "LocalExecutor",
+    "MeasuredTimes",
     "Member",
     "MemberRow",
-    "Planning",
+    "ModelQuery",
     "Questions",
     "Roofline",
-    "Selector",
+    "ScheduleRequest",
     "SubgraphKernels",
     "Workload",
+    "assemble",
     "compile_graph",
     "evaluate_costs",
     "graph_passes",
     "join_forms",
     "node_fingerprints",
     "partition_subgraph",
+    "record_decisions",
+    "run_stages",
     "schedule_row",
+    "stage_results",
+    "unfused_seconds",
 ]

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, Graph, KernelFunction, RepeatedSteps, Step, Target, member_name
-from .fusion import Group, Unit, Views, form_key, graph_layout
+from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
+from .context import CompileContext
+from .costs import shared_launch_bound, shared_launch_seconds
+from .fusion import Group, Unit, Views, graph_layout, loop_iterations
+from .fusion_report import fusion_report
 from .listing import parameters
+from .results import LaunchKernels, kernel_key
 from .schedule import Candidate
-from .shared_launches import shared_launch_bound, shared_launch_seconds
-
-
-def kernel_key(group: Group, views: Views) -> Hashable:
-    """Return a group's kernel key: its normal form and its tensors' storage."""
-    return form_key(group.form), tuple(group.storages(views).items())
-
-
-def distinct_groups(groups: Sequence[Group], views: Views) -> dict[Hashable, Group]:
-    """Return the first group of each distinct kernel."""
-    found: dict[Hashable, Group] = {}
-    for group in groups:
-        found.setdefault(kernel_key(group, views), group)
-    return found
 
 
 def candidate_facts(candidate: Candidate) -> dict[str, object]:
@@ -55,26 +45,19 @@ def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, o
     return {**own, "bound": bound, "limit": limit, "estimate": shared_launch_seconds(candidates, target)}
 
 
-def assemble(
-    graph: Graph,
-    launched: Sequence[Sequence[Group]],
-    views: Views,
-    chosen: Mapping[Hashable, Candidate],
-    functions: Mapping[tuple[Hashable, ...], KernelFunction],
-    complete: bool,
-    algorithms: Mapping[str, str],
-    fusion_report: Mapping[tuple[str, ...], Mapping[str, object]],
-    target: Target,
-) -> CompiledGraph:
+def assemble(result: LaunchKernels, context: CompileContext) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 
-    Launches come in execution order; equal launches share a kernel. `algorithms` maps the nodes that an algorithm
-    consists of to its name, `fusion_report` the units of a group to its fusion report.
+    Launches come in execution order; equal launches share a kernel. Each has a record for reports.
     """
-    kernels, units = (
-        {key: n for n, key in enumerate(functions)},
-        {unit.name: unit for unit in views.programs.every_unit},
-    )
+    launched, chosen, functions = result.launches.launches, result.launches.scheduled.chosen, result.functions
+    partition = result.launches.scheduled.partition
+    statements, views = partition.layouts.statements, partition.views
+    graph, algorithms = statements.programs.graph, statements.source.algorithms
+    report, target = fusion_report(partition, context), context.target
+    complete = not context.modelled.expired and context.costs.times.complete()
+    kernels = {key: n for n, key in enumerate(functions)}
+    units = {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
     for groups in launched:
@@ -84,7 +67,7 @@ def assemble(
             Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in functions[keys].arguments))
         )
         records.append(_record(groups, units, views, launch_facts([chosen[key] for key in keys], target), algorithms))
-        records[-1] = {**records[-1], **(fusion_report.get(groups[0].units, {}) if len(groups) == 1 else {})}
+        records[-1] = {**records[-1], **(report.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.
@@ -97,12 +80,6 @@ def assemble(
     return CompiledGraph(
         graph, tuple(functions.values()), tuple(steps), storages, tuple(records), complete, loops=loops
     )
-
-
-def loop_iterations(views: Views) -> dict[str | None, int]:
-    """Return the iterations of each loop; 1 for groups outside of loops."""
-    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
-    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
 
 
 def _loops(groups: Sequence[Group], views: Views) -> Iterator[RepeatedSteps]:

@@ -16,16 +16,18 @@ from attrs import evolve
 
 from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, CutsError, FusedGroup, Graph
 from .choose_algorithms import MIN_MODELLED_SECONDS, ChooseAlgorithms
-from .compilation import BaselinePlan, Compilation
+from .context import CompileContext
+from .costs import Questions, Workload
 from .decisions import Decisions, ForeignDecisionsError
 from .fingerprints import node_fingerprints
+from .form_groups import baseline_partition, build_ahead, deciding_kernels
 from .fusion import Order, form_key
 from .graph import Canonicalise
 from .layout import orders_dims
-from .rewrites import write_programs
+from .place_tensors import order_dims, place_programs
+from .results import Algorithms
+from .rewrites import rewrite_all
 from .split import Splitting
-from .stages import baseline_partition, build_ahead, deciding_kernels, order_dims, place_programs
-from .tuner_interface import Questions, Selector
 
 #: Normal forms of groups by key.
 Forms: TypeAlias = Mapping[Hashable, FusedGroup]
@@ -37,87 +39,94 @@ REPLAN_SHARE, KERNELS_PER_REPLACEMENT = 0.5, 4
 MIN_SPECULATIVE_SECONDS = 10.0
 
 
-def choose_algorithms(work: Compilation) -> Graph:
-    """Set the graph with the cheapest algorithm of each node.
+def choose_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
+    """Return the graph with the cheapest algorithm of each node.
 
     They are compared again while measurements change their costs. Without measurements, or where the budget leaves no
     time for them, an algorithm has to save more than the error of the model, and a small declaration stays, as its time
     is not known well enough. The model of a host processor is less exact: there every node keeps its own declaration
     unless a measurement decides otherwise, as an alternative rounds more and takes more kernels.
     """
-    selector, graph = work.selector, work.graph
-    if selector is None and (work.options.plain or not work.target.lockstep or work.budget.overdue()):
-        return graph
-    step = _step(work, selector)
-    if work.recorded is not None:
-        chosen = _replay_algorithms(step, graph, work, work.recorded)
-    elif selector is None or not work.budget.is_limited:
-        chosen = _compare_algorithms(step, graph, work)
-    else:
-        return _in_time(step, graph, work, selector)
-    return _leave(work, graph, BaselinePlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced)))
+    plain, measures = Algorithms(graph, graph), context.costs.times.expected
+    if not measures and (context.options.plain or not context.target.lockstep or context.budget.overdue()):
+        return plain
+    step = _step(plain, context)
+    if context.record is not None:
+        return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)
+    if measures and context.budget.is_limited:
+        return _in_time(step, plain, context)
+    return _plan(plain, _compare_algorithms(step, graph, context), step, context)
 
 
-def _step(work: Compilation, selector: Selector | None) -> ChooseAlgorithms:
+def _step(plain: Algorithms, context: CompileContext) -> ChooseAlgorithms:
     """Return the comparison of the algorithms of nodes."""
-    small = MIN_MODELLED_SECONDS if work.target.lockstep else inf
+    times, small = context.costs.times, MIN_MODELLED_SECONDS if context.target.lockstep else inf
     return ChooseAlgorithms(
-        work.instances,
-        work.evaluator,
-        work.target,
-        work.options.mode,
-        work.planning.cut if selector is None else selector.plan,
-        None if selector is None else selector.plan_ahead,
-        work.math,
-        lambda form: selector is not None and all(map(selector.is_measured, work.evaluator.kernels(form))),
-        small if selector is None else 0.0,
+        context.instances,
+        context.evaluator,
+        context.target,
+        context.options.mode,
+        context.executor.submit,
+        context.math,
+        lambda form: all(map(times.has, context.evaluator.kernels(form))) if times.expected else False,
+        0.0 if times.expected else small,
         small,
-        _orders(work),
-        prefetch=work.async_cost.prefetch if work.async_cost is not None else lambda groups: None,
-        asks=selector is not None,
+        _orders(plain, context),
+        prefetch=context.async_cost.prefetch if context.async_cost is not None else lambda groups: None,
+        asks=times.expected,
     )
 
 
-def _in_time(step: ChooseAlgorithms, graph: Graph, work: Compilation, selector: Selector) -> Graph:
-    """Set the graph of the best plan within the time.
+def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: CompileContext) -> Algorithms:
+    """Return the plan of a graph with the algorithms of a step."""
+    if chosen is plain.graph:
+        return plain
+    graph = Canonicalise(context.instances).run(chosen)
+    return Algorithms(graph, plain.graph, dict(step.used), dict(step.replaced))
+
+
+def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
+    """Return the best plan within the time.
 
     It has no algorithms, those that are certain by the model, or those that are best by measurement.
     """
+    graph, budget, executor = plain.graph, context.budget, context.executor
     unmeasured = evolve(step, least=step.small, asks=False)
     unmeasured.begin(graph)
-    if work.budget.remaining(ALGORITHMS_SHARE) > MIN_SPECULATIVE_SECONDS:
+    if budget.remaining(ALGORITHMS_SHARE) > MIN_SPECULATIVE_SECONDS:
         step.begin(graph)
-    best, forms, seconds, others = _plan_graph(work, BaselinePlan(graph, {}, {}))
+    best = plain
+    forms, seconds, others = _plan_kernels(plain, context)
     kernels = len(forms)
-    with selector.reserving_budget(kernels, 0.0):
-        chosen = graph if selector.overdue() else unmeasured.run(graph)
-    if not work.budget.over(ALGORITHMS_SHARE):
+    with executor.reserving_budget(kernels, 0.0):
+        chosen = graph if context.overdue() else unmeasured.run(graph)
+    if not budget.over(ALGORITHMS_SHARE):
         step.begin(graph)
     if chosen is not graph:
         different = len({(step.keys[node], algorithm) for node, algorithm in step.replaced.items()})
         needed = replan_seconds(seconds, kernels, different)
-        changed = None if _late(selector, kernels, needed) else _canonical(work, graph, chosen)
-        if changed is not None and not _late(selector, kernels, needed):
-            with selector.reserving_budget(kernels, 0.0):
-                asked = BaselinePlan(changed, dict(step.used), dict(step.replaced))
-                found, forms, seconds, others = _plan_graph(work, asked)
+        changed = None if _late(context, kernels, needed) else _plan(plain, chosen, step, context)
+        if changed is not None and not _late(context, kernels, needed):
+            with executor.reserving_budget(kernels, 0.0):
+                forms, seconds, others = _plan_kernels(changed, context)
                 kernels = len(forms)
-                best = best if selector.overdue() else found
-    work.baseline = best if work.options.memory is None else None
-    if not work.budget.over(ALGORITHMS_SHARE):
-        with selector.reserving_budget(kernels, seconds):
-            chosen = _compare_algorithms(step, graph, work, others, forms)
-        if work.budget.remaining(PARTITION_SHARE) > MIN_SPECULATIVE_SECONDS:
-            selector.search_ahead(_kernels(step, forms, work.evaluator))
-        if step.replaced != best.replaced:
-            best = BaselinePlan(_canonical(work, graph, chosen), dict(step.used), dict(step.replaced))
-    return _leave(work, graph, best)
+                best = best if context.overdue() else changed
+    if budget.over(ALGORITHMS_SHARE):
+        return best
+    with executor.reserving_budget(kernels, seconds):
+        chosen = _compare_algorithms(step, graph, context, others, forms)
+    if budget.remaining(PARTITION_SHARE) > MIN_SPECULATIVE_SECONDS:
+        planned = _kernels(step, forms, context.evaluator)
+        executor.prepare(lambda: [Workload(form, {}, ("a kernel of the plan",)) for form in planned], further=True)
+    if step.replaced == best.replaced:
+        return best
+    return evolve(_plan(plain, chosen, step, context), baseline=best if context.options.memory is None else None)
 
 
-def _late(selector: Selector, kernels: int, seconds: float) -> bool:
+def _late(context: CompileContext, kernels: int, seconds: float) -> bool:
     """Return whether the time does not suffice for a plan of `kernels` kernels that takes `seconds`."""
-    with selector.reserving_budget(kernels, seconds):
-        return selector.overdue()
+    with context.executor.reserving_budget(kernels, seconds):
+        return context.overdue()
 
 
 def replan_seconds(seconds: float, kernels: int, replaced: int) -> float:
@@ -129,37 +138,25 @@ def replan_seconds(seconds: float, kernels: int, replaced: int) -> float:
     return (REPLAN_SHARE + KERNELS_PER_REPLACEMENT * replaced / max(1, kernels)) * seconds
 
 
-def _plan_graph(work: Compilation, asked: BaselinePlan) -> tuple[BaselinePlan, Forms, float, Questions]:
+def _plan_kernels(plan: Algorithms, context: CompileContext) -> tuple[Forms, float, Questions]:
     """Plan a graph by the cost model, and build its kernels in workers.
 
-    Returns the plan, its forms, the seconds that it took, and the kernels that it depends on.
+    Returns the forms of the plan, the seconds that it took, and the kernels that it depends on.
     """
-    before, start, selector = work.graph, work.budget.elapsed, work.selector
-    work.graph = asked.graph
-    place_programs(work)
-    groups = baseline_partition(work)
-    if work.async_cost is not None:
-        work.async_cost.prefetch([group.form for group in groups])
-    seconds = work.budget.elapsed - start
-    build_ahead(work, groups)
-    weighed = selector is not None and work.options.mode == "mixed" and not work.budget.over(ALGORITHMS_SHARE)
-    others = deciding_kernels(work, groups) if weighed else []
-    work.graph = before
-    return asked, {form_key(group.form): group.form for group in groups}, seconds, others
-
-
-def _leave(work: Compilation, graph: Graph, found: BaselinePlan) -> Graph:
-    work.algorithms, work.considered, work.replaced = found.algorithms, graph, found.replaced
-    work.graph = found.graph
-    return work.graph
-
-
-def _canonical(work: Compilation, graph: Graph, chosen: Graph) -> Graph:
-    return graph if chosen is graph else Canonicalise(work.instances).run(chosen)
+    start = context.budget.elapsed
+    layouts = place_programs(plan, context)
+    groups = baseline_partition(layouts, context)
+    if context.async_cost is not None:
+        context.async_cost.prefetch([group.form for group in groups])
+    seconds = context.budget.elapsed - start
+    build_ahead(layouts, context, groups)
+    weighed = context.options.mode == "mixed" and not context.budget.over(ALGORITHMS_SHARE)
+    others = deciding_kernels(layouts, context, groups) if weighed else []
+    return {form_key(group.form): group.form for group in groups}, seconds, others
 
 
 def _compare_algorithms(
-    step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
+    step: ChooseAlgorithms, graph: Graph, context: CompileContext, others: Questions = (), forms: Forms | None = None
 ) -> Graph:
     """Return a graph with the algorithms that are best by known and newly measured times.
 
@@ -170,13 +167,13 @@ def _compare_algorithms(
 
     def by_now() -> list[FusedGroup]:
         step.run(graph)
-        return _kernels(step, forms or {}, work.evaluator)
+        return _kernels(step, forms or {}, context.evaluator)
 
-    chosen, selector = step.run(graph), work.selector
-    while selector and step.choices:
-        questions = [*_kernel_questions(step.questions, work.evaluator), *others]
-        if not selector.learn(questions, ALGORITHMS_SHARE, None if forms is None else by_now):
-            break
+    def questions() -> Questions:
+        return [*_kernel_questions(step.questions, context.evaluator), *others]
+
+    plan, chosen = None if forms is None else by_now, step.run(graph)
+    while step.choices and context.costs.measure(questions, ALGORITHMS_SHARE, plan):
         chosen = step.run(graph)
     return chosen
 
@@ -196,23 +193,19 @@ def _kernel_questions(questions: Questions, split: Splitting) -> list[list[Fused
     return [*found, *([k for form in question for k in split.contenders(form)] for question in questions)]
 
 
-def _orders(work: Compilation) -> Mapping[str, Order]:
+def _orders(plain: Algorithms, context: CompileContext) -> Mapping[str, Order]:
     """Return the order of the dims of values where every node keeps its own declaration."""
-    if work.recorded is not None or not orders_dims(work.graph.types.values(), work.target, work.math):
+    if context.record is not None or not orders_dims(plain.graph.types.values(), context.target, context.math):
         return {}
-    graph = work.graph
-    write_programs(work)
-    found = order_dims(work).orders
-    work.graph = graph
-    return found
+    return order_dims(rewrite_all(plain, context), context).programs.orders
 
 
-def _replay_algorithms(step: ChooseAlgorithms, graph: Graph, work: Compilation, record: Decisions) -> Graph:
+def _replay_algorithms(step: ChooseAlgorithms, graph: Graph, context: CompileContext, record: Decisions) -> Graph:
     """Return a graph with the recorded algorithms; nodes without a record get their own."""
-    now = record.match_nodes(node_fingerprints(graph, work.instances))
+    now = record.match_nodes(node_fingerprints(graph, context.instances))
     known = {now[place]: algorithm for place, algorithm in record.algorithms if place in now}
     rest = {graph.nodes[n].name for n in {*range(len(graph.nodes))}.difference(now.values())}
-    result = _compare_algorithms(evolve(step, only=rest), graph, work) if rest else graph
+    result = _compare_algorithms(evolve(step, only=rest), graph, context) if rest else graph
     for place, algorithm in known.items():
         if algorithm not in step.instances.of_node(graph.nodes[place], graph).algorithms:
             raise ForeignDecisionsError(f"node {place} has no algorithm '{algorithm}'")

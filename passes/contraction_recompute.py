@@ -13,14 +13,12 @@ from collections.abc import Hashable
 from attrs import evolve, frozen
 
 from ..ir import CutsError, Statement, TensorType, naming_faults, rename_statement
-from .compilation import Compilation
-from .evaluators import AnalyticCost
+from .context import CompileContext
+from .costs import AnalyticCost
 from .fusion import (
     CachedEvaluator,
     Family,
-    GroupBuilder,
     Partitioner,
-    Policy,
     Programs,
     RecomputeChoice,
     defer_normalisation,
@@ -28,29 +26,29 @@ from .fusion import (
     partition,
     recompute_contractions,
 )
+from .results import Statements
 
 _LOG = logging.getLogger("cuts.passes")
 #: Largest share of the time with stored results that recomputing kernels may take by the cost model.
 MAX_MODELLED_SHARE = 0.8
 
 
-def choose_recomputed_contractions(work: Compilation) -> Programs:
-    """Return the statements of a compilation with some contractions recomputed."""
-    programs, options = work.programs, work.options
-    if not work.target.lockstep or options.mode == "no-fusion":
-        return programs
-    chosen = _Choices(work)
+def choose_recomputed_contractions(previous: Statements, context: CompileContext) -> Statements:
+    """Return statements with some contractions recomputed."""
+    programs = previous.programs
+    if not context.target.lockstep or context.options.mode == "no-fusion":
+        return previous
+    chosen = _Choices(programs, context)
     found = recompute_contractions(programs, chosen.way)
-    if (room := work.memory_limit) is None or peak_bytes(found, chosen.passing(found)) <= room:
-        return found
+    if (room := context.memory_limit) is None or peak_bytes(found, chosen.passing(found)) <= room:
+        return previous if found is programs else evolve(previous, programs=found)
     for size in sorted({_largest(family, programs) for family in chosen.asked}, reverse=True):
         chosen.least = size
         found = recompute_contractions(programs, chosen.way)
         if peak_bytes(found, chosen.passing(found)) <= room:
             break
-    work.on_chip |= chosen.passing(found)
     _LOG.info("cuts: products whose results take %.4g MB or more are computed again", chosen.least / 2**20)
-    return found
+    return evolve(previous, programs=found, on_chip=previous.on_chip | chosen.passing(found))
 
 
 @frozen
@@ -61,36 +59,27 @@ class _Key:
     types: tuple[TensorType, ...]
 
 
-@frozen(slots=False)
-class _Settings:
-    """Policy of groups and evaluator of their costs."""
-
-    policy: Policy
-    evaluator: CachedEvaluator
-
-
 class _Choices:
     """Decisions about families; all with results of at least `least` bytes are recomputed."""
 
-    def __init__(self, work: Compilation) -> None:
-        self.work, self.least = work, float("inf")
+    def __init__(self, programs: Programs, context: CompileContext) -> None:
+        self.programs, self.context, self.least = programs, context, float("inf")
         self.asked: dict[Family, RecomputeChoice] = {}
         self.known: dict[Hashable, RecomputeChoice] = {}
         self.able: dict[Family, bool] = {}
-        policy = Policy(shared_bytes=work.target.MAX_shared, math=work.math, chains=work.target.lockstep)
-        self.settings = _Settings(policy, CachedEvaluator(AnalyticCost(work.target)))
+        self.evaluator = CachedEvaluator(AnalyticCost(context.target))
 
     def way(self, family: Family) -> RecomputeChoice:
         """Return the treatment of a family."""
-        size = _largest(family, self.work.programs)
+        size = _largest(family, self.programs)
         if family not in self.asked:
-            self.asked[family] = self._fastest(family) if size > self.work.target.l2_bytes else "keep"
+            self.asked[family] = self._fastest(family) if size > self.context.target.l2_bytes else "keep"
         return "each" if size >= self.least and self._is_able(family) else self.asked[family]
 
     def _is_able(self, family: Family) -> bool:
         """Return whether the units that recompute a family for each side have normal forms."""
         if family not in self.able:
-            kept = family_programs(self.work.programs, family)
+            kept = family_programs(self.programs, family)
             self.able[family] = recompute_contractions(kept) is not kept
         return self.able[family]
 
@@ -99,14 +88,14 @@ class _Choices:
 
         They are results of families that are recomputed for each side, and their replacements.
         """
-        before = self.work.programs.types
+        before = self.programs.types
         made = {t for family in self.asked if self.way(family) == "each" for t in family.recomputed}
         types = {before[t] for t in made}
         return frozenset(made | {t for t, kind in programs.types.items() if t not in before and kind in types})
 
     def _fastest(self, family: Family) -> RecomputeChoice:
         """Return the way with the fastest kernels, by more than the error of the model."""
-        kept = family_programs(self.work.programs, family)
+        kept = family_programs(self.programs, family)
         key = _key(kept)
         if key not in self.known:
             seconds: dict[RecomputeChoice, float] = {"keep": MAX_MODELLED_SHARE * self._seconds(kept)}
@@ -117,10 +106,10 @@ class _Choices:
         return self.known[key]
 
     def _seconds(self, programs: Programs) -> float:
-        evaluator = self.settings.evaluator
+        evaluator = self.evaluator
         try:
             with naming_faults("products that are computed again"):
-                builder = GroupBuilder(find_views(defer_normalisation(programs)), self.settings.policy, self.work.forms)
+                builder = self.context.builder(find_views(defer_normalisation(programs)))
                 return sum(evaluator.cost(group.form) for group in partition(Partitioner(builder, evaluator), "mixed"))
         except CutsError as error:
             _LOG.info("cuts: a way to compute products again is left out: %s", error)

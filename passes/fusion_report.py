@@ -13,8 +13,9 @@ from functools import reduce
 from attrs import asdict, frozen
 
 from ..ir import FusedGroup
-from .compilation import Compilation
+from .context import CompileContext
 from .fusion import Group, Illegal, Partitioner, form_key, neighbours
+from .results import Partition
 
 
 @frozen
@@ -39,55 +40,55 @@ class Merge:
     why: str = ""
 
 
-def fusion_report(work: Compilation) -> Mapping[tuple[str, ...], Mapping[str, object]]:
+def fusion_report(partition: Partition, context: CompileContext) -> Mapping[tuple[str, ...], Mapping[str, object]]:
     """Return the fusion report as JSON values by each group's units.
 
     `merges` has the merges with its neighbours, and `parts` the cost of the units of a group of several as one kernel
     each. It is empty where groups are not chosen by time, or are replayed.
     """
-    shop = work.builder
-    if shop is None or work.recorded is not None or work.options.mode != "mixed" or work.budget.over():
+    shop = partition.layouts.builder
+    if context.record is not None or context.options.mode != "mixed" or context.budget.over():
         return {}
-    groups = [group for group in work.formed if group.repeat is None]
+    groups = [group for group in partition.formed if group.repeat is None]
     found: dict[tuple[str, ...], dict[str, object]] = {}
     for group in groups:
         own = [shop.single(u) for u in group.units if not shop.units[u].free]
-        parts = [_price(work, each.form) for each in own]
+        parts = [_price(context, each.form) for each in own]
         found[group.units] = {"parts": asdict(reduce(_sum, parts)), "merges": []} if len(own) > 1 else {"merges": []}
-    for first, second, merge in _merges(work, work.partitioner(shop), groups):
+    for first, second, merge in _merges(context, context.partitioner(partition.layouts), groups):
         for group in (first, second):
             found[group.units]["merges"].append(asdict(merge))  # type: ignore[attr-defined]
     return found
 
 
 def _merges(
-    work: Compilation, partitioner: Partitioner, groups: Sequence[Group]
+    context: CompileContext, partitioner: Partitioner, groups: Sequence[Group]
 ) -> Iterator[tuple[Group, Group, Merge]]:
     owner = partitioner.owners(groups)
     for first, second in neighbours(partitioner, groups, owner):
         merged = partitioner.merge(first, second, owner)
-        unfused = _sum(_price(work, first.form), _price(work, second.form))
-        names = _nodes(work, first), _nodes(work, second)
+        unfused = _sum(_price(context, first.form), _price(context, second.form))
+        names = _nodes(partitioner, first), _nodes(partitioner, second)
         if isinstance(merged, Illegal):
             yield first, second, Merge(*names, None, unfused, merged.reason)
         else:
-            yield first, second, Merge(*names, _price(work, merged.form), unfused)
+            yield first, second, Merge(*names, _price(context, merged.form), unfused)
 
 
-def _nodes(work: Compilation, group: Group) -> tuple[str, ...]:
-    units = {u.name: u.node for u in work.views.programs.every_unit}
+def _nodes(partitioner: Partitioner, group: Group) -> tuple[str, ...]:
+    units = {u.name: u.node for u in partitioner.builder.views.programs.every_unit}
     return tuple(dict.fromkeys(units[u] for u in group.units))
 
 
-def _price(work: Compilation, form: FusedGroup) -> GroupCost:
+def _price(context: CompileContext, form: FusedGroup) -> GroupCost:
     """Return the best known cost of a group."""
-    if work.selector is not None and work.selector.is_measured(form):
-        return GroupCost(work.evaluator.cost(form), "measured")
-    scale = 1.0 if work.selector is None else work.selector.scale
-    modelled = work.modelled.costs.get(form_key(form))
+    times = context.costs.times
+    if times.has(form):
+        return GroupCost(context.evaluator.cost(form), "measured")
+    modelled = context.modelled.costs.get(form_key(form))
     if modelled is not None:
-        return GroupCost(scale * modelled, "model")
-    return GroupCost(work.min_seconds(form), "bound")
+        return GroupCost(times.scale * modelled, "model")
+    return GroupCost(context.min_seconds(form), "bound")
 
 
 def _sum(first: GroupCost, second: GroupCost) -> GroupCost:

@@ -5,7 +5,7 @@ but one, and blocks of one fill the machine where those of another leave room. I
 registers and the shared memory of the largest member. Both are in the estimate; where times are measured the
 measurement decides.
 
-Groups without sums are scheduled for their share of the machine (`launch_schedules.py`).
+Groups without sums are scheduled for their share of the machine (`costs/launch_schedules.py`).
 
 Independence follows from levels: the length of the longest path that ends in a group. Groups of one level are
 independent, and so are the results of merging several of them. Groups without readers, such as the steps of an
@@ -21,15 +21,13 @@ from heapq import heapify, heappop, heappush
 from attrs import evolve, frozen
 
 from ..ir import Budget, FusedGroup, Target, Var, member_name
-from .assemble import kernel_key
-from .compilation import Compilation
+from .context import CompileContext
+from .costs import CostModel, Executor, MemberRow, schedule_row, shared_launch_seconds
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
-from .launch_schedules import MemberRow, RowScheduler, schedule_row
+from .results import Launches, ScheduledPartition, kernel_key
 from .schedule import Candidate
-from .shared_launches import shared_launch_seconds
-from .tuner_interface import Selector
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
@@ -72,50 +70,50 @@ class Launch:
         return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
 
 
-def fuse_horizontally(work: Compilation) -> Sequence[tuple[Group, ...]]:
-    """Set the groups of each launch, in an order that respects dependencies."""
-    groups = work.groups
-    keys = {n: kernel_key(group, work.views) for n, group in enumerate(groups)}
-    launches = [Launch((group,), (work.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
-    if work.recorded is not None and work.is_replayed:
-        return _leave(work, _replay_launches(launches, work.recorded, work), keys)
-    needs = dependencies(groups, work.views)
-    held = set() if work.replay is None else {*work.replay.groups.values()}
-    wanted, over = work.options.horizontal_fusion and work.options.mode == "mixed", _late(work.budget)
-    if wanted and work.target.lockstep and (work.selector is None or work.selector.may_share_launches):
-        late = [any(tensor in work.rematerialised for tensor in group.outputs) for group in groups]
-        of = _models(groups, needs, work) if work.options.horizontal_fusion == "connected" else [0] * len(groups)
+def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> Launches:
+    """Return the groups of each launch, in an order that respects dependencies."""
+    partition, options, target = previous.partition, context.options, context.target
+    executor = context.executor
+    groups, views, replay, record = partition.groups, partition.views, partition.replay, context.record
+    keys = {n: kernel_key(group, views) for n, group in enumerate(groups)}
+    launches = [Launch((group,), (previous.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
+    if record is not None and replay is not None and replay.complete:
+        return _launches(previous, _replay_launches(launches, record, views, target, executor), keys)
+    needs = dependencies(groups, views)
+    held = set() if replay is None else {*replay.groups.values()}
+    wanted, over = options.horizontal_fusion and options.mode == "mixed", _late(context.budget)
+    if wanted and target.lockstep:
+        again = partition.layouts.statements.source.rematerialised
+        late = [any(tensor in again for tensor in group.outputs) for group in groups]
+        of = _models(groups, needs, views) if options.horizontal_fusion == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
-        ask = _ask(work)
-        packed = _merge_launches(launches, own, keys, work.target, ask, over)
-        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], work.target, ask, over)
-        launches = (
-            packed if work.selector is None else list(_faster_launches(packed, launches, work.selector, work.views))
-        )
-    return _leave(work, _with_recorded(launches, needs, work), keys)
+        packed = _merge_launches(launches, own, keys, target, executor, over)
+        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
+        launches = list(_faster_launches(packed, launches, context.costs, views))
+    shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
+    return _launches(previous, _with_shared(launches, shared, needs, views, target, executor), keys)
 
 
-def _ask(work: Compilation) -> RowScheduler:
-    """Return the scheduler of kernels that share a launch."""
-    return work.planning.schedule_bundles if work.selector is None else work.selector.schedule_bundles
-
-
-def _with_recorded(launches: Sequence[Launch], needs: Sequence[frozenset[int]], work: Compilation) -> list[Launch]:
+def _with_shared(
+    launches: Sequence[Launch],
+    shared: Sequence[Sequence[Launch]],
+    needs: Sequence[frozenset[int]],
+    views: Views,
+    target: Target,
+    executor: Executor,
+) -> list[Launch]:
     """Return launches in order, with recorded shared launches where they can still run."""
     single = list(_in_order(launches, needs))
-    shared = (
-        [] if work.recorded is None or work.replay is None else [*_shared_members(launches, work.recorded, work.replay)]
-    )
     if not shared:
         return single
     taken = {launch for members in shared for launch in members}
-    joint = _merge_all(shared, work.target, _ask(work))
+    joint = _merge_all(shared, target, executor)
     found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
     places = [launch.places for launch in found]
     whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
-    broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, work.views))
+    broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, views))
     return single if broken else found
 
 
@@ -136,19 +134,16 @@ def _late(budget: Budget) -> Callable[[], bool]:
     return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
 
 
-def _leave(work: Compilation, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Sequence[tuple[Group, ...]]:
-    """Set launches, which are in order, and the candidates of those that share one."""
+def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Launches:
+    """Return launches, which are in order, with the candidates of those that share one."""
     several = [launch for launch in launches if len(launch.groups) > 1]
     taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
-    work.chosen = {**work.chosen, **taken}
-    work.places = [launch.places for launch in launches]
-    work.launches = [launch.groups for launch in launches]
-    work.groups = [group for launch in work.launches for group in launch]
-    return work.launches
+    scheduled = evolve(previous, chosen={**previous.chosen, **taken})
+    return Launches(scheduled, [launch.groups for launch in launches], [launch.places for launch in launches])
 
 
 def _merge_all(
-    several: Sequence[Sequence[Launch]], target: Target, ask: RowScheduler, over: Callable[[], bool] = lambda: False
+    several: Sequence[Sequence[Launch]], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
 ) -> list[Launch]:
     """Return each of several lists of launches of one group each as one launch.
 
@@ -159,7 +154,7 @@ def _merge_all(
     for count in (None, ASSUMED_MEMBERS):
         left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
         parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
-        made = map(_joint, _schedule_parts(parts, target, ask, over))
+        made = map(_joint, _schedule_parts(parts, target, executor, over))
         found |= {n: launch for n, launch in zip(left, made, strict=True) if is_launchable(launch, target)}
     return [found.get(n) or _joint(members) for n, members in enumerate(several)]
 
@@ -179,7 +174,7 @@ class _Part:
 
 
 def _schedule_parts(
-    parts: Sequence[_Part], target: Target, ask: RowScheduler, over: Callable[[], bool] = lambda: False
+    parts: Sequence[_Part], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
 ) -> list[list[Launch]]:
     """Return the launches of each part, with schedules for a shared launch for the wanted ones without sums.
 
@@ -190,7 +185,7 @@ def _schedule_parts(
     asked = [_member_row(row, parts[number].count, target) for number, row in rows]
     kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
     found: list[dict[int, Candidate]] = [{} for _ in parts]
-    for (number, row), members, scheduled in zip(rows, asked, ask(asked), strict=True):
+    for (number, row), members, scheduled in zip(rows, asked, executor.submit(asked)(), strict=True):
         for launch, candidate in zip(
             row, schedule_row(members, over) if scheduled is None else scheduled, strict=False
         ):
@@ -229,15 +224,17 @@ def _axes(launch: Launch) -> tuple[Var, ...]:
     return launch.groups[0].form.segments[-1].axes
 
 
-def _replay_launches(launches: Sequence[Launch], record: Decisions, work: Compilation) -> list[Launch]:
+def _replay_launches(
+    launches: Sequence[Launch], record: Decisions, views: Views, target: Target, executor: Executor
+) -> list[Launch]:
     """Return the recorded launches.
 
     Raises `ForeignDecisionsError` where they cannot run.
     """
     if sorted(place for places in record.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = _merge_all([[launches[p] for p in places] for places in record.launches], work.target, _ask(work))
-    for broken in launch_violations([launch.groups for launch in found], record.launches, work.views):
+    found = _merge_all([[launches[p] for p in places] for places in record.launches], target, executor)
+    for broken in launch_violations([launch.groups for launch in found], record.launches, views):
         raise ForeignDecisionsError(f"launches cannot run as recorded: {broken.message}")
     return found
 
@@ -286,12 +283,12 @@ def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int
     return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
 
 
-def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], work: Compilation) -> list[int]:
+def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], views: Views) -> list[int]:
     """Return a number for each group that is equal for groups connected by a value that is no constant."""
     number = list(range(len(groups)))
     readers: dict[str, int] = {}
     for place, group in enumerate(groups):
-        buffers = {work.views.storage(tensor).buffer for tensor in group.inputs} - work.graph.constants.keys()
+        buffers = {views.storage(tensor).buffer for tensor in group.inputs} - views.programs.graph.constants.keys()
         others = {*needs[place], *(readers.setdefault(buffer, place) for buffer in buffers), place}
         same = {number[other] for other in others}
         number = [min(same) if each in same else each for each in number]
@@ -348,7 +345,7 @@ def _merge_launches(
     found: Sequence[Hashable],
     keys: Mapping[int, Hashable],
     target: Target,
-    ask: RowScheduler,
+    executor: Executor,
     over: Callable[[], bool],
 ) -> list[Launch]:
     """Return launches of one group each, merged within a level where that is faster."""
@@ -358,7 +355,7 @@ def _merge_launches(
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, ask, over)
+    (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
     shared = {each.places[0]: each for each in scheduled}
     for members in by_level.values():
         result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
@@ -385,7 +382,7 @@ def _merge_level(
 
 
 def _faster_launches(
-    launches: Sequence[Launch], single: Sequence[Launch], selector: Selector, views: Views
+    launches: Sequence[Launch], single: Sequence[Launch], costs: CostModel, views: Views
 ) -> Iterator[Launch]:
     """Yield launches, or their members where these are measured to be no slower.
 
@@ -397,7 +394,7 @@ def _faster_launches(
         [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
         for launch in several
     ]
-    faster = {launch for launch, yes in zip(several, selector.compare_launches(asked), strict=True) if yes}
+    faster = {launch for launch, yes in zip(several, costs.compare_launches(asked), strict=True) if yes}
     own = {place: launch for launch in single for place in launch.places}
     for launch in launches:
         yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]

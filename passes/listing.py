@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from ..ir import Program, Schedule, Var, print_ir
-from .fusion import Group, Programs, Unit, Views
-from .schedule import Candidate
+from ..ir import Program, Schedule, Var, print_graph, print_ir
+from .fusion import Programs, Unit
+from .results import Algorithms, Launches, LaunchKernels, Layouts, Partition, ScheduledPartition, Statements
 
 
-def show_programs(programs: Programs) -> str:
+def show_algorithms(algorithms: Algorithms) -> str:
+    """Return the graph with its algorithms."""
+    return print_graph(algorithms.graph)
+
+
+def show_programs(statements: Statements) -> str:
     """Return every unit as a program."""
+    programs = statements.programs
     return "\n".join(_unit(unit, programs) for unit in programs.every_unit)
 
 
@@ -27,32 +33,55 @@ def _program(unit: Unit, programs: Programs) -> Program:
     return Program(tensors, unit.reads, unit.writes, unit.statements, tables)
 
 
-def show_views(views: Views) -> str:
+def show_views(layouts: Layouts) -> str:
     """Return the storage of tensors without buffers, and units without kernels."""
+    views = layouts.views
     lines = [f"# {tensor}\n{print_ir(storage)}" for tensor, storage in views.storages.items()]
     free = [u.name for u in views.programs.every_unit if u.free]
     return "".join([*lines, f"# no kernel: {', '.join(free) or 'none'}\n"])
 
 
-def show_partition(groups: Sequence[Group]) -> str:
+def show_partition(partition: Partition) -> str:
     """Return the groups in execution order, in normal form over graph tensors."""
     parts = []
-    for number, group in enumerate(groups):
+    for number, group in enumerate(partition.groups):
         units = " | ".join(", ".join(part) for part in group.parts)
         turn = f" in loop {group.repeat}" if group.repeat else ""
         parts.append(f"# group {number} ({group.level}){turn}: {units}\n{group.text}")
     return "\n".join(parts)
 
 
-def show_launches(launches: Sequence[Sequence[Group]]) -> str:
+def show_launches(launches: Launches) -> str:
     """Return the groups of each launch, a line each."""
-    lines = (" | ".join(", ".join(group.units) for group in groups) for groups in launches)
+    lines = (" | ".join(", ".join(group.units) for group in groups) for groups in launches.launches)
     return "\n".join(f"launch {n}: {line}" for n, line in enumerate(lines))
 
 
-def show_candidate(candidate: Candidate) -> str:
-    """Return a candidate schedule with its lower bound and limiting resource."""
-    return f"# bound {candidate.bound * 1e6:.3f} us, limited by {candidate.limit}\n{print_ir(candidate.schedule)}"
+def show_schedules(scheduled: ScheduledPartition) -> str:
+    """Return each kernel's schedule with its lower bound and limiting resource."""
+    return _show_each(
+        f"# bound {each.bound * 1e6:.3f} us, limited by {each.limit}\n{print_ir(each.schedule)}"
+        for each in scheduled.chosen.values()
+    )
+
+
+def show_blocks(kernels: LaunchKernels) -> str:
+    """Return the block-level kernels."""
+    return _show_each(map(print_ir, kernels.blocks.values()))
+
+
+def show_threads(kernels: LaunchKernels) -> str:
+    """Return the thread-level kernels."""
+    return _show_each(map(print_ir, kernels.threads.values()))
+
+
+def show_sources(kernels: LaunchKernels) -> str:
+    """Return the source of each kernel."""
+    return _show_each(function.source for function in kernels.functions.values())
+
+
+def _show_each(texts: Iterable[str]) -> str:
+    return "\n".join(f"# kernel {n}\n{text}" for n, text in enumerate(texts))
 
 
 def parameters(schedule: Schedule) -> dict[str, object]:

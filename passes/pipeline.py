@@ -7,7 +7,7 @@ where the options ask for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..ir import (
@@ -18,66 +18,63 @@ from ..ir import (
     PrecisionName,
     Target,
     UsageError,
-    print_graph,
-    print_ir,
 )
 from ..ops import Registry
 from .assemble import assemble
 from .baseline_plan import choose_algorithms
-from .compilation import Compilation, Emit
-from .fusion_report import fusion_report
+from .choose_schedules import choose_schedules
+from .context import CompileContext, Emit
+from .costs import Executor, LocalExecutor
+from .fit_memory import fit_memory
+from .form_groups import form_groups, split_long_reductions
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .horizontal_fusion import fuse_horizontally
-from .listing import show_candidate, show_launches, show_partition, show_programs, show_views
-from .record_decisions import record_decisions, unfused_seconds
+from .listing import (
+    show_algorithms,
+    show_blocks,
+    show_launches,
+    show_partition,
+    show_programs,
+    show_schedules,
+    show_sources,
+    show_threads,
+    show_views,
+)
+from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
+from .place_tensors import order_dims, pack, place_tensors
 from .refine_partition import refine_partition
+from .results import LaunchKernels
 from .rewrites import REWRITES, write_statements
+from .stage import Stage, graph_stage, rewrite_stage
 from .stage_verifiers import (
+    verify_algorithms,
     verify_blocks,
     verify_nothing,
     verify_order,
     verify_partition,
+    verify_refined,
     verify_schedules,
     verify_statements,
     verify_threads,
-    verify_types,
 )
-from .stages import (
-    Stage,
-    choose_schedules,
-    emit_sources,
-    extract_threads,
-    fit_memory,
-    form_groups,
-    graph_stage,
-    lower_blocks,
-    order_dims,
-    pack,
-    place_tensors,
-    rewrite_stage,
-    select_kernels,
-    show_each,
-    split_long_reductions,
-)
-from .tuner_interface import LocalPlanning, Planning, Selector
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
-STAGES: tuple[Stage[Any], ...] = (
-    Stage("algorithms", choose_algorithms, print_graph, verify_types,
+STAGES: tuple[Stage[Any, Any], ...] = (
+    Stage("algorithms", choose_algorithms, show_algorithms, verify_algorithms,
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",
-          ("choose_algorithms.py", "candidate_subgraphs.py", "baseline_plan.py")),
-    Stage("memory", fit_memory, print_graph, verify_types,
+          ("choose_algorithms.py", "costs/candidate_subgraphs.py", "baseline_plan.py")),
+    Stage("memory", fit_memory, show_algorithms, verify_algorithms,
           "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
           "where the memory is limited", ("graph/rematerialise.py",)),
     Stage("programs", write_statements, show_programs, verify_statements,
           "graph -> statements over graph values, cut into kernel units; scatters become atomic operations that "
           "commute, recurrences loops over slices, strided sums an axis or a statement for each residue, running sums "
           "prefix scans, ranks sorts of rows, lookups at evenly stepping indices slices",
-          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "fusion/deterministic_scatter.py",
-           "fusion/stride_residues.py",
-           "fusion/prefix_scan.py", "fusion/sorts.py", "fusion/gather_to_slice.py")),
+          ("fusion/programs.py", "fusion/cut_units.py", "fusion/recurrences.py", "statements/deterministic_scatter.py",
+           "statements/stride_residues.py",
+           "statements/prefix_scan.py", "statements/sorts.py", "statements/gather_to_slice.py")),
     *map(rewrite_stage, REWRITES),
     Stage("layouts", order_dims, show_programs, verify_statements,
           "tensors between kernels -> stored with the dims innermost that make accesses wide: channels for matrix "
@@ -92,36 +89,36 @@ STAGES: tuple[Stage[Any], ...] = (
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
-           "fusion/groups.py",
-           "fusion/legality.py", "fusion/normalise.py", "evaluators.py", "async_cost.py")),
+           "fusion/group_builder.py",
+           "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
           "unmeasured where the cost model expects to save a fifth of the time; or sliced-K, one kernel whose blocks "
           "sum slices in shared memory, where that is measured to be faster",
           ("split/split_reduction.py", "split/slice_reduction.py", "split/splitting.py")),
-    Stage("schedule", choose_schedules, show_each(show_candidate), verify_schedules,
+    Stage("schedule", choose_schedules, show_schedules, verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
           ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/enumerate.py", "model/lower_bound.py",
            "schedule/hill_climbing.py",
            "schedule/choose.py")),
-    Stage("reconsider", refine_partition, show_each(show_candidate), verify_schedules,
+    Stage("reconsider", refine_partition, show_schedules, verify_refined,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
           "measured", ("refine_partition.py",)),
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
-          ("horizontal_fusion.py", "launch_schedules.py", "launch_order.py")),
-    Stage("lower", lower_blocks, show_each(print_ir), verify_blocks, "group + schedule -> block-level kernel",
+          ("horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
+    Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
-    Stage("extract", extract_threads, show_each(print_ir), verify_threads,
+    Stage("extract", extract_threads, show_threads, verify_threads,
           "block-level kernel -> thread-level kernel; overlapping loads of neighbouring outputs become one window, "
           "aligned neighbours one vector; divisions by one number share its reciprocal",
           ("lowering/extract.py", "lowering/threads/reciprocal_division.py", "lowering/threads/windows.py",
            "lowering/threads/vectorise.py", "lowering/threads/interleaved_copies.py")),
-    Stage("select", select_kernels, show_each(print_ir), verify_threads,
+    Stage("select", select_kernels, show_threads, verify_threads,
           "thread-level kernel -> the same over instructions of a dialect: vector accesses, loads of fragments, "
           "asynchronous copies",
           ("instructions/select.py", "instructions/vector_accesses.py", "instructions/matrix_loads.py")),
-    Stage("emit", emit_sources, show_each(lambda kernel: kernel.source), verify_nothing,
+    Stage("emit", emit_sources, show_sources, verify_nothing,
           "thread-level kernel -> source and launch", ("backends/source/emit.py",)),
 )  # fmt: skip
 
@@ -140,7 +137,7 @@ def graph_passes(registry: Registry, precision: PrecisionName = "fp32") -> tuple
     )
 
 
-def all_stages(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Stage[Any], ...]:
+def all_stages(registry: Registry, precision: PrecisionName = "fp32") -> tuple[Stage[Any, Any], ...]:
     """Return every stage in order, the graph passes first."""
     return (*map(graph_stage, graph_passes(registry, precision)), *STAGES)
 
@@ -151,37 +148,40 @@ def compile_graph(
     target: Target,
     options: CompileOptions,
     emit: Emit,
-    selector: Selector | None = None,
-    planning: Planning | None = None,
+    executor: Executor | None = None,
 ) -> CompiledGraph:
-    """Compile a graph for a target; a stopped compilation has no kernels.
+    """Compile a graph for a target without measurements.
 
-    `emit` is the printer that a backend provides. With a `selector` measured times decide about algorithms, the
-    partition and the schedules, else the cost model does; `planning` evaluates the model for many kernels.
+    A stopped compilation has no kernels. `emit` is the printer that a backend provides; an `executor` evaluates the
+    cost model for many kernels at once.
 
     Raises `UsageError` where the options name an unknown stage, `PassError` where a stage fails or its result is
     invalid.
     """
-    stages = all_stages(registry, options.precision)
-    _check_names([stage.name for stage in stages], options)
-    work = Compilation(registry, target, options, emit, graph, selector, planning or LocalPlanning())
-    for stage in stages:
-        stage.perform(work)
-        if options.stops_after(stage.name):
-            return CompiledGraph(work.graph, (), ())
-    if selector is not None:
-        selector.note(record_decisions(work), unfused_seconds(work))
-    return assemble(
-        work.graph,
-        work.launches,
-        work.views,
-        work.chosen,
-        work.functions,
-        work.complete,
-        work.algorithms,
-        fusion_report(work),
-        target,
-    )
+    context = CompileContext(registry, target, options, emit, executor or LocalExecutor())
+    kernels = run_stages(graph, context)
+    return CompiledGraph(graph, (), ()) if kernels is None else assemble(kernels, context)
+
+
+def run_stages(graph: Graph, context: CompileContext) -> LaunchKernels | None:
+    """Return the kernels of a graph, None where the options stop."""
+    options = context.options
+    _check_names([stage.name for stage in all_stages(context.registry, options.precision)], options)
+    *_, (_, result) = stage_results(graph, context)
+    return None if options.stop_after else result
+
+
+def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the result of each stage, in order.
+
+    The last one is that after which the options stop.
+    """
+    result: Any = graph
+    for stage in all_stages(context.registry, context.options.precision):
+        result = stage.perform(result, context)
+        yield stage.name, result
+        if context.options.stops_after(stage.name):
+            return
 
 
 def _check_names(known: Sequence[str], options: CompileOptions) -> None:

@@ -8,71 +8,61 @@ they are without measurements.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from math import inf
 
 from attrs import frozen
 
-from ..ir import REFINEMENT_SHARE, FusedGroup, Graph
-from .assemble import kernel_key, loop_iterations
-from .compilation import Compilation
-from .fusion import Group, GroupBuilder, GroupEvaluator, Partitioner, Views, combine_partitions, form_key, partition
+from ..ir import REFINEMENT_SHARE, FusedGroup
+from .choose_schedules import choose_schedules
+from .context import CompileContext
+from .costs import MeasuredTimes
+from .form_groups import split_long_reductions
+from .fusion import (
+    Group,
+    GroupBuilder,
+    GroupEvaluator,
+    Partitioner,
+    combine_partitions,
+    form_key,
+    loop_iterations,
+    partition,
+)
+from .results import Partition, ScheduledPartition, kernel_key
 from .schedule import Candidate
-from .stages import choose_schedules, split_long_reductions
-from .tuner_interface import Selector
 
 
-@frozen
-class _Decision:
-    """Partition with its schedules, as a compilation holds it."""
-
-    graph: Graph
-    views: Views
-    formed: Sequence[Group]
-    groups: Sequence[Group]
-    unique: Mapping[Hashable, Group]
-    chosen: Mapping[Hashable, Candidate]
-
-    @staticmethod
-    def of(work: Compilation) -> _Decision:
-        """Return the current partition of a compilation."""
-        return _Decision(work.graph, work.views, work.formed, work.groups, work.unique, work.chosen)
-
-    def restore(self, work: Compilation) -> None:
-        """Restore this partition in a compilation."""
-        work.graph, work.views, work.formed = self.graph, self.views, self.formed
-        work.groups, work.unique, work.chosen = self.groups, self.unique, self.chosen
-
-    def seconds(self, scale: float) -> float:
-        """Return the total measured time, with scaled modelled times for missing ones."""
-        count = loop_iterations(self.views)
-        return sum(_seconds(self.chosen[kernel_key(g, self.views)], scale) * count[g.repeat] for g in self.groups)
-
-
-def refine_partition(work: Compilation) -> Mapping[Hashable, Candidate]:
-    """Set the partition and schedules with the least total measured time."""
-    selector, placed, builder = work.selector, work.placed, work.builder
-    if selector is None or placed is None or builder is None or work.options.mode != "mixed":
-        return work.chosen
-    if work.is_replayed or selector.budget.over(REFINEMENT_SHARE):
-        return work.chosen
-    best = _Decision.of(work)
-    for form, seconds in _measured_groups(best):
-        selector.note_time(form, seconds)
-    work.graph, work.views = placed
-    partitioner = work.partitioner(builder, _Timed.of(work.evaluator, selector, builder, best.formed))
+def refine_partition(previous: ScheduledPartition, context: CompileContext) -> ScheduledPartition:
+    """Return the partition and schedules with the least total measured time."""
+    times, before = context.costs.times, previous.partition
+    layouts, replay = before.layouts, before.replay
+    if not times.expected or context.options.mode != "mixed":
+        return previous
+    if (replay is not None and replay.complete) or context.budget.over(REFINEMENT_SHARE):
+        return previous
+    for form, seconds in _measured_groups(previous):
+        times.note(form, seconds)
+    kept = () if replay is None else tuple(replay.groups.values())
+    costs = _Timed.of(context.evaluator, times, layouts.builder, before.formed)
+    partitioner = context.partitioner(layouts, kept, costs)
     found = partition(partitioner, "mixed")
-    work.formed = work.groups = combine_partitions(partitioner, best.formed, found, work.is_faster)
-    late = selector.budget.over(REFINEMENT_SHARE)
-    if late or _same(work.formed, best.formed):  # the remaining time goes to the present kernels
-        best.restore(work)
-        return work.chosen if late or selector.complete else choose_schedules(work, REFINEMENT_SHARE)
-    split_long_reductions(work)
-    choose_schedules(work, REFINEMENT_SHARE)
-    if _Decision.of(work).seconds(selector.scale) < best.seconds(selector.scale):
-        return work.chosen
-    best.restore(work)
-    return choose_schedules(work, REFINEMENT_SHARE)  # known by now, so little is searched; reports show this one
+    formed = combine_partitions(partitioner, before.formed, found, context.is_faster)
+    late = context.budget.over(REFINEMENT_SHARE)
+    if late or _same(formed, before.formed):  # the remaining time goes to the present kernels
+        return previous if late or times.complete() else choose_schedules(before, context, REFINEMENT_SHARE)
+    changed = split_long_reductions(Partition(layouts, formed, formed, layouts.views, replay), context)
+    refined = choose_schedules(changed, context, REFINEMENT_SHARE)
+    if _total_seconds(refined, times.scale) < _total_seconds(previous, times.scale):
+        return refined
+    # Known by now, so little is searched; reports show this one.
+    return choose_schedules(before, context, REFINEMENT_SHARE)
+
+
+def _total_seconds(scheduled: ScheduledPartition, scale: float) -> float:
+    """Return the total measured time, with scaled modelled times for missing ones."""
+    partition, chosen = scheduled.partition, scheduled.chosen
+    count = loop_iterations(partition.views)
+    return sum(_seconds(chosen[kernel_key(g, partition.views)], scale) * count[g.repeat] for g in partition.groups)
 
 
 @frozen
@@ -80,28 +70,28 @@ class _Timed:
     """Evaluator that merges only measured or present groups; others were considered earlier."""
 
     evaluator: GroupEvaluator
-    selector: Selector
+    times: MeasuredTimes
     present: frozenset[Hashable]
 
     @staticmethod
-    def of(evaluator: GroupEvaluator, selector: Selector, builder: GroupBuilder, formed: Sequence[Group]) -> _Timed:
+    def of(evaluator: GroupEvaluator, times: MeasuredTimes, builder: GroupBuilder, formed: Sequence[Group]) -> _Timed:
         """Return the evaluator of groups; single units need no measurement."""
         groups = (*Partitioner(builder, evaluator).singletons(), *formed)
-        return _Timed(evaluator, selector, frozenset(form_key(group.form) for group in groups))
+        return _Timed(evaluator, times, frozenset(form_key(group.form) for group in groups))
 
     def cost(self, group: FusedGroup) -> float:
         """Return a group's seconds; infinity for unmeasured groups of several units."""
-        known = self.selector.is_measured(group) or form_key(group) in self.present
+        known = self.times.has(group) or form_key(group) in self.present
         return self.evaluator.cost(group) if known else inf
 
 
-def _measured_groups(decision: _Decision) -> Iterator[tuple[FusedGroup, float]]:
+def _measured_groups(scheduled: ScheduledPartition) -> Iterator[tuple[FusedGroup, float]]:
     """Yield each group of a partition with the measured time of all its kernels."""
-    taken: dict[tuple[str, ...], float] = {}
-    for group in decision.groups:
-        seconds = _seconds(decision.chosen[kernel_key(group, decision.views)])
+    partition, taken = scheduled.partition, dict[tuple[str, ...], float]()
+    for group in partition.groups:
+        seconds = _seconds(scheduled.chosen[kernel_key(group, partition.views)])
         taken[group.units] = taken.get(group.units, 0.0) + seconds
-    for group in decision.formed:
+    for group in partition.formed:
         if taken.get(group.units, inf) < inf:
             yield group.form, taken[group.units]
 

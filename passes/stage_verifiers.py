@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-from ..ir import verify_graph
-from .compilation import Compilation
+from ..ir import Graph, verify_graph
+from .context import CompileContext
+from .results import Algorithms, Launches, LaunchKernels, Partition, ScheduledPartition, Statements
 from .verify import verify_dfg, verify_groups, verify_kernel, verify_launches, verify_programs, verify_schedule
 
 
-def verify_nothing(work: Compilation) -> None:
+def verify_nothing(result: object, context: CompileContext) -> None:
     """Verify nothing: the stage's result has no invariants of its own."""
 
 
-def verify_types(work: Compilation) -> None:
+def verify_types(graph: Graph, context: CompileContext) -> None:
     """Verify the graph, and its types against the declarations."""
-    if work.is_new(work.graph):
-        verify_graph(work.graph, work.instances.infer)
+    verify_graph(graph, context.instances.infer)
 
 
-def verify_statements(work: Compilation) -> None:
+def verify_algorithms(result: Algorithms, context: CompileContext) -> None:
+    """Verify the graph with its algorithms."""
+    verify_types(result.graph, context)
+
+
+def verify_statements(result: Statements, context: CompileContext) -> None:
     """Verify the statements of all units."""
-    if work.is_new(work.programs):
-        verify_programs(work.programs)
+    verify_programs(result.programs)
 
 
-def verify_partition(work: Compilation) -> None:
+def verify_partition(result: Partition, context: CompileContext) -> None:
     """Verify the groups, and that they can run in some order."""
-    if work.is_new(work.views, *work.groups):
-        verify_groups(work.groups, work.views, work.is_new)
+    verify_groups(result.groups, result.views)
 
 
-def verify_order(work: Compilation) -> None:
-    """Verify the groups, and the order of launches."""
-    verify_partition(work)
-    if work.is_new(work.views, *work.groups, *work.launches):
-        verify_launches(work.launches, work.places, work.views)
-
-
-def verify_schedules(work: Compilation) -> None:
+def verify_schedules(result: ScheduledPartition, context: CompileContext) -> None:
     """Verify each chosen schedule against its group and the machine."""
-    for key, group in work.unique.items():
-        if work.is_new(group.form, work.chosen[key]):
-            verify_schedule(group.form, work.chosen[key].schedule, work.target)
+    for key, group in result.partition.unique.items():
+        verify_schedule(group.form, result.chosen[key].schedule, context.target)
 
 
-def verify_blocks(work: Compilation) -> None:
+def verify_refined(result: ScheduledPartition, context: CompileContext) -> None:
+    """Verify other groups than those before, and their schedules."""
+    verify_partition(result.partition, context)
+    verify_schedules(result, context)
+
+
+def verify_order(result: Launches, context: CompileContext) -> None:
+    """Verify the order of launches."""
+    verify_launches(result.launches, result.places, result.scheduled.partition.views)
+
+
+def verify_blocks(result: LaunchKernels, context: CompileContext) -> None:
     """Verify each block-level kernel, races in shared memory included."""
-    for kernel in work.blocks.values():
+    for kernel in result.blocks.values():
         verify_kernel(kernel)
 
 
-def verify_threads(work: Compilation) -> None:
+def verify_threads(result: LaunchKernels, context: CompileContext) -> None:
     """Verify the data-flow graphs of each thread-level kernel."""
-    for kernel in work.threads.values():
+    for kernel in result.threads.values():
         verify_dfg(kernel)

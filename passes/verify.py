@@ -7,7 +7,7 @@ They call the verifiers of the IR, and check the invariants that only a compilat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
@@ -29,7 +29,7 @@ from ..ir import (
     verify_group,
     verify_program,
 )
-from .fusion import Group, Programs, Unit, Views
+from .fusion import Group, Programs, Unit, Views, form_key
 from .launch_order import check_launches_in_order, launch_violations
 from .lowering import check_barriers
 from .schedule import check_schedule
@@ -83,13 +83,10 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
         )
 
 
-def verify_groups(
-    groups: Sequence[Group], views: Views, is_new: Callable[[FusedGroup], bool] = lambda form: True
-) -> None:
-    """Verify each new normal form, and an order of groups."""
-    for group in groups:
-        if is_new(group.form):
-            _verify_form(f"group {', '.join(map(quote, group.units))}", group.form)
+def verify_groups(groups: Sequence[Group], views: Views) -> None:
+    """Verify each distinct normal form, and an order of groups."""
+    for group in {form_key(group.form): group for group in groups}.values():
+        _verify_form(f"group {', '.join(map(quote, group.units))}", group.form)
     raise_all([*check_tensors_named(groups, views), *check_launches_in_order([(group,) for group in groups], views)])
 
 

@@ -8,11 +8,12 @@ from .external_session import ExternalSession
 from .first_wrong_step import first_wrong_step
 from .hazards import LaunchDependencies, launch_dependencies
 from .memory import align_bytes
-from .onnx_oracle import has_onnxruntime, run_onnxruntime
+from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .placed_plan import CONSTANTS, SCRATCH, OutputView, PlacedPlan, place_over_blocks
 from .plan import Plan, PlannedModel, make_plan
 from .plan_document import plain
-from .plan_file import copy_plan, load_plan, save_plan
+from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
+from .program_file import PlannedStage, ProgramRecord, is_program, load_program, save_program
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .session import Session
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
@@ -34,6 +35,8 @@ __all__ = [
     "Plan",
     "PlannedModel",
     "PlannedPart",
+    "PlannedStage",
+    "ProgramRecord",
     "Session",
     "Share",
     "StagedRecord",
@@ -42,23 +45,29 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "checked_state",
-    "copy_plan",
     "first_wrong_step",
     "has_onnxruntime",
     "html_page",
     "html_section",
+    "is_program",
     "is_staged",
     "launch_dependencies",
     "load_plan",
+    "load_program",
     "load_staged",
     "make_concurrent",
     "make_plan",
+    "open_onnxruntime",
     "place_over_blocks",
     "plain",
+    "plan_files",
+    "plan_of_files",
     "random_inputs",
     "run_onnxruntime",
     "save_plan",
+    "save_program",
     "save_staged",
     "versions_of",
     "without_elements",
+    "write_folder",
 ]

@@ -19,18 +19,20 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import unrolled_statements
-from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, processor_count
+from ..ir import CutsError, KernelFunction, Schedule, processor_count
 from ..passes import (
     CandidateSubgraph,
     CostRequest,
     CostResult,
     MemberRow,
+    ScheduleRequest,
     SubgraphKernels,
     evaluate_costs,
     partition_subgraph,
     schedule_row,
 )
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
+from ..store import digest
 from .child import START_LIMIT, Child, ChildLost
 from .copies import ForkServer
 from .data import Reference, make_reference
@@ -39,7 +41,7 @@ from .kernels import BundleMember, KernelSpec, make_bundle, make_kernel
 from .learned import LearnedOrder, recalled_points, rescore
 from .pruning_certificate import PruningCertificate, prove, simple_schedule
 from .sample_points import SampledCandidates, draw
-from .tuning_task import TuningTask, digest, schedule_text
+from .tuning_task import TuningTask, schedule_text
 
 #: Seconds of lowering and compiling one candidate, at most.
 COMPILE_LIMIT = 30.0
@@ -132,9 +134,9 @@ class Factory:
         """Return the kernels that a small graph is partitioned into."""
         return partition_subgraph(fragment)
 
-    def choose(self, form: FusedGroup, target: Target) -> Candidate:
+    def choose(self, request: ScheduleRequest) -> Candidate:
         """Return the best candidate of a group by the cost model."""
-        return choose(form, target)[0]
+        return choose(request.form, request.target)[0]
 
     def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""

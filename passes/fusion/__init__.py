@@ -1,13 +1,14 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
-from ..statements import Programs, Unit
+from ..statements import FusionError, Programs, Unit, apply_guards
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
-from .groups import Group, GroupBuilder, NormalForms, canonical_names, form_key, form_text, rename_group
-from .inline import FusionError, apply_guards
+from .group_builder import GroupBuilder
+from .groups import Group, canonical_names, form_key, form_text, rename_group
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
+from .normal_forms import NormalForms
 from .normalise import Illegal
 from .partition import combine_partitions, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
@@ -27,7 +28,7 @@ from .sums import (
     shift_means,
     sum_rows_first,
 )
-from .views import Views, find_views, memory_span
+from .views import Views, find_views, loop_iterations, memory_span
 
 __all__ = [
     "UNKNOWN",
@@ -70,6 +71,7 @@ __all__ = [
     "graph_layout",
     "interpret",
     "issue_slots",
+    "loop_iterations",
     "memory_span",
     "neighbours",
     "partition",

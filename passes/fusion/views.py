@@ -54,6 +54,12 @@ class Views:
         return self.storages.get(tensor) or Storage(tensor, 0, self.programs.types[tensor].strides)
 
 
+def loop_iterations(views: Views) -> dict[str | None, int]:
+    """Return the iterations of each loop; 1 for groups outside of loops."""
+    repeats = {u.name: u.repeat for u in views.programs.units if u.repeat is not None}
+    return {None: 1, **{name: repeat.step.extent for name, repeat in repeats.items()}}
+
+
 def find_views(programs: Programs, fixed: Mapping[str, Storage] | None = None) -> Views:
     """Place concatenated tensors and outputs, then make views of affine copies.
 

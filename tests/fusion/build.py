@@ -13,16 +13,16 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.assemble import loop_iterations
-from cuts.passes.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
+from cuts.passes.costs.evaluators import Roofline
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
 from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import reorder
-from cuts.passes.fusion.views import Views, find_views
+from cuts.passes.fusion.views import Views, find_views, loop_iterations
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.fixed_layouts import fixed_tensors
 

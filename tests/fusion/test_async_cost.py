@@ -15,10 +15,12 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
-from cuts.passes import evaluators, pipeline
-from cuts.passes.async_cost import CostRequest, CostResult, evaluate_costs
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import evaluators
+from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.fusion.partition import MAX_LOOKAHEAD_ROUNDS
+from cuts.passes.pipeline import stage_results
+from cuts.passes.results import Partition
 from cuts.passes.schedule.enumerate import Batch, sample_batches
 
 from ..kernels.cases import ByModel
@@ -62,24 +64,18 @@ class Others(ByModel):
     answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
     asked: list[int] = field(factory=list)
 
-    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
+    def submit(self, requests: Sequence[Any]) -> Callable[[], Sequence[Any]]:
         """Price groups when the answers are waited for."""
-        self.asked.append(len(pricings))
-        return lambda: self.answers(pricings)
+        if not isinstance(requests[0], CostRequest):
+            return super().submit(requests)
+        self.asked.append(len(requests))
+        return lambda: self.answers(requests)
 
 
-def compile_network(selector: ByModel, monkeypatch: pytest.MonkeyPatch) -> Compilation:
-    """Return the results of a compilation after the partition."""
-    found: list[Compilation] = []
-
-    def record(*given: object) -> Compilation:
-        found.append(Compilation(*given))  # type: ignore[arg-type]
-        return found[0]
-
-    monkeypatch.setattr(pipeline, "Compilation", record)
-    options = CompileOptions(mode="mixed", stop_after="partition")
-    pipeline.compile_graph(NETWORK, REGISTRY, TARGET, options, emit, selector)
-    return found[0]
+def form_groups(selector: ByModel) -> tuple[Partition, CompileContext]:
+    """Return the groups of the network, and the context with their costs."""
+    context = selector.context(REGISTRY, TARGET, CompileOptions(mode="mixed"), emit)
+    return next(result for name, result in stage_results(NETWORK, context) if name == "partition"), context
 
 
 def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]:
@@ -94,14 +90,14 @@ def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]
     return found
 
 
-def test_asynchronous_costs_equal_costs_on_demand(monkeypatch: pytest.MonkeyPatch, alone: Compilation) -> None:
+def test_asynchronous_costs_equal_costs_on_demand(alone: tuple[Partition, CompileContext]) -> None:
     selector = Others(TARGET, answers=in_any_order)
-    together = compile_network(selector, monkeypatch)
+    (expected, own), (found, context) = alone, form_groups(selector)
     assert len(selector.asked) <= MAX_LOOKAHEAD_ROUNDS, "each time for all that a path of merges may come to"
     assert min(selector.asked) > 1
-    assert [print_ir(g.form) for g in together.groups] == [print_ir(g.form) for g in alone.groups]
-    assert alone.modelled.costs.items() <= together.modelled.costs.items()
-    assert len(together.modelled.costs) <= 1.2 * len(alone.modelled.costs)
+    assert [print_ir(g.form) for g in found.groups] == [print_ir(g.form) for g in expected.groups]
+    assert own.modelled.costs.items() <= context.modelled.costs.items()
+    assert len(context.modelled.costs) <= 1.2 * len(own.modelled.costs)
 
 
 #: Evaluations of the network's partition: groups, structures of them, points of these. All groups count as timed here,
@@ -116,7 +112,7 @@ def evaluation_counts() -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(evaluation_counts: Counter[str]) -> Iterator[Compilation]:
+def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileContext]]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
         whole, cost = evaluators.evaluate, evaluators.AnalyticCost.cost
@@ -138,13 +134,15 @@ def alone(evaluation_counts: Counter[str]) -> Iterator[Compilation]:
             evaluation_counts.update(structures=1, points=batch.size)
             return batch
 
-        yield compile_network(ByModel(TARGET), patch)
+        yield form_groups(ByModel(TARGET))
 
 
-def test_a_partition_evaluates_no_more_than_expected(alone: Compilation, evaluation_counts: Counter[str]) -> None:
+def test_a_partition_evaluates_no_more_than_expected(
+    alone: tuple[Partition, CompileContext], evaluation_counts: Counter[str]
+) -> None:
     """Counts of the expensive steps stand for the planning time.
 
     A clock says little on a busy machine.
     """
-    assert alone.groups
+    assert alone[0].groups
     assert not evaluation_counts - LOOKED_AT

@@ -22,10 +22,10 @@ from cuts.ir.machine import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes import candidate_subgraphs as fragments
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs import candidate_subgraphs as fragments
+from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion import (
     FusionError,
     GroupBuilder,
@@ -39,7 +39,8 @@ from cuts.passes.fusion import (
 )
 from cuts.passes.fusion.align import check_counts
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.rewrites import Rewrite, rewrite_statements, write_statements
+from cuts.passes.results import Algorithms
+from cuts.passes.rewrites import program_rewrite, rewrite_statements, write_statements
 
 from ..fuzz.chance import Chance
 from ..kernels.cases import Builder, ByModel, builder
@@ -123,10 +124,11 @@ def test_a_rewrite_without_normal_forms_is_left_out(caplog: pytest.LogCaptureFix
     found = find_ungroupable(programs, _split_units(programs))
     assert found is not None and found.unit.name in found.text
     assert find_ungroupable(programs, programs) is None
-    work = Compilation(REGISTRY, TARGET, CompileOptions(), emit, graph)
-    written = write_statements(work)
+    context = CompileContext(REGISTRY, TARGET, CompileOptions(), emit)
+    written = write_statements(Algorithms(graph, graph), context)
+    torn = program_rewrite("torn", _split_units, "two units are joined", "")
     with caplog.at_level(logging.INFO, "cuts.passes"):
-        assert rewrite_statements(work, Rewrite("torn", _split_units, "two units are joined", "")) is written
+        assert rewrite_statements(written, context, torn) is written
     assert "rewrite 'torn' is left out" in caplog.text
 
 
@@ -149,7 +151,7 @@ def image(size: int, batch: int) -> Graph:
 def test_algorithms_of_empty_results_are_left_out(size: int, precision: PrecisionName) -> None:
     graph, options = image(size, 0), CompileOptions(precision=precision)
     compile_graph(graph, REGISTRY, TARGET, options, emit)
-    compile_graph(graph, REGISTRY, TARGET, options, emit, ByModel(TARGET))
+    ByModel(TARGET).compile(graph, REGISTRY, TARGET, options, emit)
 
 
 def test_an_algorithm_with_unfit_steps_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +171,8 @@ def test_updates_of_a_tensor_without_elements_go(deciding: str) -> None:
     ends = (make.node("sigmoid", scattered), make.node("exp", "in 0"))
     graph = Graph("none", tuple(make.inputs), ends, dict(make.types), tuple(make.nodes))
     assert not REGISTRY.instances.of_node(graph.nodes[0], graph).program.statements
-    compile_graph(graph, REGISTRY, TARGET, CompileOptions(), emit, Chance(TARGET) if deciding == "chance" else None)
+    run = Chance(TARGET).compile if deciding == "chance" else compile_graph
+    run(graph, REGISTRY, TARGET, CompileOptions(), emit)
 
 
 def test_elements_are_not_matched_with_none() -> None:
@@ -186,7 +189,7 @@ def _fails(*_: object) -> None:
 
 
 @pytest.mark.parametrize(("module", "name", "place"), [
-    ("stages", "extract", "stage 'extract': units 'node 0'"), ("stages", "find_views", "stage 'views'"),
+    ("make_kernels", "extract", "stage 'extract': units 'node 0'"), ("place_tensors", "find_views", "stage 'views'"),
     ("graph.canonicalise", "run_passes", "pass 'canonicalise'"),
 ])  # fmt: skip
 def test_a_fault_names_its_stage_and_nodes(module: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,5 +204,5 @@ def test_a_candidate_with_a_fault_is_left_out(
 ) -> None:
     monkeypatch.setattr(fragments, "choose_layouts", _fails)
     with caplog.at_level(logging.WARNING, "cuts.passes"):
-        assert compile_graph(image(3, 1), REGISTRY, TARGET, CompileOptions(), emit, ByModel(TARGET)).kernels
+        assert ByModel(TARGET).compile(image(3, 1), REGISTRY, TARGET, CompileOptions(), emit).kernels
     assert "candidate kernels of nodes node 0: ValueError: planted" in caplog.text

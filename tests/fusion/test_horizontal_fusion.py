@@ -16,11 +16,11 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.schedule import Schedule
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes import launch_schedules
+from cuts.passes.costs import launch_schedules
+from cuts.passes.costs.shared_launches import shared_launch_bound
 from cuts.passes.horizontal_fusion import MAX_DISTINCT_KERNELS, Launch, _in_order, is_launchable, launch_seconds, levels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
-from cuts.passes.shared_launches import shared_launch_bound
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -16,12 +16,13 @@ from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
 from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.views import Views
 from cuts.passes.horizontal_fusion import Launch, _in_order, dependencies, levels
 from cuts.passes.launch_order import launch_violations, updated_tensors
-from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.pipeline import compile_graph, stage_results
+from cuts.passes.results import Partition
 from cuts.passes.verify import verify_launches
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
@@ -100,14 +101,10 @@ KINDS: dict[str, Any] = {
 }
 
 
-def compilation_of(model: Graph, last: str, mode: Mode = "mixed") -> Compilation:
-    """Compile a graph up to a stage, every seam verified."""
-    work = Compilation(REGISTRY, GPU, CompileOptions(mode, verify=True), emit, model)
-    for stage in all_stages(REGISTRY):
-        stage.perform(work)
-        if stage.name == last:
-            return work
-    raise AssertionError(f"there is no stage {last}")
+def result_of(model: Graph, last: str, mode: Mode = "mixed") -> Any:
+    """Return the result of a stage, with all results verified."""
+    results = stage_results(model, CompileContext(REGISTRY, GPU, CompileOptions(mode, verify=True), emit))
+    return next(result for name, result in results if name == last)
 
 
 def violations(launches: Sequence[Launch], views: Views) -> list[str]:
@@ -126,21 +123,21 @@ def test_exactly_the_orders_of_dependences_are_legal(model: Graph, mode: Mode, d
 
     The model and the clock choose among the groups of a level.
     """
-    work = compilation_of(model, "split", mode)
-    needs = dependencies(work.groups, work.views)
-    order = _draw_order(needs, work.groups, draw)
-    assert violations(single(work.groups, order), work.views) == []
-    assert violations(list(_in_order(_draw_launches(needs, work.groups, draw), needs)), work.views) == []
-    loops = [group.repeat or object() for group in work.groups]
+    made = result_of(model, "split", mode)
+    needs = dependencies(made.groups, made.views)
+    order = _draw_order(needs, made.groups, draw)
+    assert violations(single(made.groups, order), made.views) == []
+    assert violations(list(_in_order(_draw_launches(needs, made.groups, draw), needs)), made.views) == []
+    loops = [group.repeat or object() for group in made.groups]
     for later, before in ((n, m) for n, waits in enumerate(needs) for m in waits if loops[n] != loops[m]):
         moved = [n for n in order if n == later or loops[n] == loops[later]]
         rest = [n for n in order if n not in moved]
         at = min(n for n, place in enumerate(rest) if place == before or loops[place] == loops[before])
-        assert violations(single(work.groups, [*rest[:at], *moved, *rest[at:]]), work.views), (later, before)
-        pair = Launch((work.groups[before], work.groups[later]), (), (before, later))
-        launches = single(work.groups, [n for n in order if n != later])
+        assert violations(single(made.groups, [*rest[:at], *moved, *rest[at:]]), made.views), (later, before)
+        pair = Launch((made.groups[before], made.groups[later]), (), (before, later))
+        launches = single(made.groups, [n for n in order if n != later])
         together = [pair if launch.places == (before,) else launch for launch in launches]
-        assert violations(together, work.views), f"{later} and {before} share a launch"
+        assert violations(together, made.views), f"{later} and {before} share a launch"
 
 
 def _draw_launches(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: Any) -> list[Launch]:
@@ -167,58 +164,58 @@ def _draw_order(needs: Sequence[frozenset[int]], groups: Sequence[Group], draw: 
 @settings(max_examples=examples(3, 60), deadline=None, suppress_health_check=_SLOW_CHECKS)
 @given(branches())
 def test_what_the_stage_leaves_keeps_the_law(model: Graph) -> None:
-    work = compilation_of(model, "launches")
-    verify_launches(work.launches, work.places, work.views)
+    found = result_of(model, "launches")
+    verify_launches(found.launches, found.places, found.scheduled.partition.views)
 
 
-def update_compilation() -> Compilation:
+def update_partition() -> Partition:
     """Return an atomic update whose fill could share a launch."""
     lines = [op("s", "scatter_nd", "x", "i", "u", reduction="add", atomic=True), op("e", "softmax", "x", axis=1)]
-    return compilation_of(graph(INPUTS, *lines, out="s e"), "split")
+    return result_of(graph(INPUTS, *lines, out="s e"), "split")
 
 
 def test_an_update_before_its_fill_is_reported() -> None:
-    work = update_compilation()
-    adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
-    others = [n for n in range(len(work.groups)) if n != adding]
+    made = update_partition()
+    adding = next(n for n, group in enumerate(made.groups) if updated_tensors(group))
+    others = [n for n in range(len(made.groups)) if n != adding]
     assert "adds to 'n0.added' before it is filled" in " ".join(
-        violations(single(work.groups, [adding, *others]), work.views)
+        violations(single(made.groups, [adding, *others]), made.views)
     )
-    assert violations(single(work.groups, range(len(work.groups))), work.views) == []
+    assert violations(single(made.groups, range(len(made.groups))), made.views) == []
 
 
 def test_a_reader_of_filled_memory_precedes_the_update() -> None:
     """The test makes a unit that reads between fill and update."""
-    work = update_compilation()
-    programs = work.views.programs
-    adding = next(n for n, group in enumerate(work.groups) if updated_tensors(group))
-    reader = next(n for n, group in enumerate(work.groups) if group.outputs == ("e",))
+    made = update_partition()
+    programs = made.views.programs
+    adding = next(n for n, group in enumerate(made.groups) if updated_tensors(group))
+    reader = next(n for n, group in enumerate(made.groups) if group.outputs == ("e",))
     units = {unit.name: unit for unit in programs.units}
-    early = evolve(units[work.groups[reader].units[0]], reads=("n0.added",))
-    update = units[work.groups[adding].units[0]]
+    early = evolve(units[made.groups[reader].units[0]], reads=("n0.added",))
+    update = units[made.groups[adding].units[0]]
     rest = tuple(u for u in programs.units if u.name not in (early.name, update.name))
-    views = evolve(work.views, programs=evolve(programs, units=(*rest, early, update)))
-    fills = [n for n in range(len(work.groups)) if n not in (adding, reader)]
-    assert violations(single(work.groups, [*fills, reader, adding]), views) == []
-    found = violations(single(work.groups, [*fills, adding, reader]), views)
+    views = evolve(made.views, programs=evolve(programs, units=(*rest, early, update)))
+    fills = [n for n in range(len(made.groups)) if n not in (adding, reader)]
+    assert violations(single(made.groups, [*fills, reader, adding]), views) == []
+    found = violations(single(made.groups, [*fills, adding, reader]), views)
     assert found == [f"group '{update.name}' adds to 'n0.added' before '{early.name}' has read it"]
 
 
 def test_a_shared_or_divided_loop_is_reported() -> None:
-    work = compilation_of(graph(INPUTS, *_gated_lines("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
-    groups = work.groups
+    made = result_of(graph(INPUTS, *_gated_lines("a", "x"), op("e", "tanh", "x"), out="a e"), "split")
+    groups = made.groups
     loop = [n for n, group in enumerate(groups) if group.repeat is not None]
     free = next(n for n, group in enumerate(groups) if "e" in group.outputs)
     front = [n for n in range(loop[0]) if n != free]
     later = [n for n in range(loop[-1] + 1, len(groups)) if n != free]
-    assert violations(single(groups, [*front, free, *loop, *later]), work.views) == []
+    assert violations(single(groups, [*front, free, *loop, *later]), made.views) == []
     shared = Launch((groups[loop[0]], groups[free]), (), (loop[0], free))
     launches = [*single(groups, front), shared, *single(groups, [*loop[1:], *later])]
-    assert any("shares a launch" in text for text in violations(launches, work.views))
+    assert any("shares a launch" in text for text in violations(launches, made.views))
     torn = single(groups, [*front, loop[0], free, *loop[1:], *later])
-    assert any("in 2 pieces" in text for text in violations(torn, work.views))
+    assert any("in 2 pieces" in text for text in violations(torn, made.views))
     turned = single(groups, [*front, free, *reversed(loop), *later])
-    assert any("changed their order" in text for text in violations(turned, work.views))
+    assert any("changed their order" in text for text in violations(turned, made.views))
 
 
 def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
 from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.language import assignment
-from cuts.passes.evaluators import Roofline
+from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion import (
     GroupBuilder,
     Partitioner,

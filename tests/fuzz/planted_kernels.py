@@ -41,8 +41,7 @@ BUGS = (
     Bug("tile", "a halo is one element short", "passes.lowering.staging:_box",
         'Var(f"{prefix}{len(coordinates)}", high - low + 1)', 'Var(f"{prefix}{len(coordinates)}", max(1, high - low))'),
     Bug("tile", "padding of a tile counts for its size only", "passes.lowering.staging:_layout",
-        "step *= extents[position] + (choice.pad if rank == 0 else 0)",
-        "step *= max(1, extents[position] - (choice.pad if rank == 0 else 0))"),
+        "tile_pitches(extents, choice.pad,", "tile_pitches(extents, 0 * choice.pad,"),
     Bug("tile", "a tile is laid out in one order and read in the other", "passes.lowering.staging:Tile.address",
         "zip(places, self.pitch, strict=True)", "zip(places, sorted(self.pitch), strict=True)"),
     Bug("tile", "chunks begin one element early", "passes.lowering.reductions:_chunk_starts",
@@ -97,7 +96,7 @@ BUGS = (
         "evolve(state.initialise(r), name=warp_sum_register(r, state.frame.schedule)) "
         "for r in state.frame.segment.reductions[:1]"),
     Bug("reduction", "the least position that attains a value is looked up in float order",
-        "passes.fusion.inline:split_argument_reduction",
+        "passes.statements.inline:split_argument_reduction",
         'combine="min")', 'combine="max")'),
     Bug("reduction", "a factor leaves a maximum as it leaves a sum", "passes.fusion.normalise:_hoist",
         'if statement.combine != "sum" or len(parts) == 1', "if len(parts) == 1"),

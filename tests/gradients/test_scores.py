@@ -19,7 +19,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.evaluators import Roofline
+from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion import (
     Group,
     GroupBuilder,

@@ -34,9 +34,10 @@ from cuts.ir import (
 from cuts.ops import Registry, evaluate
 from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import adjoint
-from cuts.passes.compilation import Compilation
-from cuts.passes.fusion import deterministic_scatter as scatters
-from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.context import CompileContext
+from cuts.passes.pipeline import compile_graph, stage_results
+from cuts.passes.statements import deterministic_scatter as scatters
+from cuts.passes.statements import scatter_rows
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
@@ -58,7 +59,7 @@ def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def numbered_rows(monkeypatch: pytest.MonkeyPatch, no_comparisons: None) -> None:
     """Let updates take the path of few rows of a large tensor."""
-    monkeypatch.setattr(scatters, "MIN_SAVED_ELEMENTS", -(1 << 40))
+    monkeypatch.setattr(scatter_rows, "MIN_SAVED_ELEMENTS", -(1 << 40))
 
 
 def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:
@@ -394,17 +395,10 @@ def test_the_gradient_of_a_lookup_is_a_scatter() -> None:
 
 def test_atomic_kernels_are_printed_and_read_back() -> None:
     operands = (np.zeros((40, 2), np.float32), np.zeros((2000, 1), np.int64), np.zeros((2000, 2), np.float32))
-    work = Compilation(
-        Registry.builtin(),
-        find_target("opencl"),
-        CompileOptions(),
-        emit,
-        graph("scatter_nd", *operands, reduction="add"),
-    )
-    for stage in all_stages(work.registry):
-        stage.perform(work)
-    printed = [print_ir(node) for each in (work.blocks, work.threads) for node in each.values()]
-    printed += [print_ir(group.form) for group in work.unique.values()]
+    context = CompileContext(Registry.builtin(), find_target("opencl"), CompileOptions(), emit)
+    *_, (_, made) = stage_results(graph("scatter_nd", *operands, reduction="add"), context)
+    printed = [print_ir(node) for each in (made.blocks, made.threads) for node in each.values()]
+    printed += [print_ir(group.form) for group in made.launches.scheduled.partition.unique.values()]
     assert sum(" into sum: " in text for text in printed) == 2
     assert sum("into max" in text for text in printed) == 3
     assert [print_ir(parse_ir(text)) for text in printed] == printed

@@ -81,6 +81,9 @@ DEPARTURES: dict[str, Departure] = {
         "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there, and steps overflow.",
         frozenset(("ends", "paired", "lonely")),
     ),
+    "roi_align_adaptive": Departure(
+        lambda ours, theirs: np.isnan(ours), "PyTorch makes an integer of a bin that is no number, as C leaves it open."
+    ),
     "rotary": Departure(
         _agree_rounded,
         "ONNX Runtime computes in single precision, where products overflow and cancel.",
@@ -102,7 +105,7 @@ SINGLE = frozenset(("shrink", "thresholded_relu", "rotary"))
 
 def missing_requirement(op: str) -> str:
     """Return the reason against calling a counterpart; empty without one."""
-    if op in ("deform_conv", "roi_align") and torchvision is None:
+    if op in ("deform_conv", "roi_align", "roi_align_adaptive") and torchvision is None:
         return "torchvision is not installed"
     if op in (*SINGLE, "reverse_sequence") and onnxruntime is None:
         return "ONNX Runtime is not installed"
@@ -150,6 +153,16 @@ def _probabilities(*names: str) -> Callable[[dict[str, Array], Attributes], None
     return apply
 
 
+def _fractions(name: str) -> Callable[[dict[str, Array], Attributes], None]:
+    """Keep offsets from 0 to below 1, where the type has such numbers."""
+
+    def apply(arrays: dict[str, Array], attributes: Attributes) -> None:
+        wide = np.nan_to_num(arrays[name].astype(np.float64))
+        arrays[name] = np.asarray(np.floor(np.abs(wide) % 1 * 32) / 32).astype(arrays[name].dtype)
+
+    return apply
+
+
 def _positive(*names: str) -> Callable[[dict[str, Array], Attributes], None]:
     def apply(arrays: dict[str, Array], attributes: Attributes) -> None:
         arrays.update({name: np.abs(arrays[name]) for name in names})
@@ -185,5 +198,5 @@ PREPARATIONS: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
     **dict.fromkeys(("nll_loss", "cross_entropy"), _classes), "bce_loss": _probabilities("x", "target"),
     "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _count_indices,
     "sgd": _positive("rate"), "sgd_momentum": _positive("rate"), "quantize": _positive("scale"),
-    "batch_norm": _positive("var"), "attention": _finite_scores,
+    "fractional_max_pool": _fractions("offsets"), "batch_norm": _positive("var"), "attention": _finite_scores,
 }  # fmt: skip

@@ -23,13 +23,13 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import baseline_plan as first_plans
 from cuts.passes.baseline_plan import Forms
-from cuts.passes.candidate_subgraphs import CandidateSubgraph
 from cuts.passes.choose_algorithms import ChooseAlgorithms
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph
+from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.passes.tuner_interface import KernelsQuery, Questions
 from cuts.search.build import ScoredCandidate
 from cuts.search.database import Database
 from cuts.search.final_ranking import best_known
@@ -89,7 +89,7 @@ def found_in(
     """
     selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
     options = CompileOptions("mixed", seconds)
-    return compile_graph(GRAPH, Registry.builtin(), GPU, options, emit, selector), selector
+    return selector.compile(GRAPH, Registry.builtin(), GPU, options, emit), selector
 
 
 @cache
@@ -129,7 +129,7 @@ def test_unmeasured_parts_equal_those_without_a_budget(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for any budget."""
-    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
     clock = FakeClock()
     slow_host(clock, 0.05)
     found, selector = found_in(seconds, clock, refer=1e6)
@@ -165,9 +165,9 @@ def test_baseline_plan_waits_for_no_declaration(monkeypatch: pytest.MonkeyPatch)
         return ahead(self, fragments)
 
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
-    planned = first_plans._plan_graph
+    planned = first_plans._plan_kernels
     begun: list[float] = []
-    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: begun.append(clock()) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: begun.append(clock()) or planned(*plan))
     found_in(20.0, clock)
     (moment, count), *_ = asked
     assert count > 1
@@ -184,7 +184,7 @@ def test_small_declarations_are_requested_early_in_ample_time(
     would wait for workers.
     """
     asked: list[str] = []
-    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_graph
+    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_kernels
 
     def note_request(self: MeasuredSelector, fragments: Sequence[CandidateSubgraph]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
@@ -192,7 +192,7 @@ def test_small_declarations_are_requested_early_in_ample_time(
 
     first: list[list[str]] = []
     monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
-    monkeypatch.setattr(first_plans, "_plan_graph", lambda *plan: first.append([*asked]) or planned(*plan))
+    monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
     assert asked == ["long", "small"]  # each of them once
@@ -209,16 +209,20 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
         return run(step, graph)
 
     def compare_late(
-        step: ChooseAlgorithms, graph: Graph, work: Compilation, others: Questions = (), forms: Forms | None = None
+        step: ChooseAlgorithms,
+        graph: Graph,
+        context: CompileContext,
+        others: Questions = (),
+        forms: Forms | None = None,
     ) -> Graph:
-        found = compared(step, graph, work, others, forms)
+        found = compared(step, graph, context, others, forms)
         if late == "measured":  # another algorithm than the model is sure of
             clock.pass_by(1000.0)
             step.replaced["long"] = "winograd_2x2"
             return step.replace(graph, graph.nodes[0], "winograd_2x2")
         return found
 
-    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
     monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
     monkeypatch.setattr(first_plans, "_compare_algorithms", compare_late)
     found, selector = found_in(60.0, clock)
@@ -235,16 +239,17 @@ def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyP
     No algorithm competes with a product of matrices.
     """
     asked: list[list[bool]] = []
-    learn = MeasuredSelector.learn
+    measure = MeasuredSelector.measure
 
     def note_request(
-        self: MeasuredSelector, questions: Questions, share: float, plan: KernelsQuery | None = None
+        self: MeasuredSelector, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None
     ) -> bool:
-        forms = [form for question in questions for form in question]
+        wanted = questions()
+        forms = [form for question in wanted for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
-        return learn(self, questions, share, plan)
+        return measure(self, lambda: wanted, share, plan)
 
-    monkeypatch.setattr(MeasuredSelector, "learn", note_request)
+    monkeypatch.setattr(MeasuredSelector, "measure", note_request)
     found_in(60.0, FakeClock())
     algorithms = asked[0].index(True)
     assert algorithms > 0

@@ -35,10 +35,10 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import launch_schedules, rewrites, stages
-from cuts.passes.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
-from cuts.passes.fusion.groups import GroupBuilder
-from cuts.passes.pipeline import compile_graph
+from cuts.passes import form_groups, make_kernels, rewrites
+from cuts.passes.costs import launch_schedules
+from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.search import final_ranking as final_round
 from cuts.search import speculative_build as making
 from cuts.search.build import Job, JobResult
@@ -102,7 +102,7 @@ def tune_graph(
     clock.alarm = budget.stop
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(graph, Registry.builtin(), OPENCL, options, emit)
     return Tuned(found, clock(), selector, clock)
 
 
@@ -118,7 +118,7 @@ def slow_host(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeClock], None]:
             (AnalyticCost, "cost", 0.5),
             (GroupBuilder, "_normal_form", 0.05),
             (final_round, "choose_soon", 0.02),
-            (stages, "lower", 0.005),
+            (make_kernels, "lower", 0.005),
         ):
             whole = getattr(owner, name)
 
@@ -161,7 +161,7 @@ def test_a_huge_graph_keeps_its_budget(
     budget = Budget.of(seconds, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = compile_graph(layers(40, 12), Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(layers(40, 12), Registry.builtin(), OPENCL, options, emit)
     assert clock() <= seconds + SLACK
     assert not found.complete
     assert len(found.steps) <= 80
@@ -184,7 +184,7 @@ def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
         if seconds is not None:
             selector = MeasuredSelector(OPENCL, Tuner(session(Budget.of(seconds, clock), clock, cost=cost)), DECISIVE)
         options = CompileOptions(mode="mixed", budget=seconds)
-        found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+        found = selector.compile(graph, Registry.builtin(), OPENCL, options, emit)
         taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
     return taken
 
@@ -249,24 +249,24 @@ def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.Mo
 
 def test_choice_of_algorithms_leaves_time_for_groups() -> None:
     run = tune_graph(layers(4), 30.0, plan=100.0)
-    assert run.selector._measured
+    assert run.selector.times.seconds
 
 
 def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without remaining time are the whole plan."""
-    alone, find = [], stages.partition
+    alone, find = [], form_groups.partition
 
     def fail_partition(partitioner: Any, mode: Any) -> Any:
         if partitioner.evaluator.evaluator is not selector:
             alone.append(partitioner)
         return find(partitioner, mode)
 
-    monkeypatch.setattr(stages, "partition", fail_partition)
+    monkeypatch.setattr(form_groups, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=20.0)
-    compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert len(alone) == 1
 
 
@@ -317,18 +317,18 @@ def test_known_final_work_is_reserved() -> None:
 
 
 def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, lower = FakeClock(), stages.lower
+    clock, lower = FakeClock(), make_kernels.lower
 
     def slow(*asked: Any) -> Any:
         clock.pass_by(5.0)
         return lower(*asked)
 
-    monkeypatch.setattr(stages, "lower", slow)
+    monkeypatch.setattr(make_kernels, "lower", slow)
     monkeypatch.setattr(making, "LOWERING_SECONDS", 5.0)
     budget = Budget.of(40.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=40.0)
-    found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert not found.complete
     assert budget.needed >= 5.0 * len(found.kernels) >= 10.0
     assert clock() <= 40.0 + GRACE_SECONDS
@@ -377,7 +377,7 @@ def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(launch_schedules, "choose", slow)
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT_SEARCH)
-    found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit, selector)
+    found = selector.compile(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit)
     assert clock() <= 20.0 + SLACK
     assert found.steps
 
@@ -486,7 +486,7 @@ def test_remaining_budget_goes_to_largest_losses() -> None:
         clock = FakeClock()
         resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
         selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, deeper=deeper))
-        compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
+        selector.compile(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit)
         return selector
 
     def random_seconds(kernel: KernelFunction) -> float:

@@ -5,7 +5,7 @@ Whenever time is over, the shipped plan is the cost model's, up to its last resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,11 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes import pipeline
-from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
+from cuts.passes.results import Partition
 from cuts.search.selector import MeasuredSelector
 from cuts.search.task_record import TaskRecord
 from cuts.search.tuner import Tuner
@@ -76,18 +78,20 @@ class Jumping:
 
 
 @contextmanager
-def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[Compilation]]]:
-    """Disable measurements in a block, and note the compilations."""
-    found: list[Compilation] = []
+def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[CompileContext], list[Partition]]]:
+    """Disable measurements in a block, and note the compilations and their groups."""
+    contexts: list[CompileContext] = []
+    formed: list[Partition] = []
 
-    def note_compilation(*given: Any) -> Compilation:
-        found.append(Compilation(*given))
-        return found[-1]
+    def note_groups(partition: Partition, context: CompileContext) -> Mapping[tuple[str, ...], Mapping[str, object]]:
+        contexts.append(context)
+        formed.append(partition)
+        return fusion_report(partition, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "Compilation", note_compilation)
+        patch.setattr(pipeline, "fusion_report", note_groups)
         patch.setattr(TaskRecord, "measurable", property(lambda task: False))
-        yield patch, found
+        yield patch, contexts, formed
 
 
 def compile_untuned(made: Graph) -> CompiledGraph:
@@ -102,18 +106,18 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
     """
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("mixed", budget.seconds)
-    return compile_graph(made, Registry.builtin(), GPU, options, emit, selector), selector
+    return selector.compile(made, Registry.builtin(), GPU, options, emit), selector
 
 
 @settings(max_examples=20, deadline=None)
 @given(graphs() | networks(), st.integers(1, 400))
 def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
-    with without_measurements() as (_, works):
+    with without_measurements() as (_, contexts, formed):
         clock = FakeClock()
         found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
-    merged = [group.form for group in works[0].formed if len(group.units) > 1]
-    assert all(works[0].modelled.is_measured(form) or selector.is_measured(form) for form in merged)
+    merged = [group.form for group in formed[0].formed if len(group.units) > 1]
+    assert all(contexts[0].modelled.is_measured(form) or selector.times.has(form) for form in merged)
 
 
 @settings(max_examples=20, deadline=None)
@@ -126,7 +130,7 @@ def test_exhausted_time_gives_the_plan_without_a_budget(made: Graph, stage: str)
         clock.pass_by(1000.0 if name == stage else 0.0)
         return begin(budget, name)
 
-    with without_measurements() as (patch, _):
+    with without_measurements() as (patch, *_):
         wanted = launches_of(compile_untuned(made))
         patch.setattr(Budget, "stage", late)
         found, selector = in_time(made, Budget.of(8.0, clock), clock)
@@ -147,7 +151,7 @@ def test_workers_evaluate_the_baseline_plan_however_late(made: Callable[[], Grap
         clock.pass_by(0.4)
         return cost(modelled, group)
 
-    with without_measurements() as (patch, _):
+    with without_measurements() as (patch, *_):
         wanted = launches_of(compile_untuned(made()))
         budget = Budget.of(10.0, clock)
         clock.pass_by(8.0)

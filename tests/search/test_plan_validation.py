@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.compile.build import load
-from cuts.compile.driver import build_graph, unfused_plan
+from cuts.compile.driver import build_graph, tune_graph, unfused_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.plan_validation import PlanValidator
@@ -49,7 +49,9 @@ SIZE = 24
 @pytest.fixture(autouse=True)
 def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep wrong plans in a folder of the test."""
-    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    tmp_path.chmod(0o700)
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:
@@ -302,7 +304,7 @@ def test_search_reports_that_its_plan_was_not_compared(
     large(monkeypatch)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), 4.0)), SHORT_SEARCH)
     with caplog.at_level("INFO", "cuts.compile"):
-        build_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
+        tune_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
     (note,) = selector.uncompared
     assert note.startswith("the plan of 'net' was not compared with operations one by one")
     reason, _, unseen = note.rpartition("; ")
@@ -375,7 +377,7 @@ def pieces() -> Graph:
 def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
-    monkeypatch.setattr("cuts.passes.stages.partition", lambda partitioner, mode: partitioner.singletons())
+    monkeypatch.setattr("cuts.passes.form_groups.partition", lambda partitioner, mode: partitioner.singletons())
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
     graph, options = pieces(), CompileOptions(verify=False)
@@ -403,7 +405,7 @@ def search_plan(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch
     monkeypatch.setattr("cuts.compile.driver.plan_of", plant_fault)
     monkeypatch.setattr("cuts.compile.driver.unfused_plan", lambda *asked: right)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT_SEARCH)
-    return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
+    return tune_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
 
 
 def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:

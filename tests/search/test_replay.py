@@ -22,7 +22,7 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.passes import pipeline, rewrites
 from cuts.passes.fingerprints import match_fingerprints, node_fingerprints
 from cuts.passes.fusion.programs import Programs, Unit
-from cuts.passes.rewrites import Rewrite
+from cuts.passes.rewrites import program_rewrite
 from cuts.search.database import Database
 from cuts.search.exchange.files import export_pack, import_results
 from hypothesis import Phase, given, settings
@@ -131,7 +131,7 @@ def copy_sigmoids(programs: Programs) -> Programs:
 def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, database, asked = layers("tanh", "exp", "sigmoid", "softmax", "tanh"), Database(None), Asked()
     before, first = tune_graph(graph, database, arbitrary)
-    newer = (*rewrites.REWRITES, Rewrite("apart", copy_sigmoids, "a copy after each sigmoid", ""))
+    newer = (*rewrites.REWRITES, program_rewrite("apart", copy_sigmoids, "a copy after each sigmoid", ""))
     monkeypatch.setattr(rewrites, "REWRITES", newer)
     stages = list(pipeline.STAGES)
     at = next(n for n, stage in enumerate(stages) if stage.name == "layouts")

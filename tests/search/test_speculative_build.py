@@ -14,7 +14,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes import horizontal_fusion as side_by_side
-from cuts.passes import stages
+from cuts.passes import make_kernels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search import speculative_build as making
@@ -34,13 +34,13 @@ GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 def compile_within(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("no-fusion", budget.seconds, verify=verify, horizontal_fusion=False)
-    return compile_graph(layers(4, 12), Registry.builtin(), GPU, options, emit, selector)
+    return selector.compile(layers(4, 12), Registry.builtin(), GPU, options, emit)
 
 
 def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = FakeClock(), FakeClock()
     own = compile_within(Budget.of(20.0, clocks[0]), clocks[0], verify=True)
-    monkeypatch.setattr(stages, "lower", None)
+    monkeypatch.setattr(make_kernels, "lower", None)
     found = compile_within(Budget.of(20.0, clocks[1]), clocks[1])
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
     assert [k.info for k in found.kernels] == [k.info for k in own.kernels]
@@ -73,11 +73,11 @@ def test_workers_build_kernels_of_shared_launches(lost: bool, monkeypatch: pytes
     monkeypatch.setattr(making, "MIN_WORKER_BUILDS", 1)
     monkeypatch.setattr(side_by_side, "schedule_row", None)
     if not lost:
-        monkeypatch.setattr(stages, "lower", None)
+        monkeypatch.setattr(make_kernels, "lower", None)
     resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
     selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
     monkeypatch.setattr(Tuner, "time_launches", lambda self, launches: [None] * len(launches))
-    found = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit, selector)
+    found = selector.compile(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit)
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
 
 

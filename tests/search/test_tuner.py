@@ -14,7 +14,7 @@ from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
 from cuts.passes.schedule import choose_soon
 from cuts.search.build import BuildResult, Factory, JobResult
 from cuts.search.build_queue import DispatchLoop

@@ -18,8 +18,8 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.compilation import Compilation
-from cuts.passes.evaluators import AnalyticCost
+from cuts.passes.context import CompileContext
+from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.geometry import geometry_of
 from cuts.passes.model import features_of
 from cuts.passes.model.banks import conflict_factor, warp_cycles
@@ -27,7 +27,7 @@ from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
 from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy, warm_lower_bound
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
-from cuts.passes.pipeline import all_stages
+from cuts.passes.pipeline import stage_results
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
@@ -343,12 +343,9 @@ def sampling_group():
     image = TensorType(DType.F32, (8, 64, 128, 128))
     types = {"x": image, "at": TensorType(DType.F32, (8, 128, 128, 2)), "y": image}
     model = Graph("samples", ("x", "at"), ("y",), types, (Node("n", "grid_sample", ("x", "at"), ("y",)),))
-    work = Compilation(Registry.builtin(), H200, CompileOptions(), emit, model)
-    for stage in all_stages(work.registry):
-        stage.perform(work)
-        if stage.name == "partition":
-            break
-    return work.groups[-1].form
+    results = stage_results(model, CompileContext(Registry.builtin(), H200, CompileOptions(), emit))
+    partition = next(result for name, result in results if name == "partition")
+    return partition.groups[-1].form
 
 
 def test_products_are_ordered_as_they_were_measured() -> None:

@@ -18,9 +18,9 @@ from cuts.bench.operators.shapes import convolution_case, read_convolution
 from cuts.bench.operators.tuning import tune
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
-from cuts.passes.compilation import Compilation
+from cuts.passes.context import CompileContext
 from cuts.passes.lowering import extract, lower
-from cuts.passes.pipeline import all_stages, compile_graph
+from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import choose
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.emission import emit as emit_kernel
@@ -164,13 +164,10 @@ def test_thread_holds_neighbours_that_its_outputs_read() -> None:
     """
     registry = Registry.builtin().extend(Source("own.cuts", blur(7, "mirrored")))
     graph = graph_of(registry, "blur", (64, 256, 256))
-    work = Compilation(registry, TARGET, CompileOptions(verify=False), emit, graph)
-    for stage in all_stages(registry):
-        stage.perform(work)
-        if stage.name == "schedule":
-            break
-    ((key, group),) = work.unique.items()
-    schedule = work.chosen[key].schedule
+    results = stage_results(graph, CompileContext(registry, TARGET, CompileOptions(verify=False), emit))
+    scheduled = next(result for name, result in results if name == "schedule")
+    ((key, group),) = scheduled.partition.unique.items()
+    schedule = scheduled.chosen[key].schedule
     (segment,) = schedule.segments
     (dim,) = segment.dims
     wide = evolve(schedule, segments=(evolve(segment, dims=(evolve(dim, block=1024, thread=16, vector=1),)),))

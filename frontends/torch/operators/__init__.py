@@ -2,6 +2,7 @@
 
 from ..import_context import Convert
 from . import (
+    algebra,
     arithmetic,
     complex_pairs,
     cumulative,
@@ -13,6 +14,7 @@ from . import (
     memory,
     movement,
     reduction,
+    regions,
     resizing,
     windows,
 )
@@ -28,11 +30,13 @@ TABLE: dict[str, Convert] = {
     **reduction.TABLE,
     **cumulative.TABLE,
     **windows.TABLE,
+    **regions.TABLE,
     **resizing.TABLE,
     **memory.TABLE,
     **complex_pairs.TABLE,
     **fourier.TABLE,
     **gradients.TABLE,
+    **algebra.TABLE,
 }
 ELEMENTWISE = {*elementwise.TABLE.values(), *arithmetic.TABLE.values()}
 OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}

@@ -35,6 +35,7 @@ LAWS, SEED, SETS = 600.0, 1, 8
 LATE_STAGES = (
     "passes.lowering.",
     "passes.assemble",
+    "passes.results",
     "passes.fusion.groups:form_key",
     "backends.",
     "runtime.",

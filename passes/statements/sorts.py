@@ -1,0 +1,280 @@
+"""Sorts: comparisons of all pairs of a row become a sort.
+
+A declaration defines a sorted row by comparisons: the rank of an element is the number of elements that precede it, and
+the element of rank c is the one with this rank. That takes n * n steps, twice:
+
+    near[i] = sum[j < n] (1 if before(x[j], x[i], j, i) else 0)
+    first[c] = sum[j < n] (j if near[j] == c else 0)
+      ->   order[c] = sum[j < n] (j if near[j] == c else 0)    along c
+           first[c] = order[c]
+
+A statement is marked (`Statement.along`) where `before` is one of the total orders of `SORT_ORDERS`. The pass decides
+that by trying all cases: `before` may compare the two elements and their places, and nothing else. A kernel then holds
+the row and sorts it, and `near` is not needed any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf, nan
+from typing import Any
+
+from attrs import evolve, frozen
+
+from ...ir import (
+    FUNCTIONS,
+    SORT_ORDERS,
+    Call,
+    Const,
+    DType,
+    Expr,
+    Guard,
+    Index,
+    IndexValue,
+    InRange,
+    Program,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    expr_variables,
+    indirects,
+    reads,
+    substitute_expr,
+    variables,
+)
+from ...ops.language import unused_name
+from .inline import FusionError, Inliner
+from .match import Match
+from .patterns import Either, element, fn, number, position, reduction
+from .rewriter import RewriteRule, rewrite_program
+
+#: Shortest row worth a sort, and longest row that the lanes of a block hold.
+MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 4096
+#: Most bytes of an element that is sorted: with its place it is one number.
+MAX_KEY_BYTES = 4
+#: Functions whose results follow from which of two numbers is greater, and whether either is none.
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "and", "or", "not", "select"))
+_PAIRS = [(a, b) for a in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan) for b in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan)]
+
+RANK = fn("eq", element("ranks"), Either((position("rank"), number("rank"))))
+SELECTION = reduction("sum", fn("select", RANK, position("value"), number("other", 0)))
+
+
+@frozen
+class RowSort:
+    """A statement as the order of a row.
+
+    Element c of its result along `axis` is the place of the c-th of all values, which lie along `term`, in an order of
+    `SORT_ORDERS`.
+    """
+
+    axis: Var
+    term: Var
+    value: Read
+    along: str
+
+    @property
+    def combine(self) -> str:
+        """The reduction that finds the first of all."""
+        return "min" if SORT_ORDERS[self.along] else "max"
+
+
+def mark_sorts(program: Program) -> Program:
+    """Return an equal program with statements marked that find elements by rank."""
+    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program), _mark))
+
+
+def _sorted_row(match: Match, program: Program) -> _Selected | None:
+    """Return the elements that a statement selects by their rank in a sorted row."""
+    found = _match_selection(match.root)
+    before = program.statements[: program.statements.index(match.root)]
+    return found if found is not None and _order(found, before, program.tensors) is not None else None
+
+
+def _mark(match: Match, found: _Selected) -> list[Statement]:
+    """Return the order of the row, and the statement as its reader."""
+    statement, index = match.root, match.index
+    taken = {v.name for v in (*statement.axes, *statement.reduce)}
+    whole = Var(found.axis.name if found.axis else unused_name("c", taken), found.term.extent)
+    axes = (*(a for a in statement.axes if a != found.axis), whole)
+    places = tuple(map(as_index, axes))
+    name = index.add_tensor(f"{statement.target}.order", TensorType(DType.I64, tuple(a.extent for a in axes)))
+    condition = Call("eq", (found.ranks, IndexValue(as_index(whole), index.types[found.ranks.tensor].dtype)))
+    body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
+    order = evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
+    here = Read(name, (*places[:-1], found.place))
+    return [order, evolve(statement, body=_place_value(found, here), reduce=(), combine=None)]
+
+
+def match_sort(statement: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> RowSort | None:
+    """Return a statement as the order of a row, if possible.
+
+    The statements `before` define its operands.
+    """
+    found = _match_selection(statement)
+    if found is None or found.axis is None or found.axis.extent != found.term.extent:
+        return None
+    if found.value != as_index(found.term):
+        return None
+    return _order(found, before, tensors)
+
+
+@frozen
+class _Selected:
+    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result, or constant."""
+
+    place: Index
+    term: Var
+    ranks: Read
+    value: Index
+
+    @property
+    def axis(self) -> Var | None:
+        """The axis of the place."""
+        return next((v for v in variables(self.place) if isinstance(v, Var)), None)
+
+
+def _match_selection(statement: Statement) -> _Selected | None:
+    match = SELECTION.match_statement(statement)
+    if match is None or len(statement.reduce) != 1:
+        return None
+    ranks, rank, value = match.get("ranks", Read), match.expr("rank"), match.get("value", IndexValue)
+    if indirects(value.index) or value.dtype is not DType.I64:
+        return None
+    place = rank.index if isinstance(rank, IndexValue) else as_index(int(match.get("rank", Const).value))
+    axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
+    if not (place.is_const or any(place == as_index(a) for a in statement.axes)) or axes & used:
+        return None
+    return _Selected(place, statement.reduce[0], ranks, value.index)
+
+
+def _order(found: _Selected, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> RowSort | None:
+    """Return the order that ranks count by: the elements of the same row that precede each one."""
+    counts = [s for s in before if s.target == found.ranks.tensor]
+    if len(counts) != 1 or counts[0].combine != "sum" or len(counts[0].reduce) != 1:
+        return None
+    (count,) = counts
+    (other,) = count.reduce
+    if (
+        not _writes_axes(count)
+        or other.extent != found.term.extent
+        or not MIN_SORTED_ROW < other.extent <= MAX_SORTED_ROW
+    ):
+        return None
+    body = _inlined_body(count, before, tensors)
+    if body is None:
+        return None
+    fresh = Var(f"{found.term.name}_other", other.extent)
+    written = dict(zip(count.write, found.ranks.indices, strict=True))
+    places = {axis: written[as_index(axis)] for axis in count.axes}
+    body = substitute_expr(body, {**places, other: as_index(fresh)})
+    return _comparison_order(body, found, fresh, tensors)
+
+
+def _writes_axes(statement: Statement) -> bool:
+    """Return whether the axes index each element, in order, ignoring dims of extent 1."""
+    return [w for w in statement.write if not w.is_const] == [as_index(a) for a in statement.axes]
+
+
+def _inlined_body(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
+    """Return a statement's body with all earlier pointwise statements inlined."""
+    needed: list[Statement] = []
+    wanted = {*count.tensors_read}
+    for statement in reversed(before):
+        if statement.is_pointwise and statement.target in wanted:
+            needed.insert(0, statement)
+            wanted |= {*statement.tensors_read}
+    inliner = Inliner(tensors, frozenset())
+    try:
+        for statement in needed:
+            inliner.define(statement)
+        return inliner.inline(count.body)
+    except FusionError:
+        return None
+
+
+def _comparison_order(body: Expr, found: _Selected, other: Var, tensors: Mapping[str, TensorType]) -> RowSort | None:
+    """Return the order in which a body counts 1 for an element at `other` that precedes the one at the term."""
+    if not isinstance(body, Call) or body.fn != "select" or not all(isinstance(a, Const) for a in body.args[1:]):
+        return None
+    condition, one, none = body.args
+    assert isinstance(one, Const) and isinstance(none, Const), "checked above"
+    both = reads(condition)
+    own = next((r for r in both if found.term in expr_variables(r) and other not in expr_variables(r)), None)
+    if (one.value, none.value) != (1, 0) or own is None or own.guards or own.tensor not in tensors:
+        return None
+    theirs = substitute_expr(own, {found.term: as_index(other)})
+    assert isinstance(theirs, Read), "another element of the same tensor"
+    if set(both) != {own, theirs} or tensors[own.tensor].dtype.size > MAX_KEY_BYTES or _looks_up(own):
+        return None
+    table = _Comparison(own, theirs, found.term, other)
+    for name, rises in SORT_ORDERS.items():
+        if all(table.value(condition, a, b, d) == _stands_before(b, a, d, rises) for a, b, d in _cases(other.extent)):
+            return RowSort(found.axis or found.term, found.term, own, name)
+    return None
+
+
+def _looks_up(read: Read) -> bool:
+    return any(indirects(i) for i in read.indices)
+
+
+def _cases(extent: int) -> Iterator[tuple[float, float, int]]:
+    """Yield the cases of two elements and of the distance between them; an interval of distances that holds the ends
+    and neighbours of a range represents all of it.
+    """
+    for distance in (1 - extent, -1, 0, 1, extent - 1):
+        yield from ((a, b, distance) for a, b in _PAIRS if distance or _same(a, b))
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
+def _stands_before(other: float, own: float, distance: int, rises: bool) -> bool:
+    """Return whether another element precedes one: NaN is greatest, of equals the first comes first."""
+    left, right = ((number != number, 0.0 if number != number else number) for number in (other, own))
+    if left == right:
+        return distance < 0
+    return (left < right) == rises
+
+
+@frozen
+class _Comparison:
+    """A condition on two elements of a row, evaluated for numbers; None where it depends on more."""
+
+    own: Read
+    theirs: Read
+    term: Var
+    other: Var
+
+    def value(self, expr: Expr, own: float, theirs: float, distance: int) -> Any:
+        if isinstance(expr, Read):
+            return own if expr == self.own else theirs
+        if isinstance(expr, Const):
+            return expr.value
+        if isinstance(expr, InRange):
+            inside = [self._inside(guard, distance) for guard in expr.guards]
+            return None if None in inside else all(inside)
+        if not isinstance(expr, Call) or expr.fn not in _COMPARISONS:
+            return None
+        operands = [self.value(a, own, theirs, distance) for a in expr.args]
+        return None if None in operands else FUNCTIONS[expr.fn].numpy(*operands)
+
+    def _inside(self, guard: Guard, distance: int) -> bool | None:
+        """Return whether a guard on the distance holds; None where it is on something else."""
+        factors = dict(guard.index.terms)
+        if set(factors) != {self.term, self.other} or factors[self.term] + factors[self.other] != 0:
+            return None
+        if abs(factors[self.term]) != 1:
+            return None
+        return guard.low <= guard.index.const + factors[self.other] * distance < guard.high
+
+
+def _place_value(found: _Selected, place: Read) -> Expr:
+    """Return the value of a place that is found in an order."""
+    factor = found.value.coefficient(found.term)
+    rest = found.value - as_index(found.term) * factor
+    value: Expr = place if factor == 1 else Call("mul", (place, Const(factor, DType.I64)))
+    return value if rest == Index() else Call("add", (value, IndexValue(rest, DType.I64)))
