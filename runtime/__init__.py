@@ -9,10 +9,11 @@ from .external_buffers import ExternalLayout, ExternalSession, OutputView, layou
 from .first_wrong_step import first_wrong_step
 from .hazards import LaunchDependencies, launch_dependencies
 from .memory import Lifetime, align_bytes, place_buffers
-from .onnx_oracle import has_onnxruntime, run_onnxruntime
+from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
+from .program_file import PlannedStage, ProgramRecord, is_program, load_program, save_program
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
@@ -32,6 +33,8 @@ __all__ = [
     "Plan",
     "PlannedModel",
     "PlannedPart",
+    "PlannedStage",
+    "ProgramRecord",
     "Session",
     "Share",
     "StagedRecord",
@@ -45,14 +48,17 @@ __all__ = [
     "has_onnxruntime",
     "html_page",
     "html_section",
+    "is_program",
     "is_staged",
     "launch_dependencies",
     "layout_of",
     "load_plan",
+    "load_program",
     "load_staged",
     "loop_carried_buffers",
     "make_concurrent",
     "make_plan",
+    "open_onnxruntime",
     "place_buffers",
     "plain",
     "plan_files",
@@ -60,6 +66,7 @@ __all__ = [
     "random_inputs",
     "run_onnxruntime",
     "save_plan",
+    "save_program",
     "save_staged",
     "versions_of",
     "without_elements",

@@ -106,7 +106,7 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
     """
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("mixed", budget.seconds)
-    return compile_graph(made, Registry.builtin(), GPU, options, emit, selector), selector
+    return selector.compile(made, Registry.builtin(), GPU, options, emit), selector
 
 
 @settings(max_examples=20, deadline=None)
@@ -117,7 +117,7 @@ def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
         found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
     merged = [group.form for group in formed[0].formed if len(group.units) > 1]
-    assert all(contexts[0].modelled.is_measured(form) or selector.is_measured(form) for form in merged)
+    assert all(contexts[0].modelled.is_measured(form) or selector.times.has(form) for form in merged)
 
 
 @settings(max_examples=20, deadline=None)
