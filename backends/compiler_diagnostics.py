@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from ..ir import BackendError, KernelFunction
-from .cache import cache_root, create_private_folder
+from ..store import cache_root, create_private_folder
 from .source import DIALECTS
 
 #: Folder in the cache, and number of stored files: a tuner that tries thousands of kernels keeps the newest.
@@ -40,7 +40,7 @@ def first_fault(log: str) -> str:
 def _write_files(kernel: KernelFunction, source: str, log: str) -> Path:
     """Write source and log, delete all but the newest files, and return the path of the source."""
     root = cache_root()
-    folder = Path(tempfile.mkdtemp(prefix="cuts-")) if root is None else create_private_folder(root / _FOLDER)
+    folder = (root and create_private_folder(root / _FOLDER)) or Path(tempfile.mkdtemp(prefix="cuts-"))
     path = folder / f"{kernel.name}{DIALECTS[kernel.dialect].suffix}"
     path.write_text(source, encoding="utf-8")
     path.with_suffix(".log").write_text(log, encoding="utf-8")

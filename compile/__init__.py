@@ -5,10 +5,11 @@
 
 from .build import build, build_staged, load
 from .cached_build import build_tuned
+from .cached_decisions import decision_key
 from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
-from .plan_cache import clear_plans, plans_info
+from .plan_cache import plan_key
 from .staged_model import Compile, StagedPlan, staged_plan
 from .torch_operator import torch_op
 
@@ -23,14 +24,14 @@ __all__ = [
     "build_graph",
     "build_staged",
     "build_tuned",
-    "clear_plans",
     "compile_model",
     "compile_unmeasured",
+    "decision_key",
     "load",
     "load_model",
     "load_spec",
+    "plan_key",
     "plan_of",
-    "plans_info",
     "staged_plan",
     "torch_op",
     "tune_graph",

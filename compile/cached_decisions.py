@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from attrs import evolve
 
-from ..backends import cache_root
 from ..ir import (
     PRECISIONS,
     Attribute,
@@ -30,6 +29,7 @@ from ..ops import Instance
 from ..passes import ForeignDecisionsError, node_fingerprints
 from ..passes.graph import Canonicalise, LowerPrecision
 from ..search import DecisionRecord, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
+from ..store import cache_root
 from .loading import Spec
 from .plan_selection import (
     MAX_SUM_RATIO,

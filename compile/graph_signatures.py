@@ -6,13 +6,12 @@ Caches, per fingerprint of a captured FX graph, its signature (inputs and output
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from ..backends import KernelStore, cache_key
 from ..ir import DType, TensorType
+from ..store import EntryStore, Key
 
 if TYPE_CHECKING:
     from ..frontends.torch import CachedGraph, Choice, GraphSignature
@@ -33,15 +32,15 @@ class CachedSignature:
         return CachedGraph(self.ends, self.frozen, compiled)
 
 
-def find_signature(facts: Iterable[str | bytes]) -> CachedSignature | None:
-    """Return the cached signature for a graph's fingerprint facts."""
-    text = KernelStore.open("door").get(cache_key(facts))
-    return None if text is None else _read(json.loads(text))
+def find_signature(key: Key) -> CachedSignature | None:
+    """Return the cached signature of a graph."""
+    entry = EntryStore.open().get(key)
+    return None if entry is None else _read(json.loads(entry["signature"]))
 
 
-def save_signature(facts: Iterable[str | bytes], found: CachedGraph, plan: str) -> None:
-    """Cache a graph's signature and the key of its plan."""
-    KernelStore.open("door").put(cache_key(facts), json.dumps(_to_record(found, plan)).encode())
+def save_signature(key: Key, found: CachedGraph, plan: str) -> None:
+    """Cache a graph's signature and the name of its plan."""
+    EntryStore.open().put(key, {"signature": json.dumps(_to_record(found, plan)).encode()})
 
 
 def _to_record(found: CachedGraph, plan: str) -> dict[str, Any]:

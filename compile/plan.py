@@ -37,11 +37,12 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
-    copy_plan,
     make_plan,
+    plan_files,
     random_inputs,
-    save_plan,
+    write_folder,
 )
+from ..store import EntryStore
 from .loading import Spec, spec_of_texts
 from .overflow import first_overflow
 
@@ -49,18 +50,16 @@ from .overflow import first_overflow
 class CompiledPlan:
     """Plan with the means to run, verify, save and load it.
 
-    `cache_folder` is the folder that holds it.
+    `cache_name` is the name of its entry in the store.
 
     It is re-entrant: threads that call `run` wait for one another, and the result of a run does not change later.
     Threads that run concurrently each open a `Session` of `plan`. `state` has the buffers that a program writes; they
     persist between runs.
     """
 
-    def __init__(
-        self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, cache_folder: Path | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, cubins: tuple[Cubin, ...] = (), complete: bool = True, cache_name: str = "") -> None:
         self.plan = plan
-        self.cache_folder = cache_folder
+        self.cache_name = cache_name
         self.cubins = cubins
         self.complete = complete
         self._session: Session | None = None
@@ -295,10 +294,10 @@ class CompiledPlan:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
 
-        It is a copy of the cached folder, where there is one.
+        It has the files of the cached entry, where there is one: its weights are not arranged and hashed again.
         """
-        if self.cache_folder is None or not copy_plan(self.cache_folder, folder):
-            save_plan(self.plan, folder)
+        cached = EntryStore.open().read("plan", self.cache_name) if self.cache_name else None
+        write_folder(Path(folder), cached or plan_files(self.plan))
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
-from ..backends import cache_key
 from ..ir import BackendError, Budget, CompiledGraph
 from ..search import DecisionRecord, Findings, MeasuredSelector, machine_of
+from ..store import digest_parts
 from .plan import CompiledPlan
 from .plan_validation import PlanValidator
 
@@ -156,7 +156,7 @@ def _pair_name(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> str
     """Return the key under which the comparison of two plans is cached; names of kernels identify their content."""
     kernels = [[plan.kernels[step.kernel] for step in plan.plan.steps] for plan in plans]
     launched = [f"{kernel.name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
-    return f"wholes {cache_key([*launched, repr(sorted(machine_of(selector.target).items()))])}"
+    return f"wholes {digest_parts([*launched, repr(sorted(machine_of(selector.target).items()))])}"
 
 
 def time_valid_plans(

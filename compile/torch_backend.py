@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, fields, frozen
 
 from ..ir import PRECISIONS, Budget, CompileOptions, CutsWarning, PrecisionName, Target, UsageError, quote
+from ..store import Key, digest_parts
 from .cached_build import build_cached
 from .driver import precisions_of
 from .external_buffers import program_of, spec_of, target_of
@@ -154,8 +155,8 @@ class _Precisions:
     def hold(self, precision: PrecisionName, plan: CompiledPlan) -> _Precisions:
         """Add a plan for a precision."""
         self.made[precision] = program_of(plan, self.ordinal)
-        if plan.cache_folder is not None:
-            self.kept[precision] = plan.cache_folder.name
+        if plan.cache_name:
+            self.kept[precision] = plan.cache_name
         return self
 
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
@@ -201,7 +202,7 @@ class _CachedPlans:
         """Return an earlier process's plan of a graph in the current precision."""
         target, ordinal = target_of(device)
         precision = _precision(self.wishes, target)
-        known = find_signature(self._facts(words, target, precision))
+        known = find_signature(self._key(words, target, precision))
         plan = known and find_plan(known.plan, target)
         if not known or not plan:
             return None
@@ -213,11 +214,11 @@ class _CachedPlans:
         plans = found.compiled
         assert isinstance(plans, _Precisions), "what this backend made"
         for precision, plan in plans.kept.items():
-            save_signature(self._facts(words, plans.target, precision), found, plan)
+            save_signature(self._key(words, plans.target, precision), found, plan)
 
-    def _facts(self, words: Sequence[str | bytes], target: Target, precision: PrecisionName) -> Iterator[str | bytes]:
-        yield from (repr(self.wishes), precision, *target_facts(target))
-        yield from words
+    def _key(self, words: Sequence[str | bytes], target: Target, precision: PrecisionName) -> Key:
+        options = {"wishes": repr(self.wishes), "precision": precision}
+        return Key("signature", {"module": digest_parts(words)}, target_facts(target), options)
 
 
 with suppress(ImportError):  # without PyTorch nothing is captured

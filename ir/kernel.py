@@ -12,7 +12,7 @@ from typing import TypeAlias, Union
 from attrs import field, frozen
 
 from .affine import Guard, Index, Var
-from .dfg import LaneReduce, MmaAccumulate, Root
+from .dfg import LaneReduce, Mma, MmaAccumulate, Root
 from .types import DType
 
 
@@ -75,12 +75,14 @@ class Wait:
 class Loop:
     """Loop `for var in [0, var.extent)` over K blocks.
 
-    It ends before `until`, a definition that is the same for all threads of a block, where there is one.
+    It ends before `until`, a definition that is the same for all threads of a block, where there is one. Instruction
+    selection sets the factor `unroll`.
     """
 
     var: Var
     body: tuple[Item, ...]
     until: Var | None = None
+    unroll: int = 1
 
 
 Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, Loop]
@@ -179,7 +181,9 @@ def member_name(number: int, tensor: str) -> str:
 def has_synchronisation(items: Sequence[Item]) -> bool:
     """Return whether threads synchronise in some items."""
     for item in items:
-        combines = isinstance(item, Phase) and any(isinstance(root, (LaneReduce, MmaAccumulate)) for root in item.roots)
+        combines = isinstance(item, Phase) and any(
+            isinstance(root, (LaneReduce, MmaAccumulate, Mma)) for root in item.roots
+        )
         if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and has_synchronisation(item.body)):
             return True
     return False

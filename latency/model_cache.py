@@ -1,9 +1,8 @@
 """Cache of fitted models between processes: arrays and JSON.
 
-It lies in the user's cache. Fitting takes half a minute to a minute, prediction none. The key consists of all that the
+It lies in the store. Fitting takes half a minute to a minute, prediction none. The key consists of everything that the
 model follows from: the profile's bytes, this package's source, the versions of the libraries that fit, and the name of
-the fit. It holds numbers and names alone, nothing that runs, and lies in a folder that only its owner can write
-(`backends/cache.py`).
+the fit. An entry holds numbers and names alone, nothing that runs.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import metadata, resources
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from ..backends import KernelStore, cache_key
+from ..store import EntryStore, Key
 
 _LOG = logging.getLogger(__name__)
 _FITTED_BY = ("numpy", "scipy", "scikit-learn")
@@ -29,13 +28,13 @@ def cached_fit(parts: tuple[str, ...], fit: Callable[[], Mapping[str, Any]]) -> 
 
     The result has arrays and JSON values by name. `parts` are the key: a digest of the data, and words for the fit.
     """
-    store, key = KernelStore.open("latency"), cache_key((*parts, *_versions(), *_sources()))
+    store, key = EntryStore.open(), Key("fit", {"parts": list(parts)}, options=_versions(), label=parts[1])
     known = _unpack(store.get(key))
     if known is not None:
         return known
     _LOG.info("fitting the model '%s' to the profile; it is kept for the next time", parts[1])
     found = fit()
-    store.put(key, _pack(found))
+    store.put(key, {"model": _pack(found)})
     return found
 
 
@@ -47,11 +46,11 @@ def _pack(values: Mapping[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _unpack(content: bytes | None) -> dict[str, Any] | None:
-    if content is None:
+def _unpack(entry: Mapping[str, bytes] | None) -> dict[str, Any] | None:
+    if entry is None:
         return None
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        with np.load(io.BytesIO(entry["model"]), allow_pickle=False) as file:
             found: dict[str, Any] = {name: file[name] for name in file.files}
         found |= json.loads(found.pop("json").tobytes())
     except (OSError, ValueError, KeyError, EOFError):
@@ -60,12 +59,5 @@ def _unpack(content: bytes | None) -> dict[str, Any] | None:
 
 
 @cache
-def _sources() -> tuple[bytes, ...]:
-    """Return the text of this package's modules, which the fit depends on."""
-    files = sorted(resources.files(__package__).iterdir(), key=lambda each: each.name)
-    return tuple(file.read_bytes() for file in files if file.name.endswith(".py"))
-
-
-@cache
-def _versions() -> tuple[str, ...]:
-    return tuple(f"{name} {metadata.version(name)}" for name in _FITTED_BY)
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _FITTED_BY}

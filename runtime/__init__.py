@@ -12,7 +12,7 @@ from .memory import Lifetime, align_bytes, place_buffers
 from .onnx_oracle import has_onnxruntime, run_onnxruntime
 from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
 from .plan_document import plain
-from .plan_file import copy_plan, load_plan, save_plan
+from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
@@ -40,7 +40,6 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "checked_state",
-    "copy_plan",
     "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",
@@ -56,10 +55,13 @@ __all__ = [
     "make_plan",
     "place_buffers",
     "plain",
+    "plan_files",
+    "plan_of_files",
     "random_inputs",
     "run_onnxruntime",
     "save_plan",
     "save_staged",
     "versions_of",
     "without_elements",
+    "write_folder",
 ]

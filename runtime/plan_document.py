@@ -148,13 +148,22 @@ def read_document(root: Path) -> PlanDocument | StagedDocument:
     """
     path = root / "plan.json"
     try:
-        data = json.loads(path.read_bytes())
+        return parse_document(path.read_bytes(), path)
     except FileNotFoundError:
         raise PlanError(
             f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
         ) from None
     except (OSError, NotADirectoryError) as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_document(content: bytes, path: Path) -> PlanDocument | StagedDocument:
+    """Read and check the content of plan.json; `path` is for errors.
+
+    Raises `PlanError` where it is damaged or of another version.
+    """
+    try:
+        data = json.loads(content)
     except (ValueError, RecursionError):
         raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
     name = data.pop("format", None) if isinstance(data, dict) else None

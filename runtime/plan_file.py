@@ -15,7 +15,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,16 @@ from ..backends.source import DIALECTS
 from ..ir import Array, CutsError, DType, Graph, KernelFunction, PlanError, parse_graph, print_graph, quote
 from .memory import Placement
 from .plan import Plan, PlannedModel, check_plan
-from .plan_document import KernelRecord, ModelRecord, PlanDocument, plain, read_document, write_document
+from .plan_document import (
+    KernelRecord,
+    ModelRecord,
+    PlanDocument,
+    StagedDocument,
+    parse_document,
+    plain,
+    read_document,
+    write_document,
+)
 
 
 @frozen
@@ -60,37 +69,6 @@ def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
 
     Raises `PlanError` where the folder cannot be written.
     """
-
-    def fill(draft: Path) -> None:
-        for name, content in files.items():
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            (draft / name).write_bytes(content)
-
-    _write(target, fill)
-
-
-def copy_plan(source: Path, folder: str | os.PathLike[str]) -> bool:
-    """Copy a plan's folder atomically; return whether the source was complete.
-
-    Raises `PlanError` where the folder cannot be written.
-    """
-
-    def fill(draft: Path) -> None:
-        shutil.copytree(source, draft, dirs_exist_ok=True)
-
-    if not (source / "plan.json").is_file() or Path(folder).resolve() == source.resolve():
-        return False
-    try:
-        _write(Path(folder), fill)
-    except PlanError:
-        if source.is_dir():
-            raise
-        return False  # another process deleted it
-    return True
-
-
-def _write(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder and move it to its place atomically."""
     _check_replaceable(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +76,9 @@ def _write(target: Path, fill: Callable[[Path], None]) -> None:
     except OSError as error:
         raise PlanError(f"cannot write plan {target}: {error.strerror}") from error
     try:
-        fill(draft)
+        for name, content in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_bytes(content)
         _replace(draft, target)
     except OSError as error:
         raise PlanError(f"cannot write plan {target}: {error.strerror or error}") from error
@@ -195,9 +175,22 @@ def load_plan(folder: str | os.PathLike[str]) -> Plan:
     """
     root = Path(folder)
     document = read_document(root)
+    return _check_and_assemble(root, document, read_files(root, document.files))
+
+
+def plan_of_files(files: Mapping[str, bytes], name: str) -> Plan:
+    """Read a plan from the files of its folder.
+
+    Their digests are checked before; `name` is for errors.
+
+    Raises `PlanError` for files of no plan, or of another version.
+    """
+    return _check_and_assemble(Path(name), parse_document(files.get("plan.json", b""), Path(name) / "plan.json"), files)
+
+
+def _check_and_assemble(root: Path, document: PlanDocument | StagedDocument, files: Mapping[str, bytes]) -> Plan:
     if not isinstance(document, PlanDocument):
         raise PlanError(f"{root} is the plan of a model in stages", hint="open it with cuts.load")
-    files = read_files(root, document.files)
     try:
         plan = _assemble(document, files)
         check_plan(plan)

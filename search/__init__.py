@@ -1,8 +1,8 @@
 """Tuning: strategies, measurement, the tuning database, measured partition search."""
 
-from .database import Measurement, database_path, explain, open_database, remove_database, summary_of
+from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
 from .decisions import DecisionRecord, Question, decisions_text, question_of
-from .exchange import export_pack, export_results, import_results, known_answer
+from .exchange import export_pack, export_results, import_database, import_results, known_answer
 from .gc_tuning import reduced_garbage_collection
 from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
@@ -30,8 +30,10 @@ __all__ = [
     "database_path",
     "decisions_text",
     "explain",
+    "explain_question",
     "export_pack",
     "export_results",
+    "import_database",
     "import_results",
     "known_answer",
     "machine_of",

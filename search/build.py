@@ -32,6 +32,7 @@ from ..passes import (
     schedule_row,
 )
 from ..passes.schedule import Candidate, Point, best_points, candidate_of, choose, choose_soon, make_space
+from ..store import digest
 from .child import START_LIMIT, Child, ChildLost
 from .copies import ForkServer
 from .data import Reference, make_reference
@@ -40,7 +41,7 @@ from .kernels import BundleMember, KernelSpec, make_bundle, make_kernel
 from .learned import LearnedOrder, recalled_points, rescore
 from .pruning_certificate import PruningCertificate, prove, simple_schedule
 from .sample_points import SampledCandidates, draw
-from .tuning_task import TuningTask, digest, schedule_text
+from .tuning_task import TuningTask, schedule_text
 
 #: Seconds of lowering and compiling one candidate, at most.
 COMPILE_LIMIT = 30.0

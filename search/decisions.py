@@ -16,7 +16,7 @@ from attrs import frozen
 
 from ..ir import CompileOptions, Graph
 from ..passes import Decisions
-from .tuning_task import digest
+from ..store import describe, digest
 
 #: Fact of a machine that affects times but hardly the partition of a graph.
 COMPILER = "compiler"
@@ -114,7 +114,7 @@ def question_of(
         f"{options.horizontal_fusion} {NO_LIBRARIES}" + ("" if options.memory is None else f" {options.memory}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
-    return Question(json.dumps(parts, indent=1, sort_keys=True), graph.name, nodes)
+    return Question(describe(parts), graph.name, nodes)
 
 
 def structure_of(graph: Graph) -> str:

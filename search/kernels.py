@@ -15,7 +15,8 @@ from ..ir import CutsError, FusedGroup, HorizontalKernel, KernelFunction, Schedu
 from ..passes.instructions import select_instructions
 from ..passes.lowering import extract, lower
 from ..passes.schedule import check_schedule
-from .tuning_task import TuningTask, digest, measurement_key, read_schedule, schedule_text
+from ..store import digest
+from .tuning_task import TuningTask, measurement_key, read_schedule, schedule_text
 
 #: Group that shares a launch with others: its normal form, its schedule, and the layout of its tensors.
 BundleMember: TypeAlias = tuple[FusedGroup, Schedule, Mapping[str, Storage]]

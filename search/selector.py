@@ -52,6 +52,7 @@ from ..passes import (
 )
 from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
+from ..store import digest
 from .audit import Audit, audit_choices
 from .build import Job
 from .decisions import DecisionRecord
@@ -79,7 +80,7 @@ from .speculative_build import (
 from .task_record import TaskRecord
 from .tuner import Tuner, search_deeper
 from .tuning_loop import ranking_seconds
-from .tuning_task import TuningTask, digest, machine_of
+from .tuning_task import TuningTask, machine_of
 
 #: Assumed share of a plan's kernels that are not built yet when its groups are known.
 UNBUILT_SHARE = 0.25

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from ..backends.cuda import find_toolchain
 from ..ir import Budget, Target, UsageError, processor_count
+from ..store import is_row_file
 from .bench import Bench, DeviceBench
 from .build import Workers
 from .database import Database, open_database
@@ -24,9 +25,6 @@ from .resources import Resources
 from .selector import MeasuredSelector
 from .settings import Settings
 from .tuner import Tuner
-
-#: First bytes of every SQLite file.
-_SQLITE = b"SQLite format 3\0"
 
 
 @contextmanager
@@ -124,12 +122,11 @@ def _recording(path: Path) -> Database:
         raise UsageError(
             f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is"
         )
-    with path.open("rb") as file:
-        if file.read(len(_SQLITE)) != _SQLITE:
-            raise UsageError(
-                f"cannot replay {path}: it is no tuning database",
-                hint="'cuts cache info' says where the tuning database is",
-            )
+    if not is_row_file(path):
+        raise UsageError(
+            f"cannot replay {path}: it is no tuning database",
+            hint="'cuts cache info' says where the tuning database is",
+        )
     return Database(path)
 
 

@@ -6,7 +6,6 @@ SHA-256. Two groups with the same computation share their results, and `cuts cac
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
@@ -15,6 +14,7 @@ from attrs import field, frozen
 from ..backends.cuda import toolchains
 from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
 from ..passes.fusion import form_text
+from ..store import describe, digest
 
 #: Changes whenever a stored time would no longer mean the same: the way of timing, the text forms.
 FORMAT = 2
@@ -43,7 +43,7 @@ class TuningTask:
     def _describe(self) -> str:
         work = form_text(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
         parts = {"format": str(FORMAT), "work": work, "machine": dict(sorted(self.machine.items()))}
-        return json.dumps(parts, indent=1, sort_keys=True)
+        return describe(parts)
 
     @key.default
     def _hash(self) -> str:
@@ -74,11 +74,6 @@ def machine_of(target: Target) -> dict[str, str]:
         return facts | {"device": choose_device().text}
     except BackendError:
         return facts | {"device": "none"}
-
-
-def digest(text: str) -> str:
-    """Return the SHA-256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def measurement_key(problem: str, schedule: str) -> str:

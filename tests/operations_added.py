@@ -15,6 +15,7 @@ def _integers(kind: DType, *shape: int) -> TensorType:
 
 DIFFERENTIABLE: list[Use] = [
     uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
+    uses("roi_align_adaptive", (1, 2, 5, 4), (3, 4), i64(3), low=0.1, sizes=(2, 1), scale=4.0),
     *(uses("segment_reduce", (7, 2), i64(7), classes=2, low=0.2, count=2, reduction=how)
       for how in ("sum", "prod", "max", "min")),
 ]  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from attrs import asdict, evolve, fields, frozen
 
 from ...ir import MMA_INSTRUCTIONS, BackendError, KernelFunction, Target, atomic_write
-from ..cache import cache_key, cache_root
+from ...store import cache_root, digest_parts
 from ..device import Device, Launch, Pointer
 from .ceiling_kernels import (
     ATOM_WARPS,
@@ -135,7 +135,7 @@ def _plausible(ceilings: Ceilings) -> bool:
 
 def _path(device: str) -> Path | None:
     root = cache_root()
-    return None if root is None else root / f"ceilings-{cache_key([device])[:16]}.json"
+    return None if root is None else root / f"ceilings-{digest_parts([device])[:16]}.json"
 
 
 # ---- measurement

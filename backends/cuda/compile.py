@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -22,7 +22,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from ...ir import BackendError, KernelFunction, UsageError, processor_count
-from ..cache import KernelStore, cache_key
+from ...store import EntryStore, Key, digest, digest_parts, take_earlier
 from ..compiler_diagnostics import compile_error
 from ..library import DIALECT
 
@@ -114,16 +114,21 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
     tool = find_toolchain()
-    store = KernelStore.open("cubin")
-    key = cache_key(["cubin 2", tool.name, tool.version, arch, kernel.source])
+    store = EntryStore.open()
+    key = Key("cubin", {"source": digest(kernel.source)}, {"arch": arch}, {tool.name: tool.version}, kernel.name)
     if (entry := store.get(key)) is not None:
+        return _unpack(entry)
+    earlier = digest_parts(["cubin 2", tool.name, tool.version, arch, kernel.source])
+    if (content := take_earlier(store, "cubin", earlier)) is not None:
+        report, _, code = content.partition(b"\n")
+        store.put(key, entry := {"report": report, "code": code})
         return _unpack(entry)
     try:
         code, log = tool.compile(kernel.source, arch, timeout)
     except _Rejected as error:
         raise compile_error(kernel, f"{arch} with {tool.name} {tool.version}", kernel.source, str(error)) from None
     cubin = _read_log(code, log)
-    store.put(key, _pack(cubin))
+    store.put(key, {"report": json.dumps(cubin.report).encode(), "code": code})
     return cubin
 
 
@@ -151,14 +156,9 @@ def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float
     return tuple(cubins.get(kernel.source, Cubin(b"")) for kernel in kernels)
 
 
-def _pack(cubin: Cubin) -> bytes:
-    return json.dumps(cubin.report).encode() + b"\n" + cubin.code
-
-
-def _unpack(entry: bytes) -> Cubin:
-    report, _, code = entry.partition(b"\n")
-    figures = json.loads(report)
-    return Cubin(code, **{**figures, "warnings": tuple(figures["warnings"])})
+def _unpack(entry: Mapping[str, bytes]) -> Cubin:
+    figures = json.loads(entry["report"])
+    return Cubin(entry["code"], **{**figures, "warnings": tuple(figures["warnings"])})
 
 
 def _read_log(code: bytes, log: str) -> Cubin:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from attrs import field, frozen
 
 from ...ir import Argument, BackendError, CutsError, FusedGroup, KernelFunction, Storage, parse_ir, print_ir
-from ..cache import cache_key
+from ...store import digest_parts
 from ..device import Device, Launch, Pointer
 from .recognise import find_convolution, find_product
 
@@ -84,7 +84,7 @@ class Library(ABC):
         }
         source = json.dumps(record, indent=1)
         arguments = tuple(Argument(t, group.tensors[t].dtype, t in group.outputs) for t in tensors)
-        name = f"{self.name}_{cache_key([source])[:12]}"
+        name = f"{self.name}_{digest_parts([source])[:12]}"
         info = {"library": f"{self.name} {self.version}"}
         return KernelFunction(name, DIALECT, source, (1, 1, 1), (1, 1, 1), arguments, info=info)
 

@@ -22,7 +22,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import BackendError, KernelFunction, Target
-from ..cache import cache_root, create_private_folder
+from ...store import cache_root, create_private_folder
 from ..compiler_diagnostics import compile_error
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..host_memory import require_host_memory
@@ -60,9 +60,9 @@ def _import() -> Any:
 def _open_cache() -> int:
     """Set and check PoCL's cache before PoCL reads it, and return this process's id."""
     root = cache_root()
-    if root is not None:
+    folder = root and create_private_folder(root / "pocl")
+    if folder is not None:
         # PoCL caches its programs, keyed by source and launch geometry; only its folder is set to a private one.
-        folder = create_private_folder(root / "pocl")
         os.environ.setdefault("POCL_CACHE_DIR", str(folder))
         for aside in quarantine_damaged(folder):
             _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)

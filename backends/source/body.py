@@ -15,18 +15,14 @@ from ...ir import (
     Initialise,
     Item,
     Kernel,
-    Load,
     Loop,
-    MmaAccumulate,
+    Mma,
     Phase,
     RegisterWrite,
     SharedBuffer,
     Wait,
     has_synchronisation,
     phases,
-    post_order,
-    primary_index,
-    variables,
 )
 from .ctext import number_text
 from .dialects import Dialect
@@ -34,10 +30,6 @@ from .index_ctext import PointerName, index_text
 from .mma_text import operand_words
 from .phase import print_phase
 from .scope import KernelNames, Writer
-
-#: Iterations above which a loop of matrix instructions is unrolled by two: with 128 iterations TF32 gains 3 to 5 %;
-#: with 64 bf16 and f16 lose 0.5 %, and some convolutions with fewer spill registers.
-MIN_UNROLLED_ITERATIONS = 96
 
 
 @frozen
@@ -84,7 +76,7 @@ def body_text(
 
 def _atom_words(kernel: Kernel) -> int:
     """Return the words of scratch for the matrix instructions of all warps."""
-    found = [MMA_INSTRUCTIONS[r.atom] for p in phases(kernel.items) for r in p.roots if isinstance(r, MmaAccumulate)]
+    found = [MMA_INSTRUCTIONS[r.instruction] for p in phases(kernel.items) for r in p.roots if isinstance(r, Mma)]
     return max((operand_words(atom) for atom in found), default=0) * (kernel.threads // LANES)
 
 
@@ -138,21 +130,9 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
                 out.line(f"{names.dialect.type(root.dtype)} {register}[{prod(root.shape)}];")
 
 
-def _together(loop: Loop) -> int:
-    """Return the unroll factor of a loop: two where it has many matrix instructions and copies without division by the
-    iteration.
-    """
-    found = [node for phase in phases(loop.body) for node in post_order(phase.roots)]
-    atoms = any(isinstance(node, MmaAccumulate) for node in found)
-    copied = [node.address for node in found if isinstance(node, Load) and node.space == "global"]
-    decoded = any(loop.var in variables(primary_index(p)) for a in copied for p, _ in a.terms if p != loop.var)
-    even = loop.until is None and loop.var.extent >= MIN_UNROLLED_ITERATIONS and loop.var.extent % 2 == 0
-    return 2 if atoms and even and not decoded else 1
-
-
 def _item(item: Item, names: KernelNames, out: Writer) -> None:
     if isinstance(item, Loop):
-        with out.loop(item.var, unroll=_together(item), meets=has_synchronisation(item.body), until=item.until):
+        with out.loop(item.var, unroll=item.unroll, meets=has_synchronisation(item.body), until=item.until):
             for inner in item.body:
                 _item(inner, names, out)
     elif isinstance(item, Phase):

@@ -10,18 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...ir import (
-    ACCUMULATOR_THREADS,
-    ACCUMULATOR_VECTOR,
     ELEMENT,
     LANE,
     LANES,
     MMA_INSTRUCTIONS,
-    Index,
     MatrixFragment,
-    MmaAccumulate,
     MmaInstruction,
     as_index,
-    evaluate,
     substitute,
 )
 from .index_ctext import index_text
@@ -102,20 +97,3 @@ _ELEMENT_TEXTS = {
     "i8": "(int)(char)({0} >> 8 * {1} & 255)",
     "u8": "(int)({0} >> 8 * {1} & 255)",
 }
-
-
-def fragment_places(node: MmaAccumulate, atom: MmaInstruction) -> Iterator[tuple[Index, ...]]:
-    """Yield the registers of each element of a thread's C fragment.
-
-    They are a lane's own runs of adjacent elements, as those of tile dims, between which those of other instructions
-    may lie.
-    """
-    for element in range(atom.c.size):
-        place = {LANE: 0, ELEMENT: element}
-        at = list(node.at)
-        for axis, (d, index) in enumerate(((node.rows, atom.c.row), (node.columns, atom.c.column))):
-            position = evaluate(index, place)
-            along = ACCUMULATOR_THREADS[axis] * ACCUMULATOR_VECTOR[axis]
-            number = position // along * ACCUMULATOR_VECTOR[axis] + position % ACCUMULATOR_VECTOR[axis]
-            at[d] = at[d] + number * node.mixed[axis]
-        yield tuple(at)

@@ -10,7 +10,6 @@ from attrs import define
 
 from ...ir import (
     COMBINERS,
-    MMA_INSTRUCTIONS,
     SORT_ORDERS,
     Accumulate,
     AsyncCopy,
@@ -22,7 +21,7 @@ from ...ir import (
     LaneReduce,
     LdMatrix,
     Load,
-    MmaAccumulate,
+    Mma,
     Op,
     RegisterWrite,
     Store,
@@ -40,7 +39,6 @@ from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
 from .lane_sort import LaneSort
-from .mma_text import fragment_places
 from .values import ValuePrinter
 
 
@@ -162,19 +160,19 @@ class NodePrinter(ValuePrinter):
         template, row = self.names.dialect.instructions[node.instruction], index_text(node.row, self.names.pointers)
         self.out.line(template.format(registers=", ".join(names), p=node.buffer, i=row))
 
-    def multiply(self, node: MmaAccumulate) -> None:
+    def multiply(self, node: Mma) -> None:
         """Print one matrix instruction.
 
         Its operands are the registers of C, in the order of its elements, then those of A and B.
         """
-        atom, dialect = MMA_INSTRUCTIONS[node.atom], self.names.dialect
-        results = [dialect.atom_result.format(self.names.register(node.name, at)) for at in fragment_places(node, atom)]
+        dialect, name = self.names.dialect, self.names.registers[node.name]
+        results = [dialect.atom_result.format(f"{name}[{index_text(at, self.names.pointers)}]") for at in node.results]
         registers = [
             self.lane_text(operand, axis, n)
             for operand, axis in ((node.a, node.axes[0]), (node.b, node.axes[1]))
             for n in range(axis.extent)
         ]
-        self.out.line(dialect.instructions[node.atom].format(operands=", ".join([*results, *registers])))
+        self.out.line(dialect.instructions[node.instruction].format(operands=", ".join([*results, *registers])))
 
     def store(self, node: Store) -> None:
         """Print the store of one element."""
@@ -232,7 +230,7 @@ _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     WideStore: NodePrinter.wide_store,
     AsyncCopy: NodePrinter.copy,
     Accumulate: NodePrinter.accumulate,
-    MmaAccumulate: NodePrinter.multiply,
+    Mma: NodePrinter.multiply,
     RegisterWrite: NodePrinter.write_register,
     Initialise: NodePrinter.initialise,
     LaneReduce: NodePrinter.reduce_lanes,

@@ -24,7 +24,7 @@ from ...ir import (
     LdMatrix,
     Literal,
     Load,
-    MmaAccumulate,
+    Mma,
     PackedLoad,
     Phase,
     RegisterRead,
@@ -169,7 +169,7 @@ class PhasePrinter:
     def _unroll(self, nodes: Sequence[DfgNode], opened: tuple[Var, ...], var: Var) -> int:
         """Return the unroll factor of a scope: compile time and register pressure grow superlinearly with its text."""
         sizes = {n: prod(v.extent for v in self._rest(n, opened)) for n in nodes}
-        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, MmaAccumulate)))
+        operations = sum(size for n, size in sizes.items() if isinstance(n, (Accumulate, Mma)))
         moves = sum(
             size // prod(v.extent for v in vector_axes(n)) for n, size in sizes.items() if isinstance(n, _MOVES)
         )
@@ -182,7 +182,7 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(isinstance(n, MmaAccumulate) for n in nodes)
+        return self.names.dialect.atoms_meet and any(isinstance(n, Mma) for n in nodes)
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)
@@ -191,7 +191,7 @@ class PhasePrinter:
         rest = self._rest(node, opened)
         if isinstance(node, (Initialise, LaneReduce)):
             return ("fence", node)
-        if isinstance(node, MmaAccumulate) and not (rest and rest[0] in self.phase.scopes):
+        if isinstance(node, Mma) and not (rest and rest[0] in self.phase.scopes):
             return ("products", node)  # products of other parts add to the same registers, and would wait for these
         if rest and rest[0] in self.phase.scopes:
             return ("vector", node) if {*rest} == {*vector_axes(node)} else ("scope", rest[0])

@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 from attrs import frozen
-from cuts.backends import compiler_digest
 from cuts.ir.errors import CutsError
 from cuts.ir.machine import PRECISIONS
 from cuts.runtime.versions import versions_of
+from cuts.store import compiler_digest
 
 RESULTS = Path(__file__).parents[1] / "results"
 Row = dict[str, Any]

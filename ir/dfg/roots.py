@@ -98,7 +98,7 @@ class MmaAccumulate:
     """`held[at] += a * b`, summed over `over` by a matrix instruction.
 
     The instruction is one of `ir.machine`; the rows of its C lie along the dim of `at` at position `rows`,
-    the columns along the one at `columns`.
+    the columns along the one at `columns`. Instruction selection makes an `Mma` of it.
 
     Over a block, `a` and `b` are ordinary values, shares give the element that a lane holds of each, and `axes` are the
     variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a thread,
@@ -119,6 +119,24 @@ class MmaAccumulate:
     axes: tuple[Var, ...] = ()
     lane: Var | None = None
     mixed: tuple[int, ...] = (1, 1)
+
+
+@frozen(cache_hash=True)
+class Mma:
+    """Matrix instruction of a warp: `registers[results] += a * b`.
+
+    `instruction` is one of `ir.machine.MMA_INSTRUCTIONS`. `results` are the registers of `name` that hold a lane's
+    elements of C, in the order of its fragment. The first of `axes` numbers the registers of A, the second those of B.
+    """
+
+    instruction: str
+    name: str
+    results: tuple[Index, ...]
+    a: Value
+    b: Value
+    axes: tuple[Var, ...]
+    over: tuple[Var, ...]
+    dtype: DType
 
 
 @frozen(cache_hash=True)
@@ -178,6 +196,6 @@ class LaneReduce:
 
 
 Root: TypeAlias = Union[
-    Store, WideStore, VectorStore, AsyncCopy, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce
+    Store, WideStore, VectorStore, AsyncCopy, Accumulate, MmaAccumulate, Mma, RegisterWrite, Initialise, LaneReduce
 ]
 DfgNode: TypeAlias = Union[Value, Root]

@@ -24,7 +24,7 @@ from ..affine import (
     variables,
 )
 from ..types import DType
-from .roots import Accumulate, AsyncCopy, DfgNode, MmaAccumulate, RegisterWrite, Store, VectorStore, WideStore
+from .roots import Accumulate, AsyncCopy, DfgNode, Mma, MmaAccumulate, RegisterWrite, Store, VectorStore, WideStore
 from .values import (
     Convert,
     IndexNode,
@@ -54,6 +54,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     VectorStore: ("value",),
     Accumulate: ("value",),
     MmaAccumulate: ("a", "b"),
+    Mma: ("a", "b"),
     RegisterWrite: ("value",),
 }
 _INDICES: Mapping[type, tuple[str, ...]] = {
@@ -71,6 +72,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     AsyncCopy: ("address", "start", "guards", "valid"),
     Accumulate: ("at",),
     MmaAccumulate: ("at",),
+    Mma: ("results",),
     RegisterWrite: ("at",),
 }
 
@@ -176,13 +178,13 @@ def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[Dfg
     boxes: dict[DfgNode, tuple[Var, ...]] = {}
     for node in post_order(roots):
         own = set(own_variables(node))
-        if isinstance(node, (Accumulate, MmaAccumulate)):
+        if isinstance(node, (Accumulate, MmaAccumulate, Mma)):
             own |= set(node.over)
         if isinstance(node, LdMatrix):
             own |= set(node.axes)
         for operand in operand_nodes(node):
             own |= set(boxes[operand])
-        if isinstance(node, (Window, MmaAccumulate)):
+        if isinstance(node, (Window, MmaAccumulate, Mma)):
             own -= set(node.axes)
         if isinstance(node, Pack):
             own.discard(node.axis)

@@ -28,6 +28,7 @@ from ..dfg import (
     LaneReduce,
     LdMatrix,
     Load,
+    Mma,
     MmaAccumulate,
     Pack,
     PackedLoad,
@@ -121,7 +122,7 @@ FORMS: dict[type, Form] = {
     HorizontalKernel: Form("bundle", ("*kernels",)),
     SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
     Define: Form("define <var> = <value>"),
-    Loop: Form("loop <var>{? until <until>?}", ("*body",)),
+    Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
     Phase: Form(
         "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}"
         "{? scopes <scopes>?}",
@@ -142,6 +143,7 @@ FORMS: dict[type, Form] = {
     ),
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
+    Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"

@@ -17,6 +17,7 @@ from ..dfg import (
     IndexNode,
     LaneReduce,
     LdMatrix,
+    Mma,
     MmaAccumulate,
     Op,
     Pack,
@@ -108,20 +109,24 @@ def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
             copy = COPIES.get(node.instruction)
             if copy is None or copy.nbytes != node.width * node.dtype.size:
                 yield f"'{node.instruction}' copies no {node.width} elements of {node.dtype}"
-    for root in (r for r in roots if isinstance(r, MmaAccumulate)):
-        if root.atom not in MMA_INSTRUCTIONS:
-            yield f"'{root.atom}' multiplies nothing"
+    for root in (r for r in roots if isinstance(r, (MmaAccumulate, Mma))):
+        name = root.instruction if isinstance(root, Mma) else root.atom
+        if name not in MMA_INSTRUCTIONS:
+            yield f"'{name}' multiplies nothing"
             continue
-        atom = MMA_INSTRUCTIONS[root.atom]
+        atom = MMA_INSTRUCTIONS[name]
         for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
             held = value.arg if isinstance(value, Pack) else value
             kept = isinstance(value, (RegisterRead, PackedLoad, LdMatrix)) and value.dtype is DType.U32
             if held.dtype is not atom.held and not kept:
-                yield f"{root.atom} multiplies {atom.held}, not {held.dtype}"
+                yield f"{name} multiplies {atom.held}, not {held.dtype}"
             if isinstance(value, Pack) and value.axis.extent != fragment.packed:
-                yield f"a register of {root.atom} holds {fragment.packed} elements, not {value.axis.extent}"
+                yield f"a register of {name} holds {fragment.packed} elements, not {value.axis.extent}"
         if root.dtype is not atom.accumulator:
-            yield f"{root.atom} adds up in {atom.accumulator}, not in {root.dtype}"
+            yield f"{name} adds up in {atom.accumulator}, not in {root.dtype}"
+        registers_of = (atom.c.size, atom.a.registers, atom.b.registers)
+        if isinstance(root, Mma) and (len(root.results), *(v.extent for v in root.axes)) != registers_of:
+            yield f"{name} takes {', '.join(map(str, registers_of))} registers of C, A and B"
 
 
 def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
@@ -183,7 +188,7 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
 
 def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
-    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, LaneReduce)) else ()
+    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, Mma, LaneReduce)) else ()
 
 
 Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]

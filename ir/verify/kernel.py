@@ -7,7 +7,8 @@ by walking the phases, which is another matter: `check_barriers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
 from typing import TypeAlias
 
 from attrs import frozen
@@ -17,6 +18,7 @@ from ..dfg import (
     Accumulate,
     DfgNode,
     Initialise,
+    Mma,
     MmaAccumulate,
     Pack,
     RegisterRead,
@@ -133,7 +135,7 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
 
 
 def _bound_by(node: DfgNode) -> set[Var]:
-    if isinstance(node, MmaAccumulate):
+    if isinstance(node, (MmaAccumulate, Mma)):
         return {*node.over, *node.axes}
     if isinstance(node, RegisterWrite):
         return {*node.axes}
@@ -212,11 +214,16 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
             if isinstance(node, (Initialise, RegisterWrite)):
                 shapes[node.name] = node.shape
             if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite)):
-                for place, count in zip(node.at, shapes.get(node.name, ()), strict=False):
-                    if not Guard(place, 0, count).always:
-                        yield VerifyError(
-                            f"phase {quote(phase.name)}: register {place.text} of {quote(node.name)}, which has {count}"
-                        )
+                yield from _check_places(phase, node.name, zip(node.at, shapes.get(node.name, ()), strict=False))
+            elif isinstance(node, Mma) and node.name in shapes:
+                count = prod(shapes[node.name])
+                yield from _check_places(phase, node.name, ((place, count) for place in node.results))
+
+
+def _check_places(phase: Phase, name: str, places: Iterable[tuple[Index, int]]) -> Iterator[VerifyError]:
+    for place, count in places:
+        if not Guard(place, 0, count).always:
+            yield VerifyError(f"phase {quote(phase.name)}: register {place.text} of {quote(name)}, which has {count}")
 
 
 Check: TypeAlias = Callable[[Kernel], Iterator[VerifyError]]

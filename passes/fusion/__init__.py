@@ -1,11 +1,11 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
-from ..statements import Programs, Unit
+from ..statements import FusionError, Programs, Unit, apply_guards
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
-from .groups import Group, GroupBuilder, NormalForms, canonical_names, form_key, form_text, rename_group
-from .inline import FusionError, apply_guards
+from .group_builder import GroupBuilder, NormalForms
+from .groups import Group, canonical_names, form_key, form_text, rename_group
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normalise import Illegal

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from attrs import evolve, field, frozen
 
 from ...ir import COMBINERS, Index, Statement, Var, as_index, is_bijection, solve, substitute, variables
-from .inline import FusionError
+from ..statements import FusionError
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
 Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]

@@ -17,7 +17,8 @@ from typing import Protocol
 from attrs import field, frozen
 
 from ...ir import Segment
-from .groups import Group, GroupBuilder, form_key
+from .group_builder import GroupBuilder
+from .groups import Group, form_key
 from .legality import multiplies as tiled
 from .normalise import Illegal
 from .partitioner import Owners, Paths

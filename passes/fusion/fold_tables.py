@@ -55,7 +55,7 @@ from ...ir import (
     variables,
 )
 from ...ops import Folder, LinearCombiner
-from .inline import constant, tree_size
+from ..statements import constant, tree_size
 
 T = TypeVar("T")
 #: The items of a mapping from names, which unlike it can be a key.

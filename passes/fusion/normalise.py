@@ -51,11 +51,9 @@ from ...ir import (
     substitute_expr,
     variables,
 )
+from ..statements import FusionError, Inliner, RowSort, constant, match_scan, match_sort, split_argument_reduction
 from .align import Places, align, check_counts
 from .fold_tables import fold_tables
-from .inline import FusionError, Inliner, constant, split_argument_reduction
-from .prefix_scan import match_scan
-from .sorts import RowSort, match_sort
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24

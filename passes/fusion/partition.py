@@ -24,7 +24,8 @@ from attrs import define, evolve, field
 
 from ...ir import FusedGroup, Mode
 from .convex_merge import candidate_starts, convex, convex_merge_candidates, merge_candidate
-from .groups import Group, GroupBuilder
+from .group_builder import GroupBuilder
+from .groups import Group
 from .normalise import Illegal
 from .partitioner import Owners, Partitioner
 from .sibling_fusion import sibling_pairs
@@ -293,7 +294,7 @@ def neighbours(partitioner: Partitioner, groups: Iterable[Group], owner: Owners)
     for group in ordered:
         found = [s for s in partitioner.successors(group, owner) if isinstance(s, Group)]
         for reader in sorted(found, key=lambda g: partitioner.builder.order[g.units[0]]):
-            if not partitioner.is_settled(group, reader):
+            if not partitioner.are_fixed(group, reader):
                 yield group, reader
 
 
@@ -303,7 +304,7 @@ def siblings(partitioner: Partitioner, groups: Iterable[Group], owner: Owners) -
     after = {group: partitioner.successors(group, owner) for group in ordered}
     for first, second in sibling_pairs(ordered, {group: partitioner.sibling_keys(group) for group in ordered}):
         separate = second not in after[first] and first not in after[second]
-        if separate and not partitioner.is_settled(first, second):
+        if separate and not partitioner.are_fixed(first, second):
             yield first, second
 
 

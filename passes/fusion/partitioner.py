@@ -11,7 +11,8 @@ from typing import Generic, Protocol, TypeVar
 from attrs import define, field, frozen
 
 from ...ir import FusedGroup
-from .groups import Group, GroupBuilder, form_key
+from .group_builder import GroupBuilder
+from .groups import Group, form_key
 from .normalise import Illegal
 from .sibling_fusion import sibling_keys
 
@@ -68,12 +69,12 @@ class Partitioner:
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
     fixed_groups: Sequence[Group] = ()
     unwanted: frozenset[str] = frozenset()
-    settled: frozenset[Group] = field(init=False)
+    fixed: frozenset[Group] = field(init=False)
     readers: dict[str, frozenset[str]] = field(init=False)
     sources: dict[str, frozenset[str]] = field(init=False)
 
-    @settled.default
-    def _settled(self) -> frozenset[Group]:
+    @fixed.default
+    def _fixed(self) -> frozenset[Group]:
         """Return the kept groups as a set."""
         return frozenset(self.fixed_groups)
 
@@ -127,9 +128,9 @@ class Partitioner:
         own = (u for u, unit in shop.units.items() if not unit.free and unit.repeat is None and u not in taken)
         return [*kept, *(shop.single(u) for u in own if shop.is_used(u))]
 
-    def is_settled(self, first: Group, second: Group) -> bool:
+    def are_fixed(self, first: Group, second: Group) -> bool:
         """Return whether a known optimum separates two groups."""
-        return first in self.settled and second in self.settled
+        return first in self.fixed and second in self.fixed
 
     # ---- the quotient graph
 
@@ -162,7 +163,7 @@ class Partitioner:
         ]
         order = self.builder.order
         pairs += [(v, group) if order[v.units[0]] < order[group.units[0]] else (group, v) for v in beside]
-        pairs = [pair for pair in pairs if not self.is_settled(*pair)]
+        pairs = [pair for pair in pairs if not self.are_fixed(*pair)]
         return sorted(pairs, key=lambda pair: (order[pair[0].units[0]], order[pair[1].units[0]]))
 
     def sibling_keys(self, group: Group) -> frozenset[Hashable]:

@@ -34,15 +34,22 @@ from ...ir import (
     substitute,
 )
 from ...ops import Instance, Registry
-from ..statements import Programs, Repeat, Unit
+from ..statements import (
+    Programs,
+    Repeat,
+    Unit,
+    bypass_copies,
+    divide_scans,
+    fold_gathers,
+    make_scatters_deterministic,
+    mark_sorts,
+    separate_lone_pieces,
+    split_residues,
+    tensors_looked_up,
+)
 from .cut_units import copy_source, cut_units, last_reads_of, tensors_left_by, tensors_read_by
-from .deterministic_scatter import make_scatters_deterministic
 from .fold_tables import unroll_tables
-from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
-from .prefix_scan import divide_scans
 from .recurrences import Item, Iteration, Sliced, slice_loops
-from .sorts import mark_sorts
-from .stride_residues import separate_lone_pieces, split_residues
 
 
 def build_programs(graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None) -> Programs:

@@ -41,24 +41,25 @@ from ...ir import (
     vector_axes,
     with_operands,
 )
+from .context import SelectionContext
 from .matrix_loads import select_matrix_load
+from .matrix_products import select_mma, unroll_factor
 from .vector_accesses import select_copy, select_vector_load, select_vector_store, select_window_load
-from .vector_limits import VectorLimits
 
 Node = TypeVar("Node", Value, Root)
 
 
 def select_instructions(kernel: Kernel, dialect: str) -> Kernel:
     """Return a thread-level kernel over the instructions of a dialect."""
-    limits = VectorLimits.of(kernel, INSTRUCTIONS[dialect])
-    return evolve(kernel, items=_items(kernel.items, limits))
+    context = SelectionContext.of(kernel, INSTRUCTIONS[dialect])
+    return evolve(kernel, items=_items(kernel.items, context))
 
 
-def _items(items: Iterable[Item], limits: VectorLimits) -> tuple[Item, ...]:
+def _items(items: Iterable[Item], context: SelectionContext) -> tuple[Item, ...]:
     return tuple(
-        evolve(item, body=_items(item.body, limits))
+        evolve(item, body=_items(item.body, context), unroll=unroll_factor(item))
         if isinstance(item, Loop)
-        else PhaseSelector(item, limits).select()
+        else PhaseSelector(item, context).select()
         if isinstance(item, Phase)
         else item
         for item in items
@@ -73,7 +74,7 @@ class PhaseSelector:
     """
 
     phase: Phase
-    limits: VectorLimits
+    context: SelectionContext
     boxes: dict[DfgNode, tuple[Var, ...]] = field(init=False)
     users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
     selected: dict[Value, Value] = field(factory=dict)
@@ -82,8 +83,8 @@ class PhaseSelector:
     matrices: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.limits.instructions)
-        self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.limits.instructions)
+        self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.context.instructions)
+        self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.context.instructions)
         self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
         for node in self.boxes:
             for operand in operand_nodes(node):
@@ -104,10 +105,14 @@ class PhaseSelector:
         return tuple(v for v in self.phase.unrolled if v in reduced)
 
     def _root(self, root: Root) -> Root:
-        found = self._instruction(root, self._store) if isinstance(root, Store) and not root.into else root
+        found = root
+        if isinstance(root, MmaAccumulate):
+            found = select_mma(root, self.context.shapes[root.name])
+        elif isinstance(root, Store) and not root.into:
+            found = self._instruction(root, self._store)
         if isinstance(found, Store) and (load := self._copy_source(found)):
-            return select_copy(found, load, None, self.phase.cached, self.limits) or found
-        return found if isinstance(found, AsyncCopy) else with_operands(found, self._value)
+            return select_copy(found, load, None, self.phase.cached, self.context) or found
+        return with_operands(found, self._value)
 
     def _value(self, node: Value) -> Value:
         if node not in self.selected:
@@ -134,8 +139,8 @@ class PhaseSelector:
             return node
         found: Value | None = select_matrix_load(node, rest, self.phase, self.users) if self.matrices else None
         if isinstance(node, Load) and found is None:
-            vectors = () if self.copies else (select_vector_load(node, v, self.limits) for v in reversed(rest))
-            windows = (select_window_load(node, v, self.limits) for v in rest if self._is_window(node, v))
+            vectors = () if self.copies else (select_vector_load(node, v, self.context) for v in reversed(rest))
+            windows = (select_window_load(node, v, self.context) for v in rest if self._is_window(node, v))
             found = next(filter(None, chain(vectors, windows)), None)
         return found or node
 
@@ -150,8 +155,8 @@ class PhaseSelector:
 
     def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
         if load := self._copy_source(node):
-            return select_copy(node, load, var, self.phase.cached, self.limits)
-        return None if self.copies else select_vector_store(node, var, self.limits)
+            return select_copy(node, load, var, self.phase.cached, self.context)
+        return None if self.copies else select_vector_store(node, var, self.context)
 
     def _copy_source(self, node: Store) -> Load | None:
         """Return the load whose value an asynchronous copy stores."""

@@ -32,29 +32,29 @@ from ...ir import (
     vector_piece,
     vector_widths,
 )
-from .vector_limits import VectorLimits
+from .context import SelectionContext
 
 
-def select_vector_load(node: Load, var: Var, limits: VectorLimits) -> VectorLoad | None:
+def select_vector_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
     """Return the load of all elements along a variable as equal vectors."""
-    width = limits.width(node.dtype, var.extent)
-    guards = _whole_guards(node, var, width, limits)
+    width = context.width(node.dtype, var.extent)
+    guards = _whole_guards(node, var, width, context)
     if guards is None:
         return None
     pieces = (width,) * (var.extent // width)
     return VectorLoad(node.space, node.buffer, node.address, node.dtype, var, pieces, guards, node.fill)
 
 
-def select_vector_store(node: Store, var: Var, limits: VectorLimits) -> VectorStore | None:
+def select_vector_store(node: Store, var: Var, context: SelectionContext) -> VectorStore | None:
     """Return the store of all elements along a variable as equal vectors."""
-    width = limits.width(node.dtype, var.extent)
-    guards = _whole_guards(node, var, width, limits)
+    width = context.width(node.dtype, var.extent)
+    guards = _whole_guards(node, var, width, context)
     if guards is None:
         return None
     return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, width, guards)
 
 
-def select_copy(node: Store, load: Load, var: Var | None, cached: bool, limits: VectorLimits) -> AsyncCopy | None:
+def select_copy(node: Store, load: Load, var: Var | None, cached: bool, context: SelectionContext) -> AsyncCopy | None:
     """Return the asynchronous copy of the elements along a variable.
 
     Without one it copies one element. A failed guard of the source copies zeros. A copy moves bytes of any type. An
@@ -63,7 +63,7 @@ def select_copy(node: Store, load: Load, var: Var | None, cached: bool, limits: 
     width, guards, valid = 1, node.guards, load.guards
     if var is not None:
         width = _copied_neighbours(node, var)
-        outer, inner = (_whole_guards(end, var, width, limits) for end in (node, load))
+        outer, inner = (_whole_guards(end, var, width, context) for end in (node, load))
         if outer is None or inner is None:
             return None
         guards, valid = outer, inner
@@ -74,12 +74,12 @@ def select_copy(node: Store, load: Load, var: Var | None, cached: bool, limits: 
     )
 
 
-def select_window_load(node: Load, var: Var, limits: VectorLimits) -> VectorLoad | None:
+def select_window_load(node: Load, var: Var, context: SelectionContext) -> VectorLoad | None:
     """Return the load of a window along a variable.
 
     None where most elements are single.
     """
-    pieces = tuple(_window_pieces(node, var, limits.alignment(node.space, node.buffer)))
+    pieces = tuple(_window_pieces(node, var, context.alignment(node.space, node.buffer)))
     if 2 * sum(n for n in pieces if n > 1) < var.extent:
         return None
     return VectorLoad(node.space, node.buffer, node.address, node.dtype, var, pieces, node.guards, node.fill)
@@ -92,9 +92,9 @@ def _copied_neighbours(node: Store, var: Var) -> int:
     return 0 if single else width
 
 
-def _whole_guards(node: Load | Store, var: Var, width: int, limits: VectorLimits) -> tuple[Guard, ...] | None:
+def _whole_guards(node: Load | Store, var: Var, width: int, context: SelectionContext) -> tuple[Guard, ...] | None:
     """Return the guards of an access along a variable, None where it is not in vectors of `width`."""
-    aligned = width and limits.alignment(node.space, node.buffer) % (width * node.dtype.size) == 0
+    aligned = width and context.alignment(node.space, node.buffer) % (width * node.dtype.size) == 0
     if not aligned or var not in own_variables(node) or vector_address(node.address, var) is None:
         return None
     return vector_guards(node.guards, var)

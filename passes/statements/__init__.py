@@ -1,6 +1,9 @@
 """Statements of a graph: units, def-use index, patterns, one rewriter."""
 
 from .def_use import DefUse, axis_values, is_plain
+from .deterministic_scatter import make_scatters_deterministic
+from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
+from .inline import FusionError, Inliner, apply_guards, constant, split_argument_reduction, tree_size
 from .patterns import (
     Converted,
     Defined,
@@ -12,15 +15,18 @@ from .patterns import (
     Pattern,
     anything,
     bounds,
-    constant,
     element,
     fn,
+    number,
     pointwise,
     position,
     read_of,
     reduction,
 )
+from .prefix_scan import divide_scans, match_scan
 from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
+from .sorts import RowSort, mark_sorts, match_sort
+from .stride_residues import separate_lone_pieces, split_residues
 from .units import Programs, Repeat, Unit
 
 __all__ = [
@@ -31,22 +37,34 @@ __all__ = [
     "Edit",
     "Either",
     "Factor",
+    "FusionError",
     "Guarded",
+    "Inliner",
     "Match",
     "NewUnit",
     "Pattern",
     "Programs",
     "Repeat",
     "RewriteRule",
+    "RowSort",
     "Unit",
     "anything",
     "apply",
+    "apply_guards",
     "axis_values",
     "bounds",
+    "bypass_copies",
     "constant",
+    "divide_scans",
     "element",
     "fn",
+    "fold_gathers",
     "is_plain",
+    "make_scatters_deterministic",
+    "mark_sorts",
+    "match_scan",
+    "match_sort",
+    "number",
     "pointwise",
     "position",
     "read_of",
@@ -54,4 +72,9 @@ __all__ = [
     "rewrite",
     "rewrite_program",
     "rewritten",
+    "separate_lone_pieces",
+    "split_argument_reduction",
+    "split_residues",
+    "tensors_looked_up",
+    "tree_size",
 ]

@@ -4,7 +4,7 @@ A pattern is written as the expression that it matches. `pointwise` and `reducti
 of an intermediate tensor, as its definition at the element that is read. Captures are over the axes of the first
 statement; a repeated name matches equal expressions alone.
 
-    x, n = element("x"), constant("n")
+    x, n = element("x"), number("n")
     mean = pointwise(reduction("sum", x, "total") / n)
 
     t[j] = sum_r a[j, r];   m[i] = t[i] / 8      ->      x = a[i, r],   n = 8,   total = t[i] with its statement
@@ -127,7 +127,7 @@ def read_of(tensor: str) -> Pattern:
     return Capture("", lambda expr: isinstance(expr, Read) and expr.tensor == tensor)
 
 
-def constant(name: str = "", value: float | None = None) -> Pattern:
+def number(name: str = "", value: float | None = None) -> Pattern:
     """Return the pattern of a constant, or of one value."""
     return Capture(name, lambda expr: isinstance(expr, Const) and value in (None, expr.value))
 

@@ -6,7 +6,7 @@ Results of other machines are hints only.
 """
 
 from .records import OUTCOMES, KernelTime, Measurement, Result, Winner
-from .report import explain, summary_of
+from .report import explain, explain_question, summary_of
 from .tables import Database
 from .user import FILE, database_path, open_database, remove_database
 
@@ -20,6 +20,7 @@ __all__ = [
     "Winner",
     "database_path",
     "explain",
+    "explain_question",
     "open_database",
     "remove_database",
     "summary_of",

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from ...store import explain_facts
+from ..decisions import GRAPH_ENTRIES, Question
 from .versions import VersionedFile
+
+#: Columns of a decision record.
+_ANSWER = "key, description, label, seconds, finished, at"
 
 
 def summary_of(database: VersionedFile) -> dict[str, object]:
     """Return the counts of stored entries, and of valid measurements."""
-    with database.errors() as db:
-        outcomes = dict(db.execute("select outcome, count(*) from trials group by outcome order by outcome").fetchall())
-        problems, done = db.execute("select count(*), coalesce(sum(done), 0) from problems").fetchone()
-        holding, otherwise = db.execute(
-            "select coalesce(sum(w.source = t.source), 0), coalesce(sum(w.source <> t.source), 0) from trials t "
-            "join written w on w.point = t.key and w.version = ?",
-            (database.version,),
-        ).fetchone()
+    outcomes = dict(database.rows("select outcome, count(*) from trials group by outcome order by outcome"))
+    problems, done = database.row("select count(*), coalesce(sum(done), 0) from problems")
+    holding, otherwise = database.row(
+        "select coalesce(sum(w.source = t.source), 0), coalesce(sum(w.source <> t.source), 0) from trials t "
+        "join written w on w.point = t.key and w.version = ?",
+        database.version,
+    )
     trials = sum(outcomes.values())
     return {
         "path": str(database.path),
@@ -36,50 +39,52 @@ def summary_of(database: VersionedFile) -> dict[str, object]:
 def explain(database: VersionedFile, prefix: str) -> list[dict[str, Any]]:
     """Return the entries whose key has a prefix: problems or single trials."""
     like = prefix.lower() + "%"
-    with database.errors() as db:
-        problems = db.execute(
-            "select key, description, label, done, best, seconds, spread, points, proven, at from problems where "
-            "key like ?",
-            (like,),
-        ).fetchall()
-        trials = db.execute(
-            "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, "
-            "t.source, t.message,"
-            " t.bound, t.score, t.at, w.source = t.source from trials t join problems p on p.key = t.problem "
-            "left join written w on w.point = t.key and w.version = ? where t.key like ?",
-            (database.version, like),
-        ).fetchall()
-        return [_problem_record(db, row) for row in problems] + [_trial_record(row) for row in trials]
+    problems = database.rows(
+        "select key, description, label, done, best, seconds, spread, points, proven, at from problems "
+        "where key like ?",
+        like,
+    )
+    trials = database.rows(
+        "select t.key, p.description, p.label, t.schedule, t.outcome, t.seconds, t.spread, t.registers, t.source, "
+        "t.message, t.bound, t.score, t.at, w.source = t.source from trials t join problems p on p.key = t.problem "
+        "left join written w on w.point = t.key and w.version = ? where t.key like ?",
+        database.version,
+        like,
+    )
+    answers = database.rows(f"select {_ANSWER} from decisions where key like ?", like)
+    return [
+        *(_problem_record(database, row) for row in problems),
+        *(_trial_record(row) for row in trials),
+        *(_answer_record(row) for row in answers),
+    ]
 
 
-def _problem_record(db: sqlite3.Connection, row: Sequence[Any]) -> dict[str, Any]:
+def explain_question(database: VersionedFile, question: Question) -> dict[str, Any]:
+    """Explain whether a graph has a decision record, by the nearest ones."""
+    rows = database.rows(f"select {_ANSWER} from decisions")
+    records, asked = map(_answer_record, rows), json.loads(question.description)
+    return explain_facts("decisions", question.label, asked, records, GRAPH_ENTRIES)
+
+
+def _answer_record(row: Sequence[Any]) -> dict[str, Any]:
+    found = {"kind": "decisions", "hashed": _key_source(row[1]), "finished": bool(row[4])}
+    return dict(zip(("key", "hashed", "label", "seconds", "finished", "at"), row, strict=True)) | found
+
+
+def _problem_record(database: VersionedFile, row: Sequence[Any]) -> dict[str, Any]:
     names = ("key", "hashed", "label", "finished", "best", "seconds", "spread", "points", "proven slower", "at")
     record = dict(zip(names, row, strict=True)) | {
         "kind": "problem",
         "hashed": _key_source(row[1]),
         "finished": bool(row[3]),
     }
-    counts = db.execute("select outcome, count(*) from trials where problem = ? group by outcome", (row[0],)).fetchall()
+    counts = database.rows("select outcome, count(*) from trials where problem = ? group by outcome", row[0])
     return record | {"trials": dict(counts)}
 
 
 def _trial_record(row: Sequence[Any]) -> dict[str, Any]:
-    names = (
-        "key",
-        "hashed",
-        "label",
-        "schedule",
-        "outcome",
-        "seconds",
-        "spread",
-        "registers",
-        "source",
-        "message",
-        "bound",
-        "score",
-        "at",
-        "holds",
-    )
+    names = ("key", "hashed", "label", "schedule", "outcome", "seconds", "spread", "registers", "source", "message",
+             "bound", "score", "at", "holds")  # fmt: skip
     holds = None if row[-1] is None else bool(row[-1])
     return dict(zip(names, row, strict=True)) | {"kind": "trial", "hashed": _key_source(row[1]), "holds": holds}
 

@@ -15,8 +15,8 @@ from .versions import VersionedFile
 
 #: Join with the sources that this version prints.
 _JOIN_WRITTEN = "left join written on written.point = trials.key and written.version = ?"
-#: Columns of an offered winner.
-_OFFER = "best, seconds, spread, source, trials, points, proven"
+#: Columns of a winner.
+_WINNER = "best, seconds, spread, source, trials, points, proven"
 _TRIAL = "schedule, outcome, trials.seconds, trials.spread, registers, trials.source, message, bound, score"
 
 
@@ -27,41 +27,38 @@ class Database(VersionedFile):
 
     def winner(self, problem: TuningTask) -> Winner | None:
         """Return the winner of a finished search, None without one."""
-        with self.errors() as db:
-            row = db.execute(
-                "select best, seconds, spread, source, trials, points, proven from problems where key = ? and done = 1",
-                (problem.key,),
-            ).fetchone()
+        row = self.row(f"select {_WINNER} from problems where key = ? and done = 1", problem.key)
         return Winner(*row) if row and fits(row, WINNER_KINDS) else None
 
     def finish(self, problem: TuningTask, winner: Winner) -> None:
         """Store the winner of a finished search."""
         self.register(problem)
-        with self.errors() as db:
-            db.execute(
-                "update problems set done = 1, label = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, "
-                "points = ?,"
-                " proven = ?, at = ? where key = ?",
-                (problem.label, *astuple(winner), time.time(), problem.key),
-            )
+        self.write("update problems set label = ? where key = ?", (problem.label, problem.key))
+        self._set_winner(problem.key, winner, True)
 
     def register(self, problem: TuningTask) -> None:
         """Store a task, so that its key can be explained."""
-        with self.errors() as db:
-            db.execute(
-                "insert or ignore into problems (key, description, work, label, at) values (?, ?, ?, ?, ?)",
-                (problem.key, problem.description, problem.work, problem.label, time.time()),
-            )
+        self._register(problem.key, problem.description, problem.work, problem.label)
+
+    def _register(self, *facts: str) -> None:
+        columns = "(key, description, work, label, at)"
+        self.write(f"insert or ignore into problems {columns} values (?, ?, ?, ?, ?)", (*facts, time.time()))
+
+    def _set_winner(self, key: str, winner: Winner, finished: bool) -> None:
+        self.write(
+            "update problems set done = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, "
+            "proven = ?, at = ? where key = ?",
+            (int(finished), *astuple(winner), time.time(), key),
+        )
 
     def invalidate(self, problem: TuningTask) -> None:
         """Mark the search of a task with an invalid result as unfinished.
 
         The result stays as a hint. An offered result from another machine replaces it.
         """
-        with self.errors() as db:
-            db.execute("update problems set done = 0 where key = ?", (problem.key,))
-            row = db.execute(f"select {_OFFER}, finished from offers where problem = ?", (problem.key,)).fetchone()
-            db.execute("delete from offers where problem = ?", (problem.key,))
+        self.write("update problems set done = 0 where key = ?", (problem.key,))
+        row = self.row(f"select {_WINNER}, finished from offers where problem = ?", problem.key)
+        self.write("delete from offers where problem = ?", (problem.key,))
         if row is not None and fits(row[:-1], WINNER_KINDS):
             self._put(Result(problem.key, problem.description, problem.label, bool(row[-1]), Winner(*row[:-1])))
 
@@ -69,12 +66,12 @@ class Database(VersionedFile):
 
     def measurements(self, problem: TuningTask) -> list[Measurement]:
         """Return all measurements of a task by score, with their validity."""
-        with self.errors() as db:
-            rows = db.execute(
-                f"select {_TRIAL}, written.source = trials.source from trials {_JOIN_WRITTEN} "
-                "where problem = ? order by score, schedule",
-                (self.version, problem.key),
-            ).fetchall()
+        rows = self.rows(
+            f"select {_TRIAL}, written.source = trials.source from trials {_JOIN_WRITTEN} "
+            "where problem = ? order by score, schedule",
+            self.version,
+            problem.key,
+        )
         known = {1: True, 0: False}
         return [evolve(Measurement(*row), holds=known.get(holds)) for *row, holds in rows if fits(row, TRIAL_KINDS)]
 
@@ -82,23 +79,20 @@ class Database(VersionedFile):
         """Return all measurements of the same work on any machine, oldest first."""
         joined = "trials join problems on problems.key = trials.problem"
         query = f"select {_TRIAL} from {joined} where work = ? order by trials.at"
-        with self.errors() as db:
-            rows = db.execute(query, (work,)).fetchall()
-        return [Measurement(*row) for row in rows if fits(row, TRIAL_KINDS)]
+        return [Measurement(*row) for row in self.rows(query, work) if fits(row, TRIAL_KINDS)]
 
     def measured_tasks(self, machine: Mapping[str, str]) -> list[tuple[str, str, dict[str, float]]]:
         """Return label, work and seconds by schedule of a machine's tasks.
 
         Kernels that are known to be printed differently today are left out.
         """
-        with self.errors() as db:
-            rows = db.execute(
-                "select p.key, p.label, p.work, p.description, t.schedule, t.seconds from problems p join trials t "
-                "on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
-                "where t.outcome = 'ok' and t.seconds is not null and t.source = coalesce(w.source, t.source) "
-                "order by p.key, t.schedule",
-                (self.version,),
-            ).fetchall()
+        rows = self.rows(
+            "select p.key, p.label, p.work, p.description, t.schedule, t.seconds from problems p join trials t "
+            "on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
+            "where t.outcome = 'ok' and t.seconds is not null and t.source = coalesce(w.source, t.source) "
+            "order by p.key, t.schedule",
+            self.version,
+        )
         found: dict[str, tuple[str, str, dict[str, float]]] = {}
         for key, label, work, description, schedule, seconds in rows:
             if _machine(description) == dict(machine) and isinstance(seconds, (int, float)):
@@ -110,12 +104,12 @@ class Database(VersionedFile):
 
         Of several machines, or versions, it is the one with the most measurements.
         """
-        with self.errors() as db:
-            rows = db.execute(
-                "select p.key, t.schedule, t.seconds from problems p join trials t on t.problem = p.key "
-                "where p.work = ? and p.key <> ? and t.outcome = 'ok' and t.seconds > 0 order by p.key, t.schedule",
-                (problem.work, problem.key),
-            ).fetchall()
+        rows = self.rows(
+            "select p.key, t.schedule, t.seconds from problems p join trials t on t.problem = p.key "
+            "where p.work = ? and p.key <> ? and t.outcome = 'ok' and t.seconds > 0 order by p.key, t.schedule",
+            problem.work,
+            problem.key,
+        )
         found: dict[str, dict[str, float]] = {}
         for key, schedule, seconds in rows:
             if isinstance(schedule, str) and isinstance(seconds, float):
@@ -129,24 +123,25 @@ class Database(VersionedFile):
         """
         if today:
             self.note_sources({measurement_key(problem.key, t.schedule): t.source for t in trials})
+        self._put_trials(problem.key, trials)
+
+    def _put_trials(self, problem: str, trials: Sequence[Measurement]) -> None:
         rows = [
-            (problem.key, t.schedule, measurement_key(problem.key, t.schedule), t.outcome, t.seconds, t.spread,
-            t.registers,
-             t.source, t.message,
-             t.bound, t.score, time.time())
+            (problem, t.schedule, measurement_key(problem, t.schedule), t.outcome, t.seconds, t.spread, t.registers,
+             t.source, t.message, t.bound, t.score, time.time())
             for t in trials
         ]  # fmt: skip
-        with self.errors() as db:
-            db.executemany("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        self.write("insert or replace into trials values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *rows)
 
     def hints(self, problem: TuningTask, most: int = 4) -> list[str]:
         """Return the best schedules of other machines for the same work."""
-        with self.errors() as db:
-            rows = db.execute(
-                "select best from problems where work = ? and (key <> ? or done = 0) and best is not null "
-                "order by at desc limit ?",
-                (problem.work, problem.key, most),
-            ).fetchall()
+        rows = self.rows(
+            "select best from problems where work = ? and (key <> ? or done = 0) and best is not null "
+            "order by at desc limit ?",
+            problem.work,
+            problem.key,
+            most,
+        )
         return list(dict.fromkeys(row[0] for row in rows if isinstance(row[0], str)))
 
     # ---- portable results
@@ -154,16 +149,14 @@ class Database(VersionedFile):
     def results(self) -> tuple[Result, ...]:
         """Return the best result of every task that has one, by key."""
         chosen = "p.key, p.description, p.label, p.done"
-        with self.errors() as db:
-            rows = db.execute(
-                f"select {chosen}, best, seconds, spread, source, trials, points, proven from problems p "
-                "where done = 1 and best is not null union all "
-                f"select {chosen}, t.schedule, min(t.seconds), t.spread, t.source, 1, 0.0, 0.0 from problems p "
-                "join trials t on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
-                "where p.done = 0 and t.outcome = 'ok' and t.source = coalesce(w.source, t.source) "
-                "group by p.key order by 1",
-                (self.version,),
-            ).fetchall()
+        rows = self.rows(
+            f"select {chosen}, {_WINNER} from problems p where done = 1 and best is not null union all "
+            f"select {chosen}, t.schedule, min(t.seconds), t.spread, t.source, 1, 0.0, 0.0 from problems p "
+            "join trials t on t.problem = p.key left join written w on w.point = t.key and w.version = ? "
+            "where p.done = 0 and t.outcome = 'ok' and t.source = coalesce(w.source, t.source) "
+            "group by p.key order by 1",
+            self.version,
+        )
         return tuple(
             Result(key, description, label, bool(done), Winner(*best))
             for key, description, label, done, *best in rows
@@ -177,38 +170,37 @@ class Database(VersionedFile):
         which is found out on their next use: the result is stored as an offer for that case.
         """
         found = result.winner
-        with self.errors() as db:
-            known = db.execute("select done from problems where key = ?", (result.key,)).fetchone()
-            best = db.execute(
-                f"select min(seconds) from trials {_JOIN_WRITTEN} where problem = ? and outcome = 'ok' "
-                "and trials.source = coalesce(written.source, trials.source)",
-                (self.version, result.key),
-            ).fetchone()[0]
-            if (known and known[0]) or (best is not None and best <= found.seconds):
-                offer = (result.key, *astuple(found), int(result.finished))
-                db.execute("insert or replace into offers values (?, ?, ?, ?, ?, ?, ?, ?, ?)", offer)
-                return False
-            db.execute(
-                "insert or ignore into problems (key, description, work, label, at) values (?, ?, ?, ?, ?)",
-                (result.key, result.description, work, result.label, time.time()),
-            )
+        known = self.row("select done from problems where key = ?", result.key)
+        (best,) = self.row(
+            f"select min(seconds) from trials {_JOIN_WRITTEN} where problem = ? and outcome = 'ok' "
+            "and trials.source = coalesce(written.source, trials.source)",
+            self.version,
+            result.key,
+        )
+        if (known and known[0]) or (best is not None and best <= found.seconds):
+            offer = (result.key, *astuple(found), int(result.finished))
+            self.write("insert or replace into offers values (?, ?, ?, ?, ?, ?, ?, ?, ?)", offer)
+            return False
+        self._register(result.key, result.description, work, result.label)
         self._put(result)
         return True
 
     def _put(self, result: Result) -> None:
         """Make a result the current one of its task."""
-        found, now = result.winner, time.time()
-        with self.errors() as db:
-            db.execute(
-                "update problems set done = ?, best = ?, seconds = ?, spread = ?, source = ?, trials = ?, points = ?, "
-                "proven = ?, at = ? where key = ?",
-                (int(result.finished), *astuple(found), now, result.key),
-            )
-            trial = (result.key, found.schedule, measurement_key(result.key, found.schedule), "ok", found.seconds)
-            db.execute(
-                "insert or replace into trials values (?, ?, ?, ?, ?, ?, 0, ?, '', 0.0, 0.0, ?)",
-                (*trial, found.spread, found.source, now),
-            )
+        found = result.winner
+        self._set_winner(result.key, found, result.finished)
+        self._put_trials(
+            result.key, [Measurement(found.schedule, "ok", found.seconds, found.spread, source=found.source)]
+        )
+
+    def absorb(self, other: Database) -> None:
+        """Add the measurements and times of another database; own ones stay."""
+        for facts in other.rows("select key, description, work, label from problems"):
+            self._register(*facts)
+        for table in ("trials", "costs", "times", "written", "expected"):
+            rows = other.rows(f"select * from {table}")
+            marks = ", ".join("?" * len(rows[0])) if rows else ""
+            self.write(f"insert or ignore into {table} values ({marks})", *rows) if rows else None
 
     # ---- decision records of graphs
 
@@ -231,14 +223,12 @@ class Database(VersionedFile):
     def _write_answer(self, answer: DecisionRecord, table: str) -> None:
         row = (answer.key, answer.description, answer.label, answer.decisions, json.dumps(answer.problems),
                answer.seconds, int(answer.finished), time.time())  # fmt: skip
-        with self.errors() as db:
-            db.execute(f"insert or replace into {table} values (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self.write(f"insert or replace into {table} values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def drop_answer(self, key: str) -> None:
         """Delete the decision records of a question, offered ones included."""
-        with self.errors() as db:
-            db.execute("delete from decisions where key = ?", (key,))
-            db.execute("delete from offered_decisions where key = ?", (key,))
+        for table in ("decisions", "offered_decisions"):
+            self.write(f"delete from {table} where key = ?", (key,))
 
     def adopt_answer(self, answer: DecisionRecord) -> bool:
         """Add a record of another machine unless it is slower.
@@ -258,11 +248,11 @@ class Database(VersionedFile):
 
     def _answers(self, which: str, *values: str, table: str = "decisions") -> tuple[DecisionRecord, ...]:
         columns = "key, description, label, decisions, problems, seconds, finished"
-        with self.errors() as db:
-            rows = db.execute(f"select {columns} from {table} {which}", values).fetchall()
         return tuple(
             DecisionRecord(key, description, label, decisions, tuple(json.loads(problems)), seconds, bool(finished))
-            for key, description, label, decisions, problems, seconds, finished in rows
+            for key, description, label, decisions, problems, seconds, finished in self.rows(
+                f"select {columns} from {table} {which}", *values
+            )
             if fits((key, description, label, decisions, problems, seconds, finished), ANSWER_KINDS)
         )
 
@@ -270,14 +260,12 @@ class Database(VersionedFile):
 
     def cost(self, key: str) -> float | None:
         """Return a stored figure."""
-        with self.errors() as db:
-            row = db.execute("select seconds from costs where key = ?", (key,)).fetchone()
+        row = self.row("select seconds from costs where key = ?", key)
         return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
     def keep_cost(self, key: str, seconds: float) -> None:
         """Store a figure."""
-        with self.errors() as db:
-            db.execute("insert or replace into costs values (?, ?)", (key, seconds))
+        self.write("insert or replace into costs values (?, ?)", (key, seconds))
 
 
 def _machine(description: object) -> object:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ...backends import cache_root
 from ...ir import BackendError
+from ...store import cache_root
 from .report import summary_of
 from .tables import Database
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ...backends import compiler_digest, model_digest
-from .file import DatabaseFile
+from ...store import RowFile, compiler_digest, model_digest
 from .records import TIME_KINDS, KernelTime, fits
+from .schema import SCHEMA, VERSION
 
 
-class VersionedFile(DatabaseFile):
+class VersionedFile(RowFile):
     """Database file that stores this `version`'s sources and predictions."""
 
     def __init__(self, path: Path | None, notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(path, notice)
+        super().__init__(path, SCHEMA, VERSION, notice)
         self.version = compiler_digest()
 
     @cached_property
@@ -31,41 +31,33 @@ class VersionedFile(DatabaseFile):
     def current_sources(self, points: Collection[str]) -> dict[str, str]:
         """Return known digests of this version's sources, for points and launches."""
         query = "select source from written where point = ? and version = ?"
-        with self.errors() as db:
-            rows = {point: db.execute(query, (point, self.version)).fetchone() for point in points}
+        rows = {point: self.row(query, point, self.version) for point in points}
         return {point: row[0] for point, row in rows.items() if row is not None and isinstance(row[0], str)}
 
     def note_sources(self, sources: Mapping[str, str]) -> None:
         """Store the digests of this version's sources, for points and launches."""
         rows = [(point, source, self.version) for point, source in sources.items()]
-        with self.errors() as db:
-            db.executemany("insert or replace into written values (?, ?, ?)", rows)
+        self.write("insert or replace into written values (?, ?, ?)", *rows)
 
     # ---- times for decisions about groups and launches
 
     def time(self, name: str) -> KernelTime | None:
         """Return a stored time of any version."""
-        with self.errors() as db:
-            row = db.execute("select seconds, source, schedule from times where name = ?", (name,)).fetchone()
+        row = self.row("select seconds, source, schedule from times where name = ?", name)
         return KernelTime(*row) if row and fits(row, TIME_KINDS) else None
 
     def keep_time(self, name: str, time: KernelTime) -> None:
         """Store a time."""
-        with self.errors() as db:
-            db.execute(
-                "insert or replace into times values (?, ?, ?, ?)", (name, time.seconds, time.source, time.schedule)
-            )
+        self.write("insert or replace into times values (?, ?, ?, ?)", (name, time.seconds, time.source, time.schedule))
 
     # ---- predictions of the cost model, which are slow to compute
 
     def predicted_seconds(self, name: str) -> float | None:
         """Return this version's stored prediction."""
         query = "select seconds from expected where name = ? and version = ?"
-        with self.errors() as db:
-            row = db.execute(query, (name, self.model_version)).fetchone()
+        row = self.row(query, name, self.model_version)
         return float(row[0]) if row and isinstance(row[0], (int, float)) else None
 
     def keep_prediction(self, name: str, seconds: float) -> None:
         """Store a prediction."""
-        with self.errors() as db:
-            db.execute("insert or replace into expected values (?, ?, ?)", (name, seconds, self.model_version))
+        self.write("insert or replace into expected values (?, ?, ?)", (name, seconds, self.model_version))

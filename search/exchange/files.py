@@ -13,8 +13,10 @@ import hashlib
 import json
 import lzma
 import os
+import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ import cattrs
 from attrs import evolve, frozen
 
 from ...ir import UsageError, atomic_write, quote
+from ...store import describe, digest
 from ..database import Database, Result
 from ..decisions import DecisionRecord
-from ..tuning_task import EARLIER_FORMATS, digest
+from ..tuning_task import EARLIER_FORMATS
 from ..tuning_task import FORMAT as TODAY
 
 #: Version 3 has fingerprints of nodes and units.
@@ -98,14 +101,34 @@ def import_results(database: Database, path: str | os.PathLike[str]) -> ImportCo
 def import_bytes(database: Database, data: bytes, name: str) -> ImportCounts:
     """Add the results of a file's content; `name` is for errors."""
     file = _read(data, name)
-    results = file.results
+    return _import(database, file.results, file.answers)
+
+
+def import_database(database: Database, path: Path) -> ImportCounts:
+    """Add the results and measurements of another database's file.
+
+    The file is not changed.
+
+    Raises `UsageError` where it is none.
+    """
+    with closing(Database(None)) as other:
+        try:
+            other.read_file(path)
+        except sqlite3.Error as error:
+            raise UsageError(f"{path}: expected a tuning database, found something else: {error}") from error
+        counts = _import(database, other.results(), other.answers())
+        database.absorb(other)
+    return counts
+
+
+def _import(database: Database, results: Sequence[Result], all_answers: Sequence[DecisionRecord]) -> ImportCounts:
     sound = [(r, work) for r in results if r.key == digest(r.description) and (work := _work(r.description))]
-    answers = [a for a in file.answers if a.key == digest(a.description) and a.read() is not None]
+    answers = [a for a in all_answers if a.key == digest(a.description) and a.read() is not None]
     renewed = {result.key: _renew(result) for result, _ in sound}
     with database.transaction():
         new = sum(database.adopt(renewed[result.key], work) for result, work in sound)
         graphs = sum(database.adopt_answer(_with_renewed_keys(answer, renewed)) for answer in answers)
-    damaged = len(results) - len(sound) + len(file.answers) - len(answers)
+    damaged = len(results) - len(sound) + len(all_answers) - len(answers)
     return ImportCounts(new, len(sound) - new, damaged, graphs)
 
 
@@ -169,7 +192,7 @@ def _renew(result: Result) -> Result:
     found = json.loads(result.description)
     if found.get("format") not in EARLIER_FORMATS:
         return result
-    description = json.dumps(found | {"format": str(TODAY)}, indent=1, sort_keys=True)
+    description = describe(found | {"format": str(TODAY)})
     return evolve(result, key=digest(description), description=description)
 
 

@@ -5,6 +5,7 @@ Figures, warnings, failures, time limits, the cache.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.types import DType
+from cuts.store import digest, digest_parts
 from cuts.tests.needs import needs_toolchain
 
 SOURCE = """extern "C" __global__ void __launch_bounds__(64) k(const float* __restrict__ x, float* __restrict__ y) {
@@ -149,6 +151,21 @@ Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
     use(monkeypatch, fake(log)[0])
     warning = "ptxas warning : Registers are spilled to local memory in function 'k'"
     assert compile_kernel(KERNEL, "sm_90") == Cubin(b"cubin", 255, 4096, 36, 24, (warning,))
+
+
+def test_cubin_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of earlier versions are a digest, the report, and the code."""
+    tool = Toolchain("nvrtc", "13.0", lambda *_: pytest.fail("it is compiled again"))
+    monkeypatch.setattr("cuts.backends.cuda.compile.find_toolchain", lambda: tool)
+    cubin = Cubin(b"\x7fELF\n", 12, 256, warnings=("idle",))
+    content = json.dumps(cubin.report).encode() + b"\n" + cubin.code
+    folder = tmp_path / "cache" / "cubin"
+    folder.mkdir(parents=True, mode=0o700)
+    (tmp_path / "cache").chmod(0o700)
+    name = digest_parts(["cubin 2", "nvrtc", "13.0", "sm_90", KERNEL.source])
+    (folder / name).write_bytes(digest(content).encode() + content)
+    assert [compile_kernel(KERNEL, "sm_90") for _ in range(2)] == [cubin, cubin]
+    assert not list(folder.iterdir()), "it is an entry of the store now"
 
 
 def test_equal_sources_are_compiled_once_and_then_cached(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cuts.backends import cache_info
 from cuts.backends.opencl.device import OpenCLDevice, choose_device
 from cuts.backends.opencl.pocl_cache import quarantine_damaged
 from cuts.tests.needs import needs_opencl
@@ -148,18 +147,3 @@ def test_forked_process_reports_disabled_opencl(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     result = python(FORK, tmp_path)
     assert result.returncode == 0, result.stderr
-
-
-def test_files_that_vanish_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
-    tmp_path.chmod(0o700)
-    (tmp_path / "cubin").mkdir()
-    (tmp_path / "cubin" / "stays").write_bytes(b"1234")
-    walk = os.walk
-
-    def vanishing(top: str | Path) -> object:
-        for place, folders, names in walk(top):
-            yield place, folders, [*names, "gone"] if Path(place).name == "cubin" else names
-
-    monkeypatch.setattr("cuts.backends.cache.os.walk", vanishing)
-    assert cache_info()["bytes"] == 4

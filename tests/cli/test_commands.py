@@ -13,6 +13,7 @@ import pytest
 from attrs import evolve
 from cuts.cli.main import module_arguments
 from cuts.runtime.plan_file import load_plan, save_plan
+from cuts.store import EntryStore, Key
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
@@ -152,9 +153,9 @@ def test_ops_shows_an_entry_of_the_manual(cuts: Cuts) -> None:
 def test_cache_shows_and_clears(cuts: Cuts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
     assert cuts("cache", "info", "--json").json["entries"] == 0
-    (tmp_path / "cache" / "cubin").mkdir()
-    (tmp_path / "cache" / "cubin" / "k").write_bytes(b"x")
-    assert cuts("cache", "clear", "--json").json == {"removed": 1, "trials": 0, "plans": 0}
+    EntryStore.open().put(Key("cubin", {"source": "k"}), {"code": b"x"})
+    assert cuts("cache", "info", "--json").json["kinds"]["cubin"]["entries"] == 1
+    assert cuts("cache", "clear", "--json").json == {"removed": 1, "trials": 0}
 
 
 def test_the_module_is_the_compile_command() -> None:

@@ -191,7 +191,7 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append(options.precision)
         elapsed.append(options.begin().elapsed)
-        return SimpleNamespace(precision=options.precision, cache_folder=None)
+        return SimpleNamespace(precision=options.precision, cache_name="")
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "target_of", lambda device: (find_target("cuda:sm_80"), 0))
@@ -287,7 +287,7 @@ def test_a_budget_and_libraries_are_handed_on(monkeypatch: pytest.MonkeyPatch) -
 
     def build(graph: Any, spec: Any, target: Any, options: Any, **tuning: Any) -> Any:
         found.append((options.budget, tuning))
-        return SimpleNamespace(cache_folder=None)
+        return SimpleNamespace(cache_name="")
 
     monkeypatch.setattr(torch_backend, "build_cached", build)
     monkeypatch.setattr(torch_backend, "program_of", lambda make_network, ordinal: make_network)

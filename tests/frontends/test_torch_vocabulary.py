@@ -16,6 +16,7 @@ from cuts.frontends.torch.import_context import array_of
 from cuts.frontends.torch.load import graph_of_nodes
 from cuts.ops.reference import evaluate_graph
 
+from ..needs import optional_module
 from .reference_backend import assert_same_as_eager, reference_backend
 
 F = torch.nn.functional
@@ -71,6 +72,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "gradients by frequency": (lambda t, n: F.embedding(n, t, 1, scale_grad_by_freq=True), (x(6, 3), i(4, 3, below=6))),
     "rows of a largest norm": (lambda t, n: F.embedding(n, t.clone(), max_norm=1.0), (x(6, 3), i(4, 2, below=6))),
 }  # fmt: skip
+
+
+torchvision = optional_module("torchvision")
+BOXES = torch.tensor([[0.0, 0.4, 0.7, 5.3, 6.1], [1.0, -2.0, 1.0, 3.5, 12.0], [0.0, 2.0, 2.0, 2.2, 2.1]])
+REGIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    **{f"regions {ratio} {aligned}": (
+        lambda a, r=ratio, n=aligned: torchvision.ops.roi_align(a, BOXES, (3, 2), 0.8, r, n), (x(2, 3, 8, 7),))
+       for ratio in (2, 0) for aligned in (True, False)},
+    "moved taps": (lambda a, o, w: torchvision.ops.deform_conv2d(a, o, w, padding=1, stride=(1, 2)),
+                   (x(1, 4, 6, 6), x(1, 18, 6, 3), x(3, 4, 3, 3))),
+    "moved and weighted taps": (
+        lambda a, o, w, m, b: torchvision.ops.deform_conv2d(a, o, w, b, dilation=(2, 1), mask=m),
+        (x(1, 4, 6, 6), x(1, 16, 4, 5), x(6, 2, 2, 2), x(1, 8, 4, 5), x(6))),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(torchvision is None, reason="torchvision is not installed, or for another PyTorch")
+@pytest.mark.parametrize("name", REGIONS)
+def test_results_and_gradients_are_those_of_torchvision(name: str) -> None:
+    assert_same_as_eager(*REGIONS[name])
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -14,7 +14,8 @@ from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.groups import Group, GroupBuilder, rename_group
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group, rename_group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal

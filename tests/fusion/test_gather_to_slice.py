@@ -17,8 +17,8 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.gather_to_slice import fold_gathers, tensors_looked_up
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.statements.gather_to_slice import fold_gathers, tensors_looked_up
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -13,7 +13,7 @@ from cuts.ir.expr import Call, Cast, Const, Expr, Read, call
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import reads
-from cuts.passes.fusion.inline import apply_guards
+from cuts.passes.statements.inline import apply_guards
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,7 @@ from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.prefix_scan import MAX_WHOLE_ROW, MIN_LANE_ROW, divide_scans
+from cuts.passes.statements.prefix_scan import MAX_WHOLE_ROW, MIN_LANE_ROW, divide_scans
 from cuts.tests.amounts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import Partitioner

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from cuts.ir.affine.index import Var, as_index
 from cuts.ir.expr import Call, Const, Read
-from cuts.ir.index import Var, as_index
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import build_programs
@@ -15,9 +15,9 @@ from cuts.passes.statements import (
     NewUnit,
     RewriteRule,
     anything,
-    constant,
     element,
     fn,
+    number,
     pointwise,
     reduction,
     rewrite,
@@ -28,7 +28,7 @@ from cuts.passes.verify import verify_programs
 from .build import REGISTRY, graph, op
 
 P, J, R, S = Var("i", 4), Var("j", 4), Var("r", 6), Var("s", 6)
-MEAN = pointwise(reduction("sum", element("x"), "total") / constant("n"), "mean")
+MEAN = pointwise(reduction("sum", element("x"), "total") / number("n"), "mean")
 DIFFERENCE_SUM = reduction("sum", pointwise(element("x") - MEAN, "difference"))
 
 
@@ -86,7 +86,7 @@ def _double(match: Match, fact: bool) -> Edit:
 
 
 def test_a_rule_replaces_statements_of_a_program() -> None:
-    rule = RewriteRule(pointwise(anything() / constant()), lambda match: True, _double)
+    rule = RewriteRule(pointwise(anything() / number()), lambda match: True, _double)
     before = difference_sum()
     after = rewrite_program(before, rule)
     assert [s.target for s in after.statements if s.target in before.tensors] == ["t", "m", "d", "y"]

@@ -17,7 +17,7 @@ from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.sorts import mark_sorts, match_sort
+from cuts.passes.statements.sorts import mark_sorts, match_sort
 
 from ..needs import needs_opencl
 from .build import graph, op

@@ -18,7 +18,7 @@ from cuts.ir.compiled import CompileOptions
 from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.stride_residues import split_residues
+from cuts.passes.statements.stride_residues import split_residues
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

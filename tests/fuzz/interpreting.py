@@ -12,7 +12,8 @@ import numpy as np
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes.fusion.groups import Group, GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import CachedEvaluator, Partitioner

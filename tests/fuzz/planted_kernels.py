@@ -97,7 +97,7 @@ BUGS = (
         "evolve(state.initialise(r), name=warp_sum_register(r, state.frame.schedule)) "
         "for r in state.frame.segment.reductions[:1]"),
     Bug("reduction", "the least position that attains a value is looked up in float order",
-        "passes.fusion.inline:split_argument_reduction",
+        "passes.statements.inline:split_argument_reduction",
         'combine="min")', 'combine="max")'),
     Bug("reduction", "a factor leaves a maximum as it leaves a sum", "passes.fusion.normalise:_hoist",
         'if statement.combine != "sum" or len(parts) == 1', "if len(parts) == 1"),

@@ -13,7 +13,7 @@ _EXECUTOR, _MEMORY = "tests/runtime/test_executor.py", "tests/runtime/test_memor
 _VERIFIERS, _POCL, _CACHE = (
     "tests/ir/test_verifiers.py",
     "tests/backends/test_pocl_cache.py",
-    "tests/backends/test_cache.py",
+    "tests/store/test_entries.py",
 )
 
 BUGS = (
@@ -89,12 +89,16 @@ BUGS = (
     Bug("plan file", "a plan is written over the old one file by file", "runtime.plan_file:_write",
         "draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f\".{target.name}-\"))",
         "draft = target\n        draft.mkdir(exist_ok=True)", _PLANS),
-    Bug("cache", "a damaged entry is read", "backends.cache:KernelStore.get",
-        "if hashlib.sha256(content).hexdigest().encode() == digest:", "if True:", _CACHE),
-    Bug("cache", "a damaged entry stays", "backends.cache:KernelStore.get", "path.unlink(missing_ok=True)", "pass",
-        _CACHE),
-    Bug("cache", "entries are written in place", "backends.cache:KernelStore.put",
-        "os.replace(name, self.folder / key)", "pass", _CACHE),
+    Bug("cache", "a damaged entry is read", "store.entries:read_parts",
+        "if any(digest_parts([name, parts[name]]) != expected", "if any(False", _CACHE),
+    Bug("cache", "a damaged entry stays", "store.entries:EntryStore.read", "self.set_aside(kind, name, str(error))",
+        "pass", _CACHE),
+    Bug("cache", "entries are written in place", "store.entries:EntryStore.write",
+        "os.replace(draft, folder / head.name)", "pass", _CACHE),
+    Bug("cache", "an entry passes for another one", "store.entries:read_head",
+        "own = head.name == name and head.kind in KINDS", "own = head.kind in KINDS", _CACHE),
+    Bug("cache", "the newest entries are evicted", "store.eviction:trim",
+        "key=lambda item: item.used", "key=lambda item: -item.used", _CACHE),
     Bug("cache", "a cut library passes for a whole one", "backends.opencl.pocl_cache:_is_damaged",
         "return bool(start + width * rows > size)", "return False", _POCL),
     Bug("cache", "cut bitcode passes for a whole one", "backends.opencl.pocl_cache:_is_damaged",
@@ -103,6 +107,6 @@ BUGS = (
         "if status.st_mtime <= before:", "if True:", _POCL),
     Bug("cache", "lost kernels are not built anew", "backends.opencl.device:OpenCLDevice._whole",
         "return self._program(source)", "return program", _POCL),
-    Bug("cache", "counting stops at a file that is gone", "backends.cache:file_size",
-        "return path.stat().st_size", "return path.stat(follow_symlinks=path.exists() or 1 / 0 > 0).st_size", _POCL),
+    Bug("cache", "counting stops at a file that is gone", "store.eviction:_usage",
+        "except OSError:", "except ValueError:", _CACHE),
 )  # fmt: skip

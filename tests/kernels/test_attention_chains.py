@@ -24,7 +24,8 @@ from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import AnalyticCost, Roofline
 from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
-from cuts.passes.fusion.groups import Group, GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.groups import Group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal

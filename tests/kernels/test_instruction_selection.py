@@ -165,6 +165,51 @@ def _pairs(before: DfgNode, after: DfgNode) -> Iterator[tuple[DfgNode, LdMatrix]
             yield from _pairs(*pair)
 
 
+PRODUCT = """
+var tid < 32, k < {steps}, ra < 4, rb < 2, ea < 1, eb < 1
+
+kernel blocks 1 threads 32 {{
+  reads x
+  writes y
+  dtype x: f32
+  dtype y: f32
+  buffer s: f32[64]
+  phase compute p {{
+    initialise t[2, 4]: f32 for sum
+  }}
+  loop k {{
+    phase fetch f async {{
+      %0: f32 = load global x[{place}]
+      store shared s[tid]: f32 = %0
+    }}
+    phase compute q unroll ra, rb {{
+      %0: f32 = load shared s[2*ra]
+      %1: u32 = pack %0 over ea
+      %2: f32 = load shared s[2*rb]
+      %3: u32 = pack %2 over eb
+      multiply t[0, 2]: f32 by m16n8k8_tf32 columns 1 of %1 and %3 registers (ra, rb) lane tid
+    }}
+  }}
+}}
+"""
+
+
+def select_product(steps: int, place: str) -> str:
+    """Return the text of a product of some K blocks after selection."""
+    return print_ir(select_instructions(parse_ir(PRODUCT.format(steps=steps, place=place)), "opencl"))
+
+
+def test_matrix_instructions_name_their_registers() -> None:
+    found = select_product(8, "tid")
+    assert "mma m16n8k8_tf32 t[2, 3, 6, 7]: f32 = %1 * %3 registers (ra, rb)" in found
+
+
+def test_long_loops_of_products_are_unrolled_by_two() -> None:
+    assert "loop k unroll 2 {" in select_product(96, "32*k + tid")
+    assert "loop k {" in select_product(94, "32*k + tid")
+    assert "loop k {" in select_product(96, "(k // 3) + tid")
+
+
 def test_broken_instructions_are_reported() -> None:
     kernel = select_instructions(parse_ir(KERNEL % ("phase fetch p async unroll u", COPY)), "cuda")
     ((copy,),) = (phase.roots for phase in phases(kernel.items))

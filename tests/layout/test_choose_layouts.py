@@ -21,7 +21,7 @@ from cuts.numerics.comparison import compare_outputs
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition
 from cuts.passes.fusion.partitioner import Partitioner

@@ -17,7 +17,7 @@ from cuts.ops import Registry
 from cuts.ops.language import assignment
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.partition import partition

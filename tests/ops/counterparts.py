@@ -81,6 +81,9 @@ DEPARTURES: dict[str, Departure] = {
         "PyTorch adds (g - m) * (1 - beta) to m, so an infinity may meet its opposite there, and steps overflow.",
         frozenset(("ends", "paired", "lonely")),
     ),
+    "roi_align_adaptive": Departure(
+        lambda ours, theirs: np.isnan(ours), "PyTorch makes an integer of a bin that is no number, as C leaves it open."
+    ),
     "rotary": Departure(
         _agree_rounded,
         "ONNX Runtime computes in single precision, where products overflow and cancel.",
@@ -102,7 +105,7 @@ SINGLE = frozenset(("shrink", "thresholded_relu", "rotary"))
 
 def missing_requirement(op: str) -> str:
     """Return the reason against calling a counterpart; empty without one."""
-    if op in ("deform_conv", "roi_align") and torchvision is None:
+    if op in ("deform_conv", "roi_align", "roi_align_adaptive") and torchvision is None:
         return "torchvision is not installed"
     if op in (*SINGLE, "reverse_sequence") and onnxruntime is None:
         return "ONNX Runtime is not installed"

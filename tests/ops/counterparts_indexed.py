@@ -1,11 +1,13 @@
-"""Counterparts of counts and of segments: PyTorch's own functions."""
+"""Counterparts of counts and of segments: PyTorch and NumPy."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from .counterparts_torch import Attributes, Counterpart, of_tensors, torch
+import numpy as np
+
+from .counterparts_torch import Array, Attributes, Counterpart, of_tensors, torch
 
 
 def _histogram(a: Attributes, x: Any, low: Any, high: Any) -> Any:
@@ -17,23 +19,17 @@ def _histogram(a: Attributes, x: Any, low: Any, high: Any) -> Any:
     return torch.histc(x.double(), a["bins"], first, last).long()
 
 
-def _segments(a: Attributes, x: Any, segment: Any) -> Any:
-    """PyTorch scatters slices; those of no segment are dropped."""
-    count = a["count"]
-    places = torch.where(segment < 0, segment + count, segment).long()
-    inside = torch.nonzero((places >= 0) & (places < count)).reshape(-1)
-    rows, places = x.index_select(0, inside), places[inside]
-    if a["reduction"] == "sum":
-        return torch.zeros(count, *x.shape[1:], dtype=x.dtype).index_add(0, places, rows)
-    if not x.is_floating_point() and len(places.unique()) < count:
-        return None  # the identity is of a type that PyTorch may not have
-    start = {"prod": 1.0, "max": -math.inf, "min": math.inf}[a["reduction"]]
-    whole = torch.full((count, *x.shape[1:]), start if x.is_floating_point() else 0, dtype=x.dtype)
-    places = places.reshape(-1, *(1,) * (rows.ndim - 1)).expand(rows.shape)
-    how = {"prod": "prod", "max": "amax", "min": "amin"}[a["reduction"]]
-    found = whole.scatter_reduce(0, places, rows, how, include_self=x.is_floating_point())
-    return found if rows.numel() and count else whole
+def _segments(a: Attributes, x: Array, segment: Array) -> Array:
+    """NumPy reduces the elements of each segment."""
+    function = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[a["reduction"]]
+    whole = x.dtype.kind != "f"
+    least, greatest = (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max) if whole else (-np.inf, np.inf)
+    identity = {"sum": 0, "prod": 1, "max": least, "min": greatest}[a["reduction"]]
+    places = np.where(segment < 0, segment + a["count"], segment)
+    rows = [x[places == number] for number in range(a["count"])]
+    reduced = [np.asarray(function.reduce(row, 0, x.dtype, initial=identity)).astype(x.dtype) for row in rows]
+    return np.reshape(reduced, (a["count"], *x.shape[1:])).astype(x.dtype)
 
 
 #: Operations that count, or combine elements by their segments.
-COUNTS: dict[str, Counterpart] = {"histogram": of_tensors(_histogram), "segment_reduce": of_tensors(_segments)}
+COUNTS: dict[str, Counterpart] = {"histogram": of_tensors(_histogram), "segment_reduce": _segments}

@@ -132,12 +132,14 @@ def _deform(a: Attributes, x: Any, w: Any, offset: Any, b: Any = None, mask: Any
 
 
 def _align(a: Attributes, x: Any, rois: Any, batch: Any) -> Any:
-    if x.ndim != 4 or a["mode"] != "avg" or not x.numel() or not rois.numel():
+    if x.ndim != 4 or a.get("mode", "avg") != "avg" or not x.numel() or not rois.numel():
         return None
-    if ((batch < 0) | (batch >= len(x))).any():
+    sizes = (rois[:, 2:] - rois[:, :2]) * a["scale"]
+    counted = "samples" in a or ((sizes >= 0) & (sizes <= 100)).all()
+    if ((batch < 0) | (batch >= len(x))).any() or not counted:
         return None
     rows = torch.cat([batch[:, None].to(rois.dtype), rois], 1)
-    return torchvision.ops.roi_align(x, rows, tuple(a["sizes"]), a["scale"], a["samples"], a["half_pixel"])
+    return torchvision.ops.roi_align(x, rows, tuple(a["sizes"]), a["scale"], a.get("samples", 0), a["half_pixel"])
 
 
 def _complex(x: Array) -> Array:
@@ -204,6 +206,7 @@ SAMPLING: dict[str, Callable[..., Any]] = {
     "thresholded_relu": _single(node("ThresholdedRelu", alpha="alpha")),
     "grid_sample": of_tensors(_grid_sample), "resize_linear": _resize("linear"), "resize_cubic": _resize("cubic"),
     "resize_nearest": _resize("nearest"), "deform_conv": of_tensors(_deform), "roi_align": of_tensors(_align),
+    "roi_align_adaptive": of_tensors(_align),
     "dft": _dft, "irdft": _irdft, "irfft2": _irfft2,
     "rfft2": lambda a, x: _pairs(np.fft.rfft2(x)) if x.size else None,
     "frames": _frames, "sample_axis": _sample, "quantize": _quantise,

@@ -19,7 +19,7 @@ from cuts.ir.statement import Program
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.fusion.sorts import mark_sorts
+from cuts.passes.statements.sorts import mark_sorts
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl
 from hypothesis import given, settings

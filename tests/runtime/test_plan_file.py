@@ -22,7 +22,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.runtime.plan_document import plain
-from cuts.runtime.plan_file import Weights, copy_plan, load_plan, read_files, save_plan
+from cuts.runtime.plan_file import Weights, load_plan, plan_files, plan_of_files, read_files, save_plan, write_folder
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -207,18 +207,16 @@ def test_plain_values_are_json() -> None:
     assert plain(value) == {"a": [1, 0.5, [1, 3]], "2": "inf", "p": "x"}
 
 
-def test_a_copy_of_a_plan_is_that_plan(tmp_path: Path) -> None:
+def test_files_of_a_plan_are_that_plan(tmp_path: Path) -> None:
     plan = example_plan()
-    save_plan(plan, tmp_path / "kept")
-    save_plan(evolve(plan, name="old"), tmp_path / "p")
-    assert copy_plan(tmp_path / "kept", tmp_path / "p")
-    contents = [
-        {f.relative_to(p): f.read_bytes() for f in p.rglob("*") if f.is_file()} for p in sorted(tmp_path.iterdir())
-    ]
-    assert contents[0] == contents[1]
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["kept", "p"]
-    assert not copy_plan(tmp_path / "none", tmp_path / "q")
-    assert not copy_plan(tmp_path / "p", tmp_path / "p")
+    files = plan_files(plan)
+    assert plan_of_files(files, "p") == plan
+    with pytest.raises(PlanError, match=r"plan\.json is damaged"):
+        plan_of_files({**files, "plan.json": files["plan.json"][:-9]}, "p")
+    write_folder(tmp_path / "p", plan_files(evolve(plan, name="old")))
+    write_folder(tmp_path / "p", files)
+    assert load_plan(tmp_path / "p") == plan
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["p"]
     (tmp_path / "file").write_text("")
     with pytest.raises(PlanError, match="it exists and is no folder"):
-        copy_plan(tmp_path / "kept", tmp_path / "file")
+        write_folder(tmp_path / "file", files)

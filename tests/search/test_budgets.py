@@ -38,7 +38,7 @@ from cuts.ops import Registry
 from cuts.passes import form_groups, make_kernels, rewrites
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
-from cuts.passes.fusion.groups import GroupBuilder
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.search import final_ranking as final_round
 from cuts.search import speculative_build as making
 from cuts.search.build import Job, JobResult

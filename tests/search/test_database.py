@@ -110,9 +110,43 @@ def test_file_of_another_version_is_an_actionable_error(tmp_path: Path) -> None:
         Database(tmp_path / "t")
 
 
-def test_unwritable_folder_is_an_error_not_a_rebuild(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="cannot open tuning database"):
-        Database(tmp_path / "missing" / "t")
+def test_unusable_folder_degrades_to_rows_in_memory(tmp_path: Path) -> None:
+    notices = list[str]()
+    database = Database(tmp_path / "missing" / "t", notices.append)
+    database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
+    assert [t.schedule for t in database.measurements(PROBLEM)] == ["s"]
+    assert database.path is None, "plans of it are not stored either"
+    (notice,) = notices
+    assert "missing/t cannot be written" in notice
+
+
+def test_read_only_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Database(tmp_path / "t")) as database:
+        database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
+
+    def refuse(connection: sqlite3.Connection) -> None:
+        if connection.execute("pragma database_list").fetchone()[2]:
+            raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("cuts.store.rows._write_ahead", refuse)
+    notices = list[str]()
+    database = Database(tmp_path / "t", notices.append)
+    database.record(PROBLEM, [Measurement("r", "ok", 1e-3)])
+    assert {t.schedule for t in database.measurements(PROBLEM)} == {"r", "s"}
+    assert len(notices) == 1
+
+
+def test_full_disk_moves_rows_to_memory(tmp_path: Path) -> None:
+    notices = list[str]()
+    database = Database(tmp_path / "t", notices.append)
+    database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
+    pages = database.row("pragma page_count")[0]
+    database.rows(f"pragma max_page_count = {pages}")
+    trials = [Measurement(f"schedule {n} " * 100, "ok", 1e-3) for n in range(200)]
+    database.record(PROBLEM, trials)
+    assert len(database.measurements(PROBLEM)) == 201
+    assert len(notices) == 1 and "full" in notices[0]
+    assert any(t.schedule == "s" for t in Database(tmp_path / "t").measurements(PROBLEM))
 
 
 WRITER = """
@@ -143,9 +177,8 @@ def test_values_of_another_kind_are_no_results(value: object) -> None:
     database._connection.execute("update trials set source = ?, seconds = 'soon'", (value or 1,))
     assert database.winner(PROBLEM) is None
     assert database.measurements(PROBLEM) == database.measurements_of_work(PROBLEM.work) == []
-    with database.errors() as db:
-        db.execute("insert into times values ('group', ?, 'digest', 'schedule')", (value or "soon",))
-        db.execute("insert into expected values ('group', ?, ?)", (value or "soon", database.model_version))
+    database.write("insert into times values ('group', ?, 'digest', 'schedule')", (value or "soon",))
+    database.write("insert into expected values ('group', ?, ?)", (value or "soon", database.model_version))
     assert database.time("group") is None
     assert database.predicted_seconds("group") is None
     assert database.hints(PROBLEM) == []

@@ -17,7 +17,7 @@ from cuts.ir.errors import UsageError
 from cuts.search.database import Database, Measurement, Winner
 from cuts.search.decisions import DecisionRecord
 from cuts.search.exchange.files import ExportCounts, ImportCounts, export_pack, export_results, import_results
-from cuts.search.tuning_task import digest
+from cuts.store import digest
 
 from .fakes import problem_of
 

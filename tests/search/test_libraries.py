@@ -24,7 +24,7 @@ from cuts.compile import driver, torch_operator
 from cuts.compile import plan_selection as contest
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
-from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction, Mode
+from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Mode
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
@@ -192,12 +192,11 @@ def test_plan_with_more_library_places_is_raced_again(
 
 
 def test_plan_keys_differ_by_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    selector: Any = SimpleNamespace(settings=Settings(), budget=Budget())
     found = set()
     for libraries, installed in ((True, ()), (True, ("cudnn 9.0",)), (True, ("cudnn 9.1",)), (False, ("cudnn 9.1",))):
         monkeypatch.setattr("cuts.compile.plan_cache.installed_libraries", lambda installed=installed: installed)
-        selector.settings = evolve(Settings(), libraries=libraries)
-        found.add(plan_key(chain(1), SPEC, OPENCL, CompileOptions(), selector))
+        settings = evolve(Settings(), libraries=libraries)
+        found.add(plan_key(chain(1), SPEC, OPENCL, CompileOptions(), settings).name)
     assert len(found) == 4
 
 

@@ -49,7 +49,9 @@ SIZE = 24
 @pytest.fixture(autouse=True)
 def _kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep wrong plans in a folder of the test."""
-    monkeypatch.setattr("cuts.compile.plan_cache._folder", lambda: tmp_path)
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
+    tmp_path.chmod(0o700)
 
 
 def network(dtype: DType = DType.F32, constants: bool = False) -> Graph:

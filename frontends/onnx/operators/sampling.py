@@ -78,21 +78,21 @@ def _deform_conv(call: NodeCall) -> None:
 
 
 def _roi_align(call: NodeCall) -> None:
-    samples = call.attribute("sampling_ratio", 0)
-    if samples == 0:
-        call.refuse(
-            "attribute 'sampling_ratio': 0 makes the number of samples depend on values; expected a number of samples"
-        )
+    """Convert the mean, or the maximum, of samples; 0 means as many as a bin has pixels."""
+    samples, how = call.attribute("sampling_ratio", 0), call.attribute("mode", "avg")
+    if samples == 0 and how == "max":
+        call.refuse("attribute 'sampling_ratio': the maximum of 0 samples, as many as a bin has pixels")
     mode = call.attribute("coordinate_transformation_mode", "half_pixel" if call.opset >= 16 else "output_half_pixel")
-    call.result(
-        "roi_align",
-        *(call.operand(n) for n in range(3)),
-        sizes=(call.attribute("output_height", 1), call.attribute("output_width", 1)),
-        samples=samples,
-        scale=call.attribute("spatial_scale", 1.0),
-        half_pixel=mode == "half_pixel",
-        mode=call.attribute("mode", "avg"),
-    )
+    given = {
+        "sizes": (call.attribute("output_height", 1), call.attribute("output_width", 1)),
+        "scale": call.attribute("spatial_scale", 1.0),
+        "half_pixel": mode == "half_pixel",
+    }
+    operands = [call.operand(n) for n in range(3)]
+    if samples == 0:
+        call.result("roi_align_adaptive", *operands, **given)
+    else:
+        call.result("roi_align", *operands, samples=samples, mode=how, **given)
 
 
 def _col2im(call: NodeCall) -> None:

@@ -13,6 +13,7 @@ from . import (
     memory,
     movement,
     reduction,
+    regions,
     resizing,
     windows,
 )
@@ -28,6 +29,7 @@ TABLE: dict[str, Convert] = {
     **reduction.TABLE,
     **cumulative.TABLE,
     **windows.TABLE,
+    **regions.TABLE,
     **resizing.TABLE,
     **memory.TABLE,
     **complex_pairs.TABLE,

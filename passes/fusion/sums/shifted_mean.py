@@ -30,9 +30,9 @@ from ...statements import (
     Programs,
     RewriteRule,
     axis_values,
-    constant,
     element,
     fn,
+    number,
     pointwise,
     read_of,
     reduction,
@@ -54,7 +54,7 @@ def find_means(total: Statement, index: DefUse) -> tuple[Match, ...]:
     """Return the readers of a sum, if each makes its mean.
 
     Each captures its operand as `sum`."""
-    mean = pointwise(element("sum") / constant("count", prod(r.extent for r in total.reduce)))
+    mean = pointwise(element("sum") / number("count", prod(r.extent for r in total.reduce)))
     found = [mean.match_statement(reader, index) for reader in index.uses.get(total.target, ())]
     means = tuple(m for m in found if m is not None and m.get("sum", Read).tensor == total.target)
     return means if len(means) == len(found) and total.target not in index.pinned else ()

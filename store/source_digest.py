@@ -1,6 +1,6 @@
 """Source digests of this package.
 
-Data that is stored between processes, and depends on the compiler, is keyed by one of them.
+Entries of the store that depend on the compiler have one of them in their keys.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from cuts.backends import source_digest as this_version
-from cuts.backends.source_digest import compiler_digest, model_digest
+from cuts.store import source_digest as this_version
+from cuts.store.source_digest import compiler_digest, model_digest
 
 digest = compiler_digest.__wrapped__
 

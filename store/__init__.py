@@ -1,0 +1,41 @@
+"""The store: results that later compilations use again, on any host.
+
+*Entries* are files under keys: plans, signatures of captured graphs, cubins, latency models, ceilings. *Rows* are
+measurements and decisions in one SQLite file. Programs of PoCL and files for diagnosis lie beside them and are counted
+and evicted with the entries.
+"""
+
+from .archive import EntryCounts, export_store, import_store
+from .earlier import take_earlier
+from .entries import EntryStore
+from .eviction import clear_store, store_info
+from .explain import explain_entries, explain_facts, explain_key
+from .folder import cache_root, create_private_folder
+from .keys import Facts, Key, describe, digest, digest_parts, field_facts
+from .rows import RowFile, is_row_file
+from .source_digest import compiler_digest, model_digest
+
+__all__ = [
+    "EntryCounts",
+    "EntryStore",
+    "Facts",
+    "Key",
+    "RowFile",
+    "cache_root",
+    "clear_store",
+    "compiler_digest",
+    "create_private_folder",
+    "describe",
+    "digest",
+    "digest_parts",
+    "explain_entries",
+    "explain_facts",
+    "explain_key",
+    "export_store",
+    "field_facts",
+    "import_store",
+    "is_row_file",
+    "model_digest",
+    "store_info",
+    "take_earlier",
+]
