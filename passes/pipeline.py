@@ -89,7 +89,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
-           "fusion/groups.py",
+           "fusion/group_builder.py",
            "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
