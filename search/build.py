@@ -19,12 +19,13 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import unrolled_statements
-from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, processor_count
+from ..ir import CutsError, KernelFunction, Schedule, processor_count
 from ..passes import (
     CandidateSubgraph,
     CostRequest,
     CostResult,
     MemberRow,
+    ScheduleRequest,
     SubgraphKernels,
     evaluate_costs,
     partition_subgraph,
@@ -133,9 +134,9 @@ class Factory:
         """Return the kernels that a small graph is partitioned into."""
         return partition_subgraph(fragment)
 
-    def choose(self, form: FusedGroup, target: Target) -> Candidate:
+    def choose(self, request: ScheduleRequest) -> Candidate:
         """Return the best candidate of a group by the cost model."""
-        return choose(form, target)[0]
+        return choose(request.form, request.target)[0]
 
     def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""

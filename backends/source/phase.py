@@ -41,6 +41,7 @@ from ...ir import (
     WideStore,
     Window,
     box_variables,
+    node_users,
     operand_nodes,
     variables,
     vector_axes,
@@ -89,9 +90,7 @@ class PhasePrinter:
     def print(self) -> None:
         """Print the phase, under its condition if it has one."""
         self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
-        for node in self.boxes:
-            for operand in operand_nodes(node):
-                self.users.setdefault(operand, []).append(node)
+        self.users.update(node_users(self.boxes))
         nodes = [n for n in self.boxes if not _inline_always(n)]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):

@@ -1,4 +1,6 @@
-"""Kernel geometry of candidate schedules: sizes, tiles and shared memory, for numbers or arrays."""
+"""Kernel geometry of candidate schedules, for numbers or arrays.
+
+Sizes, tiles and shared memory."""
 
 from .footprint import (
     Count,
@@ -28,7 +30,7 @@ from .matrix_instructions import (
     runs,
     widest_swizzle,
 )
-from .row_fetches import MIN_BUSY_SHARE, MIN_COPY_BYTES, whole_row_fetch
+from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
 from .schedule_template import (
@@ -56,7 +58,7 @@ from .shared_tensors import (
     tensors_in_place,
     writer_of,
 )
-from .staged_tiles import StagedTile, depth_step, main_read, operand_steps, own_order, own_pad, staged_tiles, walked_box
+from .staged_tiles import StagedTile, main_read, staged_tiles, tile_pitches, tile_shape
 from .warp_split_k import (
     contiguous_side,
     may_split_k,
@@ -69,7 +71,6 @@ from .warp_split_k import (
 
 __all__ = [
     "FRAGMENT_SETS",
-    "MIN_BUSY_SHARE",
     "MIN_COPY_BYTES",
     "REGISTER_STAGED_ORDER",
     "ROW_CACHE_UNITS",
@@ -92,13 +93,13 @@ __all__ = [
     "ceil_div",
     "class_runs",
     "contiguous_side",
-    "depth_step",
     "distinct_values",
     "elements",
     "extents_of",
     "geometries",
     "geometry_of",
     "has_alternating_sets",
+    "has_constant_strides",
     "holds_rows",
     "index_axes",
     "interleaved_instructions",
@@ -120,9 +121,6 @@ __all__ = [
     "mma_operands",
     "next_power",
     "numbers_of",
-    "operand_steps",
-    "own_order",
-    "own_pad",
     "partial_sum_elements",
     "partial_sum_pitch",
     "places_of",
@@ -134,6 +132,7 @@ __all__ = [
     "result_shares",
     "result_vector",
     "row_dim",
+    "row_divisions",
     "runs",
     "runs_of",
     "scatter_bins",
@@ -147,7 +146,8 @@ __all__ = [
     "staged_tiles",
     "streamed_segment",
     "tensors_in_place",
-    "walked_box",
+    "tile_pitches",
+    "tile_shape",
     "whole_loops",
     "whole_row_fetch",
     "widest_swizzle",

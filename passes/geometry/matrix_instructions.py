@@ -1,4 +1,4 @@
-"""Layout of matrix instructions over the lanes of a warp and the tile dims."""
+"""Layout of matrix instructions over lanes and tile dims."""
 
 from __future__ import annotations
 

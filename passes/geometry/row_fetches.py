@@ -1,14 +1,47 @@
-"""Division of a fetch among threads: whole rows, or all elements by divisions."""
+"""Division of a fetch among threads, by rows or elements.
+
+Extents of a tile come in the order of memory, with the smallest stride last.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
+
+import numpy as np
+
+from .footprint import Count
 
 #: Least bytes of an asynchronous copy.
 MIN_COPY_BYTES = 4
 #: Least share of busy threads for fetches of whole rows, where a division by all threads would need divisions.
 MIN_BUSY_SHARE = 0.75
+
+
+def has_constant_strides(extents: Sequence[Count], threads: Count) -> Count:
+    """Return whether a thread's elements of a tile have constant strides.
+
+    All threads together take whole rows, or even parts of one.
+    """
+    left, even = threads, np.bool_(True)
+    for size in reversed(extents):
+        even = even & (np.equal(left % size, 0) | np.equal(size % left, 0))
+        left = np.maximum(1, left // size)
+    return even
+
+
+def row_divisions(extents: Sequence[Count], threads: Count) -> Iterator[tuple[Count, Count, Count]]:
+    """Yield the divisions of a tile into rows: of the last dim, of the last two, and so on up to all but the first.
+
+    Each is whether threads may take such rows, how many at once, and the elements of these.
+    """
+    length: Count = 1
+    for n in range(len(extents) - 1, 0, -1):
+        length, size = length * extents[n], extents[n - 1]
+        rows = np.maximum(1, threads // length)
+        taken = rows * length
+        fits = np.less_equal(taken, threads) & np.greater_equal(taken, MIN_BUSY_SHARE * threads)
+        yield (fits if n == 1 else fits & (np.equal(rows % size, 0) | np.equal(size % rows, 0))), rows, taken
 
 
 def whole_row_fetch(extents: Sequence[int], threads: int) -> tuple[int, int] | None:
@@ -19,24 +52,5 @@ def whole_row_fetch(extents: Sequence[int], threads: int) -> tuple[int, int] | N
     """
     if prod(extents) <= threads or has_constant_strides(extents, threads):
         return None
-    for outer in range(1, len(extents)):
-        length, last = prod(extents[outer:]), extents[outer - 1]
-        rows = min(threads // length, prod(extents[:outer]))
-        if rows > 1 and outer > 1 and rows % last and last % rows:
-            continue
-        if rows * length >= MIN_BUSY_SHARE * threads:
-            return outer, rows
-    return None
-
-
-def has_constant_strides(extents: Sequence[int], threads: int) -> bool:
-    """Return whether a thread's elements of a tile have constant strides.
-
-    Extents come with the smallest stride last: all threads together take whole rows, or even parts of one.
-    """
-    left = threads
-    for size in reversed(extents):
-        if left % size and size % left:
-            return False
-        left = max(1, left // size)
-    return True
+    fitting = [(n, int(rows)) for n, (fits, rows, _) in enumerate(row_divisions(extents, threads)) if fits]
+    return (len(extents) - 1 - fitting[-1][0], fitting[-1][1]) if fitting else None

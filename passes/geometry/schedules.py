@@ -1,4 +1,4 @@
-"""The sizes of one schedule, chosen or handwritten, and the schedule of given sizes."""
+"""Sizes of one schedule, and the schedule of given sizes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from ...ir import (
     SegmentSchedule,
     Staging,
     TileDim,
-    dtype_of,
-    operands,
     streamable_axis,
 )
+from .matrix_instructions import reads_shared_matrices, widest_swizzle
 from .row_sharing import can_stream_rows, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
-from .staged_tiles import coordinate_count, is_register_staged, own_order, own_pad, own_swizzle
+from .staged_tiles import StagedTile, staged_tiles
 
-T = TypeVar("T")
+T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
@@ -75,7 +74,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
     )
 
 
-def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, np.int64]:
+def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, Any]:
     """Return the greatest value of each schedule parameter in some parts of a schedule."""
     return {name: np.int64(max(getattr(p, name) for p in parts)) for name in numbers_of(kind)} if parts else {}
 
@@ -117,11 +116,11 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
     dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
     reductions = []
-    loop = _numbers(geometry.loop)
+    loop, tiles = _numbers(geometry.loop), staged_tiles(group, segment, geometry)
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
-        staging = tuple(_staging(group, segment, geometry, position, operand) for operand in staged)
-        atom = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
+        staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
+        atom: dict[str, Any] = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
         reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **atom))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
@@ -140,15 +139,10 @@ def _numbers(part: T) -> T:
     return evolve(part, **{name: kind(getattr(part, name)) for name, kind in numbers_of(type(part)).items()})
 
 
-def _staging(group: FusedGroup, segment: Segment, geometry: Geometry, position: int, operand: int) -> Staging:
+def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
-    reduction = segment.reductions[position]
-    expr = operands(reduction, [r.name for r in segment.reductions])[operand]
-    order: tuple[int, ...] = ()
-    if own_order(expr, reduction, geometry):
-        order = tuple(reversed(range(coordinate_count(expr, segment, reduction, geometry, position))))
-    size = dtype_of(expr, group.tensors).size
-    pad, swizzle = own_pad(expr, reduction, geometry, size), own_swizzle(expr, reduction, geometry, size)
-    carried = is_register_staged(expr, reduction, geometry)
-    base = _numbers(geometry.staging)
-    return evolve(base, operand=operand, order=order, pad=int(pad), carried=bool(carried), swizzle=swizzle)
+    order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
+    carried, pad = bool(tile.carried), int(tile.pad)
+    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.atom) else 0
+    chosen = _numbers(geometry.staging)
+    return evolve(chosen, operand=tile.operand, order=order, pad=pad, carried=carried, swizzle=swizzle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from attrs import evolve, frozen
@@ -22,103 +22,102 @@ from ...ir import (
     variables,
 )
 from .footprint import Count, ceil_div, product
-from .matrix_instructions import reads_shared_matrices, widest_swizzle
+from .matrix_instructions import reads_shared_matrices
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
 @frozen
 class StagedTile:
-    """Staged operand, as arrays.
+    """Tile of a staged operand.
 
-    `count` are a tile's elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box
-    of tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first,
-    `carried` for register staging; `size` are the bytes of an element.
+    `count` are its elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box of
+    tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `carried` for register
+    staging; `size` are the bytes of an element, `pad` the elements that rows are longer by. `steps` are the strides of
+    the coordinates of a gather tile, `box_steps` those of a box.
     """
 
     reduction: int
     operand: int
     expr: Expr
+    size: int
+    shape: TileShape
+    halo: Count
+    turned: Count
+    carried: Count
+    pad: Count
+    steps: tuple[Count, ...]
+    box_steps: tuple[Count, ...]
     count: Count
     bytes: Count
-    halo: Count
-    turned: Count = 0
-    size: int = 4
-    carried: Count = 0
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates of several elements in a single schedule's tile."""
+        return sum(int(e) > 1 for e in (self.shape.box if np.any(self.halo) else self.shape.gather))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes along the innermost coordinate of a single schedule's gather tile."""
+        wide = [int(e) for e in self.shape.gather if e > 1]
+        return wide[0 if self.turned else -1] * self.size
+
+    def steps_along(self, dims: Sequence[Sequence[Var]]) -> list[Count]:
+        """Return the tile's stride along each tile dim, 0 where the dim is not read."""
+        steps = list(self.steps[len(self.steps) - len(dims) :])
+        if self.box_steps:
+            indices = main_read(self.expr).indices
+            for d, dim in enumerate(dims):
+                pitches = zip(indices, self.box_steps, strict=True)
+                inside = sum((abs(i.coefficient(dim[-1])) * p for i, p in pitches), np.int64(0))
+                steps[d] = np.where(self.halo, inside, steps[d])
+        used = expr_variables(self.expr)
+        return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, dims, strict=True)]
 
 
 def staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> list[StagedTile]:
-    """Return the staged operands of a segment (`staging.stage` in arrays)."""
-    found = []
+    """Return the tiles of a segment's staged operands."""
+    return geometry.once("staged tiles", lambda: [*_staged_tiles(group, segment, geometry)])
+
+
+def _staged_tiles(group: FusedGroup, segment: Segment, geometry: Geometry) -> Iterator[StagedTile]:
     own = [r.name for r in segment.reductions]
     for position, reduction in enumerate(segment.reductions):
         parts = operands(reduction, own)
         for operand in geometry.structure.staged[position]:
-            expr = parts[operand]
-            size = dtype_of(expr, group.tensors).size
-            count, padded, halo = tile_size(expr, segment, reduction, geometry, position, size)
-            turned = own_order(expr, reduction, geometry)
-            nbytes = ceil_div(padded * geometry.loop.stages * size, 16) * 16
-            carried = is_register_staged(expr, reduction, geometry)
-            found.append(StagedTile(position, operand, expr, count, nbytes, halo, turned, size, carried))
-    return found
+            yield _staged_tile(group, reduction, geometry, position, operand, parts[operand])
 
 
-@frozen
-class _Shape:
-    """Coordinates of an operand's tile: extents as a gather tile (a loop or tile dim each), and as a box."""
-
-    dims: tuple[tuple[Var, ...], ...]
-    gather: tuple[Count, ...]
-    box: tuple[Count, ...]
-    halo: Count
-
-
-def _shape(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> _Shape:
-    return geometry.once(("tile", expr, position), lambda: _shape_of(expr, segment, reduction, geometry, position))
-
-
-def _shape_of(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> _Shape:
-    loops = geometry.structure.reduces[position]
-    dims = (*(geometry.structure.loops[k] for k in loops), *geometry.structure.dims)
-    sizes: list[Count] = [*(geometry.chunk[k] for k in loops), *geometry.block]
-    moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
-    used = expr_variables(expr)
-    gather: list[Count] = []
-    for dim, size in zip(dims, sizes, strict=True):
-        varies = [moving[a] for a in dim if a in used]
-        gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
-    if reads_shared_matrices(geometry.structure.atom):
-        return _Shape(dims, tuple(gather), tuple(gather), False)
-    main = main_read(expr, frozenset(segment.axes + reduction.reduce))
-    halo, box = _box(main.indices, dims, sizes, moving, expr)
-    return _Shape(dims, tuple(gather), tuple(box), halo)
-
-
-def own_order(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
-    """Return where an operand's tile is transposed.
-
-    All tiles are, or, for order 2, those whose memory runs along a reduced axis.
-    """
-    if not np.any(geometry.order):
-        return geometry.order
-    natural = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), 0, geometry.order)
-    return np.where(np.equal(geometry.order, 2), int(_lies_deep(expr, reduction)), natural)
-
-
-def is_register_staged(expr: Expr, reduction: Reduction, geometry: Geometry) -> Count:
-    """Return where an operand is staged through registers.
-
-    The schedule asks for it, and memory runs along a reduced axis.
-    """
-    return np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), int(_lies_deep(expr, reduction)), 0)
+def _staged_tile(
+    group: FusedGroup, reduction: Reduction, geometry: Geometry, position: int, operand: int, expr: Expr
+) -> StagedTile:
+    structure, size = geometry.structure, dtype_of(expr, group.tensors).size
+    loops = structure.reduces[position]
+    dims = (*(structure.loops[k] for k in loops), *structure.dims)
+    shape = tile_shape(expr, dims, (*(geometry.chunk[k] for k in loops), *geometry.block))
+    if reads_shared_matrices(structure.atom):
+        shape = evolve(shape, halo=False)
+    deep = int(_lies_deep(expr, reduction))
+    carried, turned = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), deep, 0), geometry.order
+    if np.any(turned):  # all tiles, or, for order 2, those whose memory runs along a reduced axis
+        natural = np.where(np.equal(turned, REGISTER_STAGED_ORDER), 0, turned)
+        turned = np.where(np.equal(turned, 2), deep, natural)
+    pad = _padding(expr, geometry, operand, size, turned)
+    steps, elements = _turned_pitches(shape.gather, pad, turned)
+    count, halo, box_steps = product(shape.gather), shape.halo, []
+    if halo is not False:
+        box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
+        count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
+    nbytes = ceil_div(elements * geometry.loop.stages * size, 16) * 16
+    return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
+                      pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
 
 
 def _lies_deep(expr: Expr, reduction: Reduction) -> bool:
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    main = main_read(expr)
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 
 
-def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Count:
+def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Count) -> Count:
     """Return the padding of an operand's rows.
 
     It is the schedule's or, with matrix instructions on numbers of `size` bytes, the least one that keeps rows aligned
@@ -130,122 +129,65 @@ def own_pad(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> 
     if reads_shared_matrices(structure.atom):
         return 0
     if geometry.pads:
-        return geometry.pads[operands(reduction, [reduction.name]).index(expr)]
-    turned, extent = _line(expr, reduction, geometry)
+        return geometry.pads[operand]
+    used = expr_variables(expr)
+    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
+    extent = np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
     distance = np.where(turned, 16, 8 * max(2, size)) // size
     return (distance - extent) % (2 * distance)
 
 
-def _line(expr: Expr, reduction: Reduction, geometry: Geometry) -> tuple[Count, Count]:
-    """Return whether an operand of a matrix instruction runs along the depth, and the elements of its rows."""
-    structure, turned = geometry.structure, own_order(expr, reduction, geometry)
+@frozen
+class TileShape:
+    """Extents of a tile: as a gather tile, with a coordinate for each dim, and as a box of tensor elements.
+
+    `halo` tells where it is a box.
+    """
+
+    gather: tuple[Count, ...]
+    box: tuple[Count, ...]
+    halo: Count
+
+
+def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]) -> TileShape:
+    """Return the shape of an operand's tile, for so many elements of each reduced or tile dim.
+
+    Some index mixes several variables of a box (`i*stride + a*dilation`), so that neighbours share its halo.
+    """
+    moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
     used = expr_variables(expr)
-    side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
-    return turned, np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    gather: list[Count] = []
+    for dim, size in zip(dims, sizes, strict=True):
+        varies = [moving[a] for a in dim if a in used]
+        gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
+    halo, box = _box(main_read(expr).indices, dims, sizes, moving, expr)
+    return TileShape(tuple(gather), tuple(box), halo)
 
 
-def own_swizzle(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> int:
-    """Return the swizzle of one schedule's operand in bytes.
+def tile_pitches(extents: Sequence[Count], pad: Count, order: Sequence[int] = ()) -> tuple[list[Count], Count]:
+    """Return the strides of coordinates, and the elements of their tile.
 
-    It is 0 where no matrix instructions read the operand in place.
+    They lie in the given order, outermost first, row-major without one. The innermost coordinate of several elements is
+    longer by `pad`.
     """
-    if not reads_shared_matrices(geometry.structure.atom):
-        return 0
-    return widest_swizzle(int(_line(expr, reduction, geometry)[1]) * size)
-
-
-def _laid_out(expr: Expr, reduction: Reduction, geometry: Geometry, size: int) -> Geometry:
-    """Return the sizes with the layout and the padding of one operand's tile."""
-    order, pad = own_order(expr, reduction, geometry), own_pad(expr, reduction, geometry, size)
-    return evolve(geometry, order=order, staging=evolve(geometry.staging, pad=pad))
-
-
-def tile_size(
-    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
-) -> tuple[Count, Count, Count]:
-    """Return the elements of an operand's tile, and the box condition.
-
-    Elements are counted without and with the padding of the innermost coordinate; they have `size` bytes.
-    """
-    shape = _shape(expr, segment, reduction, geometry, position)
-    geometry = _laid_out(expr, reduction, geometry, size)
-    count, padded = _tile_elements(shape.gather, geometry)
-    if shape.halo is False:
-        return count, padded, np.bool_(False)
-    box_count, box_padded = _tile_elements(shape.box, geometry)
-    return np.where(shape.halo, box_count, count), np.where(shape.halo, box_padded, padded), shape.halo
-
-
-def coordinate_count(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> int:
-    """Return the coordinates of a single schedule's tile.
-
-    Those of extent 1 do not count.
-    """
-    shape = _shape(expr, segment, reduction, geometry, position)
-    extents = shape.box if np.any(shape.halo) else shape.gather
-    return sum(int(e) > 1 for e in extents)
-
-
-def operand_steps(
-    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
-) -> list[Count]:
-    """Return the staged tile's stride along each tile dim.
-
-    It is in elements of `size` bytes, 0 where the dim is not read.
-    """
-    shape = _shape(expr, segment, reduction, geometry, position)
-    tiles = geometry.structure.dims
-    geometry = _laid_out(expr, reduction, geometry, size)
-    steps = _steps(shape.gather, geometry)[len(shape.dims) - len(tiles) :]
-    if shape.halo is not False:
-        indices = main_read(expr, frozenset(segment.axes + reduction.reduce)).indices
-        pitches = _steps(shape.box, geometry)
-        for d, dim in enumerate(tiles):
-            inside = sum((abs(i.coefficient(dim[-1])) * p for i, p in zip(indices, pitches, strict=True)), np.int64(0))
-            steps[d] = np.where(shape.halo, inside, steps[d])
-    used = expr_variables(expr)
-    return [step if used & set(dim) else np.int64(0) for step, dim in zip(steps, tiles, strict=True)]
-
-
-def walked_box(expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int) -> list[Count]:
-    """Return the extents of a staged operand's box.
-
-    The smallest stride in memory comes first.
-    """
-    return list(reversed(_shape(expr, segment, reduction, geometry, position).box))
-
-
-def depth_step(
-    expr: Expr, segment: Segment, reduction: Reduction, geometry: Geometry, position: int, size: int
-) -> Count:
-    """Return the stride along the first reduced dim of a tile.
-
-    The tile is no box; the stride is in elements of `size` bytes.
-    """
-    shape = _shape(expr, segment, reduction, geometry, position)
-    return _steps(shape.gather, _laid_out(expr, reduction, geometry, size))[0]
-
-
-def _steps(extents: Sequence[Count], geometry: Geometry) -> list[Count]:
-    """Return the strides of coordinates in the layout of each candidate: as listed, or innermost first."""
-    natural = _pitches(extents, geometry.staging.pad)
-    if not np.any(geometry.order):
-        return natural
-    turned = _pitches(extents[::-1], geometry.staging.pad)[::-1]
-    return [np.where(geometry.order, t, n) for t, n in zip(turned, natural, strict=True)]
-
-
-def _pitches(extents: Sequence[Count], pad: Count) -> list[Count]:
-    """Return the strides of coordinates laid out row-major, the innermost one above 1 longer by `pad`."""
-    found: list[Count] = []
-    step: Count = np.int64(1)
+    found: list[Count] = [0] * len(extents)
+    step: Count = 1
     padded: Count = np.bool_(False)
-    for extent in reversed(extents):
-        found.insert(0, step)
+    for position in reversed(order or range(len(extents))):
+        extent, found[position] = extents[position], step
         first = np.logical_and(np.logical_not(padded), np.greater(extent, 1))
         step = step * np.where(first, extent + pad, extent)
         padded = np.logical_or(padded, first)
-    return found
+    return found, step
+
+
+def _turned_pitches(extents: Sequence[Count], pad: Count, turned: Count) -> tuple[list[Count], Count]:
+    """Return the strides and elements of each candidate's layout: as listed, or innermost first where `turned`."""
+    natural, size = tile_pitches(extents, pad)
+    if not np.any(turned):
+        return natural, size
+    other, other_size = tile_pitches(extents, pad, range(len(extents))[::-1])
+    return [np.where(turned, t, n) for t, n in zip(other, natural, strict=True)], np.where(turned, other_size, size)
 
 
 def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
@@ -259,22 +201,6 @@ def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
         found.append((axis, np.logical_not(still) if axis.extent > 1 else np.bool_(False)))
         inner *= axis.extent
         still = np.logical_or(still, inner % size == 0)
-    return found
-
-
-def _tile_elements(extents: Sequence[Count], geometry: Geometry) -> tuple[Count, Count]:
-    """Return the product of extents, without and with padding of the innermost one above 1."""
-    total = product(extents)
-    innermost = _last_wide(extents)
-    if np.any(geometry.order):
-        innermost = np.where(geometry.order, _last_wide(extents[::-1]), innermost)
-    return total, np.where(np.greater(innermost, 1), total // innermost * (innermost + geometry.staging.pad), total)
-
-
-def _last_wide(extents: Sequence[Count]) -> Count:
-    found: Count = 1
-    for extent in extents:
-        found = np.where(np.greater(extent, 1), extent, found)
     return found
 
 
@@ -325,6 +251,6 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
     return True
 
 
-def main_read(operand: Expr, axes: frozenset[Var]) -> Read:
-    """Return the first read of an operand that depends on most axes."""
-    return max(reads(operand), key=lambda r: len(expr_variables(r) & axes))
+def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
+    """Return the first read of an operand that depends on most axes, of all by default."""
+    return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))

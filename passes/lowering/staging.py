@@ -35,7 +35,7 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from ..geometry import MatrixTile, main_read
+from ..geometry import MatrixTile, main_read, tile_pitches, tile_shape
 from .address_tables import FlattenedAxis
 
 
@@ -156,36 +156,16 @@ def stage(
     if matrix is not None:
         gathered = _gather(operand, binding, choice, prefix)
         return evolve(gathered, matrix=matrix, size=matrix.layout.elements, cached=choice.cached)
-    local = frozenset(binding.locals)
-    main = main_read(operand, frozenset(binding.places))
-    indices = [substitute(i, binding.places) for i in main.indices]
-    affine = all(_is_local_affine(i, local) for i in indices) and not any(
-        binding.varying_locals(_divided_axes(i)) for i in main.indices
-    )
-    if not binding.flats and affine and any(len(variables(i) & local) > 1 for i in indices):
-        tile = _box(operand, indices, shapes, binding, choice, prefix)
-        if tile is not None:
-            return evolve(tile, cached=choice.cached, carried=choice.carried)
-    return evolve(_gather(operand, binding, choice, prefix), cached=choice.cached, carried=choice.carried)
-
-
-def _divided_axes(index: Index) -> frozenset[Var]:
-    """Return the axes that stand inside divisions and remainders of an index."""
-    return variables(Index(0, tuple((a, f) for a, f in index.terms if not isinstance(a, Var))))
-
-
-def _is_local_affine(index: Index, local: frozenset[Var]) -> bool:
-    return all(isinstance(a, Var) or not variables(Index(0, ((a, 1),))) & local for a, _ in index.terms)
+    shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
+    # With an address table, flattened axes have one variable, which no index of a box mixes with others.
+    box = bool(shape.halo) and not binding.flats
+    tile = _box(operand, shapes, binding, choice, prefix) if box else _gather(operand, binding, choice, prefix)
+    return evolve(tile, cached=choice.cached, carried=choice.carried)
 
 
 def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], int]:
-    order = choice.order if len(choice.order) == len(extents) else tuple(range(len(extents)))
-    pitch = [0] * len(extents)
-    step = 1
-    for rank, position in enumerate(reversed(order)):
-        pitch[position] = step
-        step *= extents[position] + (choice.pad if rank == 0 else 0)
-    return tuple(pitch), step
+    pitch, size = tile_pitches(extents, choice.pad, choice.order if len(choice.order) == len(extents) else ())
+    return tuple(map(int, pitch)), int(size)
 
 
 def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -> Tile:
@@ -208,14 +188,10 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
 
 
 def _box(
-    operand: Expr,
-    indices: Sequence[Index],
-    shapes: Mapping[str, tuple[int, ...]],
-    binding: AxisBinding,
-    choice: Staging,
-    prefix: str,
-) -> Tile | None:
+    operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
+) -> Tile:
     local = frozenset(binding.locals)
+    indices = [substitute(i, binding.places) for i in main_read(operand, frozenset(binding.places)).indices]
     coordinates: list[Var] = []
     uses: list[Index] = []
     solved: dict[Var, IndexLike] = {}
@@ -236,8 +212,7 @@ def _box(
     value = _guard_reads(
         _rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes
     )
-    if expr_variables(value) & local:
-        return None
+    assert not expr_variables(value) & local, "a box's coordinates express all reads of its operand"
     covered = [v for v in binding.valid if v in solved]
     valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)

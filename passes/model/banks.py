@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import WIDEST_BYTES, FusedGroup, Read, Target, Var, dtype_of, expr_variables, operands, variables
-from ..geometry import Count, Geometry, operand_steps
+from ...ir import WIDEST_BYTES, FusedGroup, Read, Target, Var, expr_variables, variables
+from ..geometry import Count, Geometry, staged_tiles
 
 #: Bytes of a bank's word.
 WORD = 4
@@ -27,15 +27,11 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
     for segment, geometry in zip(group.segments, sizes, strict=True):
         if geometry.structure.atom:
             continue
-        own = [r.name for r in segment.reductions]
-        for position, reduction in enumerate(segment.reductions):
-            for operand in geometry.structure.staged[position]:
-                expr = operands(reduction, own)[operand]
-                size = dtype_of(expr, group.tensors).size
-                # Steps in words: neighbours that share a word are served together, as if they were next to each other.
-                steps = [-(-s * size // 4) for s in operand_steps(expr, segment, reduction, geometry, position, size)]
-                used = expr_variables(expr)
-                worst = np.maximum(worst, _simulate(used, steps, geometry, target.banks, target.warp_size))
+        for tile in staged_tiles(group, segment, geometry):
+            # Steps in words: neighbours that share a word are served together, as if they were next to each other.
+            steps = [-(-s * tile.size // WORD) for s in tile.steps_along(geometry.structure.dims)]
+            used = expr_variables(tile.expr)
+            worst = np.maximum(worst, _simulate(used, steps, geometry, target.banks, target.warp_size))
     return worst
 
 

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from ...ir import Expr, Read, Var, expr_variables, linearise
-from ..geometry import Count, Geometry, StagedTile, least
+from ..geometry import Count, Geometry, StagedTile, has_constant_strides, least, main_read
 from .access import copied_width, running_axis
-from .tile_access import box_vector, innermost_chunk, main_read, register_staging_vector, used_loops
+from .tile_access import box_vector, innermost_chunk, register_staging_vector, used_loops
 
 
 def copy_cost(
@@ -79,13 +79,8 @@ def steps_evenly(read: Read, shape: Sequence[int], tile: StagedTile, geometry: G
 
     The tile is no box; all threads together take whole rows of it, or even parts of one.
     """
-    left: Count = geometry.threads
-    even: Count = np.bool_(True)
-    for _, size, _ in _traversed_dims(read, shape, used_loops(tile.expr, tile, geometry), geometry):
-        whole, part = np.equal(left % np.maximum(size, 1), 0), np.equal(size % np.maximum(left, 1), 0)
-        even = np.logical_and(even, np.logical_or(whole, part))
-        left = np.where(whole, left // np.maximum(size, 1), 1)
-    return even
+    sizes = [np.maximum(size, 1) for size in walked_sizes(read, shape, tile, geometry)]
+    return has_constant_strides(sizes[::-1], geometry.threads)
 
 
 def _lanes_deep(read: Read, shape: Sequence[int], loops: Sequence[int], geometry: Geometry) -> Count:

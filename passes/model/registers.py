@@ -172,7 +172,7 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     strides, where threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
     """
     structure, used = geometry.structure, expr_variables(tile.expr)
-    main = main_read(tile.expr, used)
+    main = main_read(tile.expr)
     decoded = bool(main.guards) or any(len(used.intersection(d)) > 1 for d in (*structure.dims, *structure.loops))
     together = WIDEST_BYTES // tile.size
     shape = tensors[main.tensor].shape
@@ -189,7 +189,7 @@ def _stride_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str
     """Return the address registers of words that lie along the depth and are moved one by one, without constant strides
     between a thread's words.
     """
-    main = main_read(tile.expr, expr_variables(tile.expr))
+    main = main_read(tile.expr)
     axis, _ = running_axis(main)
     if not any(axis == loop[-1] for loop in geometry.structure.loops):
         return 0.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir import WIDEST_BYTES, Expr, Index, Read, as_index, expr_variables, reads, variables
-from ..geometry import Count, Geometry, StagedTile, product
+from ...ir import WIDEST_BYTES, Expr, Index, as_index, expr_variables, variables
+from ..geometry import Count, Geometry, StagedTile, main_read, product
 
 
 def tile_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
@@ -67,11 +67,6 @@ def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     steps = product([geometry.chunk[k] for k in used_loops(expr, tile, geometry)])
     vector = depth_vector(expr, tile, geometry)
     return np.where(np.greater(vector, 1), vector * (steps // innermost_chunk(expr, tile, geometry)), 1)
-
-
-def main_read(expr: Expr) -> Read:
-    """Return the read of an operand that depends on most axes."""
-    return max(reads(expr), key=lambda r: len(expr_variables(r)))
 
 
 def used_loops(expr: Expr, tile: StagedTile, geometry: Geometry) -> list[int]:

@@ -40,7 +40,7 @@ from ..geometry import (
 )
 from ..lowering import lay_out
 from ..model import Features, features_of
-from .rules import FEATURE_RULES, SIZE_RULES, Sizes, messages
+from .rules import FEATURE_RULES, SIZE_RULES, ScheduleSizes, messages
 from .schedule_parameters import MMA_STAGES
 
 
@@ -65,9 +65,9 @@ class Scheduled:
                 yield f"reduction {reduction.name}", reduction, loop, schedule
 
     @cached_property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ScheduleSizes:
         """Sizes of all segments."""
-        return Sizes(self.group, self.target, geometry_of(self.group, self.schedule))
+        return ScheduleSizes(self.group, self.target, geometry_of(self.group, self.schedule))
 
     @cached_property
     def features(self) -> Features:
@@ -187,7 +187,7 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
 
 
 def check_row_cached(case: Scheduled) -> Iterator[str]:
-    """Several statements read the row of a row cache, the only one of its segment."""
+    """Several statements read the only cached row of a segment."""
     for segment, schedule in case.segments:
         loops = {d for r in schedule.reductions for d in r.dims}
         several = cached_reads(segment, (*case.group.shared, *case.group.constants))

@@ -1,4 +1,6 @@
-"""Rules about the sizes of candidate schedules: one text for arrays of candidates and for a single schedule.
+"""Rules about the sizes of candidate schedules.
+
+One text serves arrays of candidates and a single schedule.
 
 A rule yields findings: where it is broken, and a message with its values. Enumeration asks where any is broken; the
 verifier formats the messages of one schedule.
@@ -34,8 +36,8 @@ Finding: TypeAlias = tuple[Any, ...]
 
 
 @frozen(slots=False)
-class Sizes:
-    """The sizes of candidates of one template, or of one schedule: a part per segment."""
+class ScheduleSizes:
+    """Sizes of a template's candidates, or of one schedule, per segment."""
 
     group: FusedGroup
     target: Target
@@ -50,10 +52,10 @@ class Sizes:
         return found
 
 
-Rule: TypeAlias = Callable[[Sizes], Iterator[Finding]]
+Rule: TypeAlias = Callable[[ScheduleSizes], Iterator[Finding]]
 
 
-def broken(findings: Iterable[Finding]) -> Count:
+def is_broken(findings: Iterable[Finding]) -> Count:
     """Return where candidates break a rule with these findings."""
     found: Count = np.bool_(False)
     for where, *_ in findings:
@@ -68,13 +70,13 @@ def messages(findings: Iterable[Finding]) -> Iterator[str]:
             yield text.format(*([int(v) for v in value] if isinstance(value, tuple) else value for value in values))
 
 
-def check_threads_fit(sizes: Sizes) -> Iterator[Finding]:
+def check_threads_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A block has no more threads than the machine allows."""
     most = sizes.target.MAX_thread
     yield sizes.threads > most, "{} threads in a block, at most {}", sizes.threads, most
 
 
-def check_tiles_divide(sizes: Sizes) -> Iterator[Finding]:
+def check_tiles_divide(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Block, thread tile and vector are nested multiples."""
     for part in sizes.parts:
         for dim, block, thread, vector in zip(part.structure.dims, part.block, part.thread, part.vector, strict=True):
@@ -89,8 +91,10 @@ def check_tiles_divide(sizes: Sizes) -> Iterator[Finding]:
             )
 
 
-def check_tiles_fit(sizes: Sizes) -> Iterator[Finding]:
-    """No block is larger than its dim takes; readers determine those of tensors in shared memory."""
+def check_tiles_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """No block is larger than its dim takes.
+
+    Readers determine those of tensors in shared memory."""
     for part in sizes.parts:
         parts = part.structure
         for d, dim in enumerate(parts.dims if not parts.shared else ()):
@@ -100,7 +104,7 @@ def check_tiles_fit(sizes: Sizes) -> Iterator[Finding]:
             yield taken > limit, "dim {}: block {} exceeds its extent {} needlessly", _name(dim), part.block[d], extent
 
 
-def check_warps_divide(sizes: Sizes) -> Iterator[Finding]:
+def check_warps_divide(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A warp layout divides the threads of each dim."""
     for part in sizes.parts:
         for count, along in zip(part.counts, part.warp, strict=False):
@@ -108,7 +112,7 @@ def check_warps_divide(sizes: Sizes) -> Iterator[Finding]:
             yield uneven, "the warp map {} does not divide the threads of each dim", part.warp
 
 
-def check_chunks_fit(sizes: Sizes) -> Iterator[Finding]:
+def check_chunks_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A trip of a loop takes at most all elements."""
     for part in sizes.parts:
         for loop, chunk in zip(part.structure.loops, part.chunk, strict=True):
@@ -117,21 +121,23 @@ def check_chunks_fit(sizes: Sizes) -> Iterator[Finding]:
             yield chunk > limit, "loop {}: chunk {} exceeds its extent {} needlessly", _name(loop), chunk, extent
 
 
-def check_fragment_sets(sizes: Sizes) -> Iterator[Finding]:
-    """Fragments loaded ahead alternate between registers, so that a K block takes an even number of steps."""
+def check_fragment_sets(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A K block with prefetched fragments takes an even number of steps.
+
+    Fragments loaded ahead alternate between registers."""
     for part in (p for p in sizes.parts if p.structure.atom):
         even = has_alternating_sets(part.structure.atom, part.chunk[0], part.lanes)
         yield np.logical_and(part.loop.ahead, np.logical_not(even)), "fragments are loaded ahead of an odd step"
 
 
-def check_cached_copies(sizes: Sizes) -> Iterator[Finding]:
+def check_cached_copies(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Only pipelined copies have a cache policy: loads always cache."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         alone = np.logical_and(part.staging.cached, np.less_equal(part.loop.stages, 1))
         yield alone, "operands that are cached need a ring of at least 2 buffers"
 
 
-def check_carried_tiles(sizes: Sizes) -> Iterator[Finding]:
+def check_carried_tiles(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Register staging stores vectors, and excludes matrix instructions."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         odd = np.not_equal(part.staging.pad % 2, 0) | bool(part.structure.atom)
@@ -139,8 +145,8 @@ def check_carried_tiles(sizes: Sizes) -> Iterator[Finding]:
         yield carried & odd, "operands that are carried need an even padding, and no atom"
 
 
-def check_rows_kept(sizes: Sizes) -> Iterator[Finding]:
-    """The row cache holds whole trips over a row that no threads hold in one trip."""
+def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """The row cache holds whole trips over a longer row."""
     for part in (p for p in sizes.parts if p.structure.caches_rows):
         kept, chunk, trips = part.spread.kept, part.chunk[0], part.trips[0]
         whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
@@ -148,15 +154,15 @@ def check_rows_kept(sizes: Sizes) -> Iterator[Finding]:
         yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
 
 
-def check_rows_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Reduction threads hold a row with a value per element, in one trip."""
+def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Reduction threads hold a row of values in one trip."""
     for part in sizes.parts:
         for k in part.structure.whole:
             held = np.equal(part.trips[k], 1) & np.greater(part.lanes, 1) & (not part.structure.stages_any)
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", _name(part.structure.loops[k])
 
 
-def check_rows_passed_on(sizes: Sizes) -> Iterator[Finding]:
+def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of the block hold rows that a later segment reads.
 
     The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
@@ -181,8 +187,10 @@ def check_rows_passed_on(sizes: Sizes) -> Iterator[Finding]:
                 yield broken_up, "rows come in parts that are no whole chunks of {}", later
 
 
-def check_parts_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Streamed parts are tiles of the first segment, and whole numbers of the later loops' chunks."""
+def check_parts_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Streamed parts are tiles of the first segment.
+
+    They are whole numbers of the later loops' chunks."""
     first, last = sizes.parts[0], sizes.parts[-1]
     if last.structure.parts < 0:
         return

@@ -17,7 +17,8 @@ from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.fold_units import drop_unused
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.contraction_recompute import RecomputeChoice, recompute_contractions
+from cuts.passes.fusion.sums import contraction_recompute
+from cuts.passes.fusion.sums.contraction_recompute import Family, RecomputeChoice, recompute_contractions
 from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.fusion.sums.sum_interchange import interchange_sums
@@ -120,6 +121,22 @@ def test_all_stays_where_scores_are_stored_anyway() -> None:
     kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
     assert recompute_contractions(kept) is kept
     assert recompute_contractions(programs, lambda family: "keep") is programs
+
+
+def test_readers_that_were_recomputed_stay() -> None:
+    graph, registry = gradient("alone")
+    programs = prepare_programs(graph, registry)
+    families: list[Family] = []
+    after = recompute_contractions(programs, lambda family: families.append(family) or "each")
+    assert after is not programs
+    assert contraction_recompute._recompute(after, families[0], True) is after
+
+
+def test_results_are_written_in_the_order_of_statements() -> None:
+    graph, registry = gradient("alone")
+    for unit in recompute_contractions(prepare_programs(graph, registry)).units:
+        targets = list(dict.fromkeys(s.target for s in unit.statements))
+        assert list(unit.writes) == [t for t in targets if t in unit.writes]
 
 
 def test_terms_of_an_exchanged_sum_are_the_same() -> None:

@@ -183,6 +183,8 @@ def _row_sum(statement: Statement, made: Mapping[str, Statement], index: DefUse)
 def _recompute(programs: Programs, family: Family, each: bool) -> Programs:
     """Return programs with a family's products recomputed for readers of `each` side or for all."""
     index = DefUse.of_programs(programs)
+    if any(index.unit_of(r.statement) is None for r in (*family.consumers, *family.sums)):
+        return programs  # another family's readers, computed anew
     several = [s for s in family.sums if len(s.products) > 1]
     alone = [s for s in family.sums if len(s.products) == 1]
     first = [r for r in family.consumers if any(s.products == r.products and s.along == r.along for s in alone)]
@@ -199,7 +201,7 @@ def _recompute(programs: Programs, family: Family, each: bool) -> Programs:
     for group in groups:
         _recompute_for(group, each, index)
     index.remove_unused({*family.recomputed, *(s.statement.target for s in family.sums)})
-    return rewritten(programs, index)
+    return rewritten(programs, index, in_order=True)
 
 
 def _interchanged_sum(

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, segments_of
+from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, main_read, segments_of
 from ..access import SCATTERED_LINE_WEIGHT, copied_width, has_division, wavefronts
 from ..copies import copy_cost, walks_evenly
 from ..evaluation_sites import EvaluationSite
@@ -54,7 +54,7 @@ def fill(
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
-    main = max(reads(expr), key=lambda r: len(expr_variables(r)))
+    main = main_read(expr)
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
     atom, narrow = bool(geometry.structure.atom), size < MIN_COPY_BYTES
     looked_at = totals.target.lockstep and (atom or narrow)
@@ -84,7 +84,7 @@ def fill(
     stretch: Count = 1.0
     if not atom:  # whose calibration ignores it
         deep = copied_width(main, shape, geometry, together)
-        uneven, stretch = uneven_fetch(segment, main, shape, tile, geometry, deep, totals.threads)
+        uneven, stretch = uneven_fetch(main, shape, tile, geometry, deep, totals.threads)
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
     totals.add("copies", moved * cost * stretch)
     if looked_at:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from ....ir import ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, Expr, MatrixFragment, Segment, Target
-from ...geometry import Count, Geometry, depth_step, operand_steps
+from ....ir import ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, MatrixFragment, Target
+from ...geometry import Count, Geometry, StagedTile
 from ..banks import warp_cycles
 
 #: Bytes of a matrix row, rows of a matrix, matrices of a load, and bytes of a register.
@@ -32,16 +32,15 @@ class FragmentLoads:
 
 
 def fragment_loads(
-    expr: Expr, axis: int, fragment: MatrixFragment, size: int, segment: Segment, geometry: Geometry, target: Target
+    tile: StagedTile, axis: int, fragment: MatrixFragment, geometry: Geometry, target: Target
 ) -> FragmentLoads:
     """Return the loads of a fragment of A or B.
 
-    `axis` is 0 for A and 1 for B; staged elements have `size` bytes.
+    `axis` is 0 for A and 1 for B.
     """
-    (reduction,), structure = segment.reductions, geometry.structure
+    structure, size = geometry.structure, tile.size
     d, whole = (structure.rows, structure.columns)[axis], ROW // size
-    depth = depth_step(expr, segment, reduction, geometry, 0, size)
-    side = operand_steps(expr, segment, reduction, geometry, 0, size)[d]
+    depth, side = tile.steps[0], tile.steps_along(structure.dims)[d]
     mixed = geometry.vector[d] // ACCUMULATOR_VECTOR[axis]
     full = fragment.packed * size == WORD
     along = np.equal(depth, 1) & np.equal(side % whole, 0) & full

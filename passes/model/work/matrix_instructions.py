@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
-from ...geometry import Count, Geometry, StagedTile, may_split_k, own_order, own_pad, product
+from ...geometry import Count, Geometry, StagedTile, may_split_k, product
 from ..evaluation_sites import EvaluationSite
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
 from .fetches import fill, wait
@@ -44,7 +44,7 @@ def add_mma(
         totals.add("body", elements * (1 + work.splitting))
         if side.expr in staged:
             fill(totals, segment, side.expr, staged[side.expr], place, geometry)
-            _load_fragments(totals, segment, side, axis, size, side.atoms * work.steps * trips * 1.0, geometry)
+            _load_fragments(totals, staged[side.expr], side, axis, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
         cycles = elements * trips * warps * (totals.target.warp_size * size / totals.target.shared_bandwidth)
@@ -83,23 +83,20 @@ def _add_warpgroup_products(
 
 
 def _load_fragments(
-    totals: Totals, segment: Segment, side: MmaSide, axis: int, size: int, fragments: Count, geometry: Geometry
+    totals: Totals, tile: StagedTile, side: MmaSide, axis: int, fragments: Count, geometry: Geometry
 ) -> None:
     """Count each warp's loads of a staged operand's fragments, and the waits of products: all loads, unless they are
     prefetched.
     """
-    loads = fragment_loads(side.expr, axis, side.fragment, size, segment, geometry, totals.target)
+    loads = fragment_loads(tile, axis, side.fragment, geometry, totals.target)
     totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
     cycles = fragments * loads.cycles * warps_of(geometry)
     totals.add("wavefronts", cycles)
     totals.add("waited", np.where(geometry.loop.ahead, 0.0, cycles))
-    (reduction,) = segment.reductions
-    pad = own_pad(side.expr, reduction, geometry, size)
-    turned = own_order(side.expr, reduction, geometry)
     d = (geometry.structure.rows, geometry.structure.columns)[axis]
     along, across = geometry.chunk[geometry.structure.reduces[0][0]], geometry.block[d]
-    ways = filling_ways(np.where(turned, along, across), pad, size)
-    moved = along * across * size / totals.target.shared_bandwidth
+    ways = filling_ways(np.where(tile.turned, along, across), tile.pad, tile.size)
+    moved = along * across * tile.size / totals.target.shared_bandwidth
     totals.add("wavefronts", (ways - 1.0) * moved * product(geometry.trips))
 
 
