@@ -4,7 +4,8 @@ Each alternative becomes a small graph with the pointwise nodes that follow it, 
 partitioned like any graph (`passes.costs.candidate_subgraphs`) and costs the sum of its groups' costs. Nodes that
 depend only on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative
 replaces the node; the node stays where none is cheaper. Without a measurement an alternative has to be cheaper by more
-than the error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are decided once.
+than the error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are
+decided once.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.choose import Candidate
 from cuts.passes.schedule.space import make_space
 from cuts.runtime.arrays import random_inputs
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 
 from ..kernels.cases import legal_points
 from .chance import Chance

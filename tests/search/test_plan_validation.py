@@ -348,7 +348,7 @@ def test_plans_for_absent_devices_are_not_compared(monkeypatch: pytest.MonkeyPat
     def raise_missing(*asked: object) -> None:
         raise BackendError("no device")
 
-    monkeypatch.setattr("cuts.runtime.executor.open_device", raise_missing)
+    monkeypatch.setattr("cuts.runtime.session.open_device", raise_missing)
     graph, made = network(), list[CompiledPlan]()
     assert agreement(graph, made).is_right(compile_plan(graph))
     assert agreement(graph, made).check_plans([compile_plan(graph), compile_plan(graph)]) == [True, True]
