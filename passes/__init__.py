@@ -1,6 +1,6 @@
 """Passes from a graph to kernels, and the interfaces of the pipeline."""
 
-from .assemble import assemble
+from .assemble import assemble_kernels
 from .context import CompileContext, Emit
 from .costs import (
     CandidateSubgraph,
@@ -55,7 +55,7 @@ __all__ = [
     "ScheduleRequest",
     "SubgraphKernels",
     "Workload",
-    "assemble",
+    "assemble_kernels",
     "compile_graph",
     "evaluate_costs",
     "graph_passes",

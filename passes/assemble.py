@@ -45,7 +45,7 @@ def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, o
     return {**own, "bound": bound, "limit": limit, "estimate": shared_launch_seconds(candidates, target)}
 
 
-def assemble(result: LaunchKernels, context: CompileContext) -> CompiledGraph:
+def assemble_kernels(result: LaunchKernels, context: CompileContext) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 
     Launches come in execution order; equal launches share a kernel. Each has a record for reports.

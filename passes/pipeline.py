@@ -20,7 +20,7 @@ from ..ir import (
     UsageError,
 )
 from ..ops import Registry
-from .assemble import assemble
+from .assemble import assemble_kernels
 from .baseline_plan import choose_algorithms
 from .choose_schedules import choose_schedules
 from .context import CompileContext, Emit
@@ -160,7 +160,7 @@ def compile_graph(
     """
     context = CompileContext(registry, target, options, emit, executor or LocalExecutor())
     kernels = run_stages(graph, context)
-    return CompiledGraph(graph, (), ()) if kernels is None else assemble(kernels, context)
+    return CompiledGraph(graph, (), ()) if kernels is None else assemble_kernels(kernels, context)
 
 
 def run_stages(graph: Graph, context: CompileContext) -> LaunchKernels | None:

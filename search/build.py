@@ -194,7 +194,8 @@ def compile_candidate(
 ) -> BuildResult:
     """Make and compile a kernel.
 
-    A kernel that spills registers is rejected, and one that is too long is not compiled.
+    A kernel that spills registers, or whose products wait for each other, is rejected, and one that is too long is not
+    compiled.
     """
     try:
         kernel = make()
@@ -205,6 +206,8 @@ def compile_candidate(
         cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
     except CutsError as error:
         return BuildResult(None, outcome="failed", message=error.message.splitlines()[0])
+    if cubin.serialised:
+        return BuildResult(None, outcome="failed", message=cubin.serialised)
     if cubin.spill_bytes:
         message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
         return BuildResult(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)

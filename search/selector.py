@@ -45,7 +45,7 @@ from ..passes import (
     Roofline,
     SubgraphKernels,
     Workload,
-    assemble,
+    assemble_kernels,
     record_decisions,
     run_stages,
     unfused_seconds,
@@ -184,7 +184,7 @@ class MeasuredSelector:
             return CompiledGraph(graph, (), ())
         self.new_decisions = record_decisions(kernels.launches, context)
         self.unfused_seconds = unfused_seconds(kernels.launches, context)
-        return assemble(kernels, context)
+        return assemble_kernels(kernels, context)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where known.

@@ -30,12 +30,14 @@ from ...ir import (
     RegisterRead,
     RegisterWrite,
     Root,
+    SharedMatrix,
     Store,
     Test,
     Value,
     Var,
     VectorLoad,
     VectorStore,
+    WarpgroupMma,
     WideStore,
     Window,
     box_variables,
@@ -154,6 +156,8 @@ class PhasePrinter:
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
             return True
+        if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
+            return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
         held = (
@@ -229,7 +233,7 @@ class PhasePrinter:
 
 
 def _inline_always(node: DfgNode) -> bool:
-    return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window))
+    return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window, SharedMatrix))
 
 
 def _sources(node: DfgNode) -> list[Value]:

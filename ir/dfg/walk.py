@@ -24,7 +24,18 @@ from ..affine import (
     variables,
 )
 from ..types import DType
-from .roots import Accumulate, AsyncCopy, DfgNode, Mma, MmaAccumulate, RegisterWrite, Store, VectorStore, WideStore
+from .roots import (
+    Accumulate,
+    AsyncCopy,
+    DfgNode,
+    Mma,
+    MmaAccumulate,
+    RegisterWrite,
+    Store,
+    VectorStore,
+    WarpgroupMma,
+    WideStore,
+)
 from .values import (
     Convert,
     IndexNode,
@@ -35,6 +46,7 @@ from .values import (
     Pack,
     PackedLoad,
     RegisterRead,
+    SharedMatrix,
     Test,
     Value,
     VectorLoad,
@@ -55,6 +67,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     Accumulate: ("value",),
     MmaAccumulate: ("a", "b"),
     Mma: ("a", "b"),
+    WarpgroupMma: ("a", "b"),
     RegisterWrite: ("value",),
 }
 _INDICES: Mapping[type, tuple[str, ...]] = {
@@ -62,6 +75,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     VectorLoad: ("address", "guards"),
     PackedLoad: ("address",),
     LdMatrix: ("row",),
+    SharedMatrix: ("start",),
     IndexNode: ("index",),
     Test: ("guards",),
     RegisterRead: ("at",),
@@ -73,6 +87,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     Accumulate: ("at",),
     MmaAccumulate: ("at",),
     Mma: ("results",),
+    WarpgroupMma: ("upper", "lower"),
     RegisterWrite: ("at",),
 }
 
@@ -115,6 +130,8 @@ def buffer_accesses(node: DfgNode) -> tuple[BufferAccess, ...]:
         return (BufferAccess(False, node.space, node.buffer, None),)
     if isinstance(node, LdMatrix):
         return (BufferAccess(False, "shared", node.buffer, None),)
+    if isinstance(node, SharedMatrix):
+        return (BufferAccess(False, "shared", node.buffer, node.dtype),)
     if isinstance(node, (Store, VectorStore, WideStore)):
         return (BufferAccess(True, node.space, node.buffer, node.dtype),)
     if isinstance(node, AsyncCopy):
@@ -178,7 +195,7 @@ def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[Dfg
     boxes: dict[DfgNode, tuple[Var, ...]] = {}
     for node in post_order(roots):
         own = set(own_variables(node))
-        if isinstance(node, (Accumulate, MmaAccumulate, Mma)):
+        if isinstance(node, (Accumulate, MmaAccumulate, Mma, WarpgroupMma)):
             own |= set(node.over)
         if isinstance(node, LdMatrix):
             own |= set(node.axes)
@@ -198,7 +215,7 @@ def with_indices(node: Node, move: MoveIndex, check: MoveGuards | None = None) -
     `check` maps its guards, by default to the same guards of moved indices. A test whose guards all hold is true.
     """
     changed: dict[str, Any] = {}
-    for name in _INDICES.get(type(node), ()):
+    for name in reversed(_INDICES.get(type(node), ())):  # guards first: address tables are numbered in this order
         held = getattr(node, name)
         if name in ("guards", "valid"):
             changed[name] = check(held) if check is not None else map_guards(held, move)

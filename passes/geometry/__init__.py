@@ -26,7 +26,9 @@ from .matrix_instructions import (
     least_chunk,
     mma_faults,
     mma_operands,
+    reads_shared_matrices,
     runs,
+    widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
@@ -44,6 +46,7 @@ from .schedule_template import (
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
+from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
 from .shared_memory import shared_bytes, shared_layouts, streamed_segment
 from .shared_tensors import (
     axis_places,
@@ -76,6 +79,7 @@ __all__ = [
     "Cover",
     "Geometry",
     "MaskBound",
+    "MatrixTile",
     "ScatterBins",
     "ScheduleParameter",
     "ScheduleTemplate",
@@ -111,6 +115,7 @@ __all__ = [
     "least_chunk",
     "main_read",
     "mask_bound",
+    "matrix_tile",
     "may_split_k",
     "mma_faults",
     "mma_operands",
@@ -122,6 +127,7 @@ __all__ = [
     "powers",
     "product",
     "random_groups",
+    "reads_shared_matrices",
     "result_geometry",
     "result_shares",
     "result_vector",
@@ -135,6 +141,7 @@ __all__ = [
     "segments_of",
     "shared_bytes",
     "shared_layouts",
+    "shared_matrix_faults",
     "shared_pitches",
     "staged_tiles",
     "streamed_segment",
@@ -143,6 +150,7 @@ __all__ = [
     "tile_shape",
     "whole_loops",
     "whole_row_fetch",
+    "widest_swizzle",
     "with_streamed_input",
     "writer_of",
 ]

@@ -20,6 +20,7 @@ from ...ir import (
     TileDim,
     streamable_axis,
 )
+from .matrix_instructions import reads_shared_matrices, widest_swizzle
 from .row_sharing import can_stream_rows, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
@@ -142,4 +143,6 @@ def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
     carried, pad = bool(tile.carried), int(tile.pad)
-    return evolve(_numbers(geometry.staging), operand=tile.operand, order=order, pad=pad, carried=carried)
+    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.atom) else 0
+    chosen = _numbers(geometry.staging)
+    return evolve(chosen, operand=tile.operand, order=order, pad=pad, carried=carried, swizzle=swizzle)

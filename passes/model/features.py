@@ -24,6 +24,7 @@ from ..geometry import (
     joins_loop,
     least,
     product,
+    reads_shared_matrices,
     result_geometry,
     shared_bytes,
     shared_layouts,
@@ -71,7 +72,7 @@ def count_features(
     return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
-                    stages=_most(part.loop.stages for part in geometry), raster=raster, min_blocks=min_blocks,
+                    stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
                     working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
                     unique_bytes=unique, segments=parts, table=float(index == "table"), **totals.sums)  # fmt: skip
 
@@ -115,6 +116,11 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
     totals.add("barriers", (1.0 + streamed) * more)
     if last.structure.parts < 0:
         totals.add("issue", product(last.thread) * last.threads * more)
+
+
+def _buffers_ahead(part: Geometry) -> Count:
+    """Return the stages of a pipeline, without one that unfinished products still read."""
+    return part.loop.stages - int(reads_shared_matrices(part.structure.atom))
 
 
 def _most(values: Iterable[Count]) -> Count:

@@ -35,6 +35,8 @@ from ..geometry import (
     is_scatter_only,
     mma_faults,
     mma_operands,
+    reads_shared_matrices,
+    shared_matrix_faults,
 )
 from ..lowering import lay_out
 from ..model import Features, features_of
@@ -164,6 +166,8 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
 def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
     if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
+    elif reads_shared_matrices(loop.atom):
+        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
         yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"

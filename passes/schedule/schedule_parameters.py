@@ -10,6 +10,7 @@ from ...ir import (
     ACCUMULATOR_VECTOR,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
     Reduction,
     Segment,
     Target,
@@ -31,10 +32,13 @@ from ..geometry import (
     mma_operands,
     next_power,
     powers,
+    reads_shared_matrices,
 )
 
 #: Stages of a K loop; matrix instructions need their K blocks early.
 STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
+#: Warpgroups along the rows of a block, columns of their instructions, and bytes of a row of a K block.
+WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (64, 96, 128, 192, 256), 128
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 #: Most neighbours along a window that one thread computes.
@@ -63,6 +67,9 @@ def segment_parameters(
 
     Names begin with `prefix`; `widest` are the elements of its longest vector.
     """
+    if reads_shared_matrices(structure.atom):
+        yield from warpgroup_parameters(segment, structure, prefix, target, coarse, widest)
+        return
     if structure.atom:
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
@@ -271,6 +278,41 @@ def mma_parameters(
     yield _single(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
+def warpgroup_parameters(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
+) -> Iterator[ScheduleParameter]:
+    """Yield the schedule parameters of products that warpgroups read in shared memory.
+
+    They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
+    row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
+    factor of the columns lies along the depth.
+    """
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    for d, axes in enumerate(structure.dims):
+        limit = max(next_power(prod(a.extent for a in axes)), atom.m)
+        values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
+        if d == structure.rows:
+            sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
+            values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
+        elif d == structure.columns:
+            deep = _lies_deep(reduction, structure, 1) and _is_contiguous(axes, segment)
+            vectors = powers(2, widest) if deep else (2,)
+            lanes = ACCUMULATOR_THREADS[1]
+            values = (
+                (lanes, n // lanes, v)
+                for n in PRODUCT_COLUMNS
+                for v in (vectors[-1:] if coarse else vectors)
+                if n <= limit
+            )
+        yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
+    yield _single(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
+    yield _single(f"{prefix}lanes", (1,))
+    rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield _single(f"{prefix}cached", (0,) if coarse else (0, 1))
+    yield _single(f"{prefix}order", (2,))
+
+
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
     """Return the candidate warps of a warp split-K: several where there are too few results to keep all SMs busy with
     tiles of them.
@@ -326,7 +368,9 @@ def launch_parameters(
     if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
-    return _single("raster", raster), _single("min_blocks", (0,) if coarse else (0, 1, 2, 3, 4))
+    # A bound on registers makes the compiler spill in the epilogue of a warpgroup's sums.
+    blocks = (0,) if coarse or any(reads_shared_matrices(s.atom) for s in structures) else (0, 1, 2, 3, 4)
+    return _single("raster", raster), _single("min_blocks", blocks)
 
 
 def _single(name: str, values: Iterable[int]) -> ScheduleParameter:

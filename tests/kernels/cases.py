@@ -18,7 +18,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
-from cuts.passes.assemble import assemble
+from cuts.passes.assemble import assemble_kernels
 from cuts.passes.context import CompileContext, Emit
 from cuts.passes.costs.cost_model import KernelsQuery, MeasuredTimes, Questions
 from cuts.passes.costs.executor import LocalExecutor, Member, Workload
@@ -299,7 +299,7 @@ class Unhurried(LocalExecutor):
         """Compile a graph, without shared launches."""
         context = self.context(registry, target, evolve(options, horizontal_fusion=False), emit)
         kernels = run_stages(graph, context)
-        return CompiledGraph(graph, (), ()) if kernels is None else assemble(kernels, context)
+        return CompiledGraph(graph, (), ()) if kernels is None else assemble_kernels(kernels, context)
 
     def context(self, registry: Registry, target: Target, options: CompileOptions, emit: Emit) -> CompileContext:
         """Return the context of a compilation."""

@@ -20,6 +20,7 @@ from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
+from cuts.compile.driver import RunPasses
 from cuts.ir.compiled import (
     GRACE_SECONDS,
     MODEL_SHARE,
@@ -39,6 +40,7 @@ from cuts.passes import form_groups, make_kernels, rewrites
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
 from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.pipeline import compile_graph
 from cuts.search import final_ranking as final_round
 from cuts.search import speculative_build as making
 from cuts.search.build import Job, JobResult
@@ -180,11 +182,12 @@ def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
     for seconds in (None, 1.0, 5.0, 9.0, 14.0, 25.0):
         clock = FakeClock()
         slow_host(clock, 0.1)
-        selector = None
+        run: RunPasses = compile_graph
         if seconds is not None:
-            selector = MeasuredSelector(OPENCL, Tuner(session(Budget.of(seconds, clock), clock, cost=cost)), DECISIVE)
+            tuner = Tuner(session(Budget.of(seconds, clock), clock, cost=cost))
+            run = MeasuredSelector(OPENCL, tuner, DECISIVE).compile
         options = CompileOptions(mode="mixed", budget=seconds)
-        found = selector.compile(graph, Registry.builtin(), OPENCL, options, emit)
+        found = run(graph, Registry.builtin(), OPENCL, options, emit)
         taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
     return taken
 

@@ -16,7 +16,7 @@ from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes import pipeline
+from cuts.passes import assemble
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion_report import fusion_report
@@ -89,7 +89,7 @@ def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[CompileCon
         return fusion_report(partition, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "fusion_report", note_groups)
+        patch.setattr(assemble, "fusion_report", note_groups)
         patch.setattr(TaskRecord, "measurable", property(lambda task: False))
         yield patch, contexts, formed
 

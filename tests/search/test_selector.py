@@ -92,9 +92,9 @@ def test_decisive_and_longest_kernels_are_measured_first() -> None:
 
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    choose = MeasuredSelector.choose
+    schedule = MeasuredSelector.schedule
     monkeypatch.setattr(
-        MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
+        MeasuredSelector, "schedule", lambda self, *asked: runs.append(len(asked[0])) or schedule(self, *asked)
     )
     compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1

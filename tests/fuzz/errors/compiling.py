@@ -24,7 +24,7 @@ from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.machine import PrecisionName, Target
 from cuts.ops import Registry
-from cuts.passes import stages
+from cuts.passes import place_tensors
 from cuts.passes.fusion import Programs
 from cuts.training import Training
 
@@ -172,5 +172,5 @@ def drawn_orders(settings: CompileSettings) -> Iterator[None]:
     if not settings.ordered:
         yield
         return
-    with mock.patch.object(stages, "choose_layouts", orders):
+    with mock.patch.object(place_tensors, "choose_layouts", orders):
         yield
