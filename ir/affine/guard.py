@@ -35,7 +35,7 @@ class Guard:
 
 
 def congruence(guard: Guard) -> tuple[Index, int] | None:
-    """Return the index and the period of a guard `index mod period = 0`; None for another one."""
+    """Return index and period of `index mod period = 0`, else None."""
     if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
         return None
     primary, factor = guard.index.terms[0]
