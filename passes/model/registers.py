@@ -162,7 +162,7 @@ def _atom_registers(
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
     if work.atom.reads_shared:
         spent = sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
-        needed = needed + DESCRIPTOR_REGISTERS + min(spent, MAX_EPILOGUE_REGISTERS)
+        needed = needed - beside + DESCRIPTOR_REGISTERS + min(spent, MAX_EPILOGUE_REGISTERS)
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
 

@@ -39,10 +39,15 @@ from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule import check_schedule, choose
+from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
-from .test_matrix_instructions import GPU, _device, check, product
+from .cases import legal_point
+from .test_matrix_instructions import GPU, _device, check, convolution, product
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -202,3 +207,41 @@ def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:
         (evolve(segment, reductions=(evolve(loop, staging=loop.staging[:1]),)), "both operands"),
     ):
         assert any(reason in fault for fault in check_schedule(group, Schedule((bad,)), GPU)), reason
+
+
+#: The space as PoCL draws from it: shared memory for small tiles only.
+SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0].startswith("m64")))
+
+
+@st.composite
+def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
+    """Draw a product or a channels-last convolution, and a legal point of its templates."""
+    kind = draw(st.sampled_from((DType.F16, DType.BF16)))
+    if draw(st.booleans()):
+        side = st.sampled_from((64, 72, 128, 136))
+        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
+        group = product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
+    else:
+        filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
+        group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
+    space = make_space(group, SMALL_SHARED)
+    templates = [t for t in space.templates if t.segments[0].atom]
+    assume(templates)
+    schedule = legal_point(space, draw(st.sampled_from(templates)), draw(st.integers(0, 1 << 30)))
+    assume(schedule is not None)
+    assert schedule is not None
+    return group, schedule
+
+
+@needs_opencl
+@settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_opencl(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("opencl"), SMALL_SHARED, *drawn)
+
+
+@needs_cuda
+@settings(max_examples=examples(50, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_cuda(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("cuda"), SMALL_SHARED, *drawn)
