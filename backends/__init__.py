@@ -3,13 +3,22 @@
 from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all, middle_mean
 from .devices import find_target, open_device, open_sequence_launcher, open_transfers
 from .host_memory import require_host_memory
-from .launch_sequence import BlockAddress, Copy, KernelCall, LaunchSequence, SequenceLauncher, SequencePlan
+from .launch_sequence import (
+    BlockAddress,
+    BoundSequence,
+    Copy,
+    KernelCall,
+    LaunchSequence,
+    SequenceLauncher,
+    SequencePlan,
+)
 from .targets import known_targets, target_aliases
 from .transfers import Transfers
 
 __all__ = [
     "Array",
     "BlockAddress",
+    "BoundSequence",
     "Buffer",
     "Copy",
     "Device",

@@ -1,17 +1,21 @@
-"""Launch sequences: kernels in order over memory that another library owns.
+"""Launch sequences: kernels in order over blocks of memory.
 
-The addresses of its blocks may change from launch to launch.
+The blocks are buffers of a device, or memory that another library owns and that may move from launch to launch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from attrs import frozen
 
 from ..ir import KernelFunction
-from .device import Array
+from .device import Array, Device, Launch, Pointer, launch_all
+
+#: Launches that are recorded at most: each takes some hundred bytes of the driver's memory.
+MAX_RECORDED_LAUNCHES = 1 << 17
 
 
 @frozen
@@ -112,3 +116,68 @@ def moved_blocks(known: Sequence[int], addresses: Sequence[int], first: int = 0)
     for number, (before, now) in enumerate(zip(known, addresses, strict=True), first):
         if before != now:
             yield number, now
+
+
+class BoundSequence:
+    """Launch sequence bound to blocks at pointers of a device.
+
+    `launches` has the launch of each element of the plan's order, `calls` those of each call, by iteration.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        plan: SequencePlan,
+        kernels: Sequence[KernelFunction],
+        loaded: Sequence[object],
+        blocks: Sequence[Pointer],
+    ) -> None:
+        self.device, self.plan, self.blocks = device, plan, list(blocks)
+        self.calls = tuple(
+            device.bind_turns(
+                loaded[call.kernel],
+                kernels[call.kernel],
+                [[self.pointer(place) for place in turn] for turn in call.iterations],
+            )
+            for call in plan.calls
+        )
+        self.launches = tuple(self.calls[call][turn] for call, turn in plan.order)
+
+    def pointer(self, place: BlockAddress) -> Pointer:
+        """Return an address within the blocks as a pointer."""
+        block = self.blocks[place.block]
+        return Pointer(block.buffer, block.offset + place.offset)
+
+    def launch(self) -> None:
+        """Launch everything, without waiting for the end."""
+        for copied in self.plan.before:
+            self._copy(copied)
+        launch_all(self.launches)
+        for copied in self.plan.after:
+            self._copy(copied)
+
+    def record(self) -> Launch:
+        """Return a replay of the launches, recorded where that is cheaper.
+
+        Each has its L2 policy, and begins after those that it waits for. The plan has no copies.
+        """
+        assert not (self.plan.before or self.plan.after), "copies are not recorded"
+        if len(self.launches) > MAX_RECORDED_LAUNCHES:
+            return self.launch
+        launches = [partial(self._launch_step, *each) for each in zip(self.plan.order, self.launches, strict=True)]
+        if self.plan.waits is not None:
+            return self.device.capture_branches(launches, self.plan.waits)
+        return self.device.capture(partial(launch_all, launches))
+
+    def _launch_step(self, step: tuple[int, int], launch: Launch) -> None:
+        """Launch a step for a recording, with the argument that is evicted first, if any."""
+        call, turn = self.plan.calls[step[0]], step[1]
+        if call.evict_first is None:
+            launch()
+            return
+        argument, nbytes = call.evict_first
+        with self.device.evict_first(self.pointer(call.iterations[turn][argument]), nbytes):
+            launch()
+
+    def _copy(self, copied: Copy) -> None:
+        self.device.copy(self.pointer(copied.destination), self.pointer(copied.source), copied.nbytes)

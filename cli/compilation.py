@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
-from ..compile import CompiledPlan, Spec, build_graph, compile_model, load_spec
+from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
 from ..numerics import Comparison
 from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
@@ -213,9 +213,11 @@ def _compile_graph(
     graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector | None
 ) -> CompiledPlan | None:
     if options.stop_after:
-        compile_model(graph, spec, target, options, selector)
+        compile_model(graph, spec, target, options, compile_unmeasured if selector is None else selector.compile)
         return None
-    return build_graph(graph, spec, target, options, selector)
+    if selector is None:
+        return build_graph(graph, spec, target, options)
+    return tune_graph(graph, spec, target, options, selector)
 
 
 def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:

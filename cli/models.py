@@ -32,7 +32,7 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
     try:
         return load_model(arguments.model, spec, dict(arguments.shape))
     except VocabularyError:
-        if arguments.strict or not arguments.model.lower().endswith(".onnx"):
+        if arguments.strict or not arguments.model.lower().endswith((".onnx", ".pt2")):
             raise
         return None
 

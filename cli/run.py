@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..backends import Array, Timing
-from ..compile import CompiledPlan, StagedPlan
+from ..compile import CompiledPlan, ProgramPlan, StagedPlan
 from . import console
 from .common import AnyPlan, write_arrays
 from .models import open_plan
@@ -42,7 +42,7 @@ def command(arguments: Namespace) -> int:
     results = plan.run(inputs)
     outputs = {name: value for name, value in results.items() if isinstance(value, np.ndarray)}
     others = {name: value for name, value in results.items() if name not in outputs}
-    state = plan.state if isinstance(plan, CompiledPlan) else {}
+    state = plan.state if isinstance(plan, (CompiledPlan, ProgramPlan)) else {}
     if arguments.output:
         write_arrays(arguments.output, outputs)
     measured = _measure(plan, inputs, warmup, arguments.iters) if arguments.iters else {}
@@ -59,6 +59,7 @@ def command(arguments: Namespace) -> int:
                 "seed": arguments.seed,
                 "outputs": figures,
                 "others": others,
+                "uncompiled_time": plan.foreign_time if isinstance(plan, StagedPlan) else 0.0,
                 "state": kept,
                 "seconds": times,
             }
@@ -76,6 +77,8 @@ def command(arguments: Namespace) -> int:
             [name, *map(console.seconds, console.percentiles(timing).values())] for name, timing in measured.items()
         ]
         screen.print(console.table(f"{arguments.iters} runs on {plan.target.name}", columns, rows))
+    if isinstance(plan, StagedPlan) and plan.foreign_time is not None:
+        screen.print(f"uncompiled operations take {plan.foreign_time:.0%} of the time", markup=False)
     return 0
 
 

@@ -3,20 +3,22 @@
 `cuts.build`, the command line and other compilers call them.
 """
 
-from .build import build, build_staged, load
+from .build import build, build_staged, load, staged_plan
 from .cached_build import build_tuned
 from .cached_decisions import decision_key
-from .driver import build_graph, compile_model
+from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
 from .plan_cache import plan_key
-from .staged_model import Compile, StagedPlan, staged_plan
+from .staged_plan import Compile, StagedPlan
+from .staged_program import ProgramPlan
 from .torch_operator import torch_op
 
 __all__ = [
     "Compile",
     "CompiledPlan",
     "ModelLike",
+    "ProgramPlan",
     "Shapes",
     "Spec",
     "StagedPlan",
@@ -25,6 +27,7 @@ __all__ = [
     "build_staged",
     "build_tuned",
     "compile_model",
+    "compile_unmeasured",
     "decision_key",
     "load",
     "load_model",
@@ -33,4 +36,5 @@ __all__ = [
     "plan_of",
     "staged_plan",
     "torch_op",
+    "tune_graph",
 ]

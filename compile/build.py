@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from attrs import evolve
 
 from ..backends import find_target
-from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError
-from ..runtime import is_staged, load_plan
+from ..ir import CompileOptions, Graph, Mode, PrecisionName, Target, UsageError, VocabularyError
+from ..runtime import is_program, is_staged, load_plan
 from .cached_build import build_tuned
 from .driver import build_graph
-from .loading import ModelLike, Shapes, load_model, load_spec, with_torch_operators
+from .loading import ModelLike, Shapes, Spec, is_torch_model, load_model, load_spec, with_torch_operators
 from .plan import CompiledPlan
-from .staged_model import StagedPlan, open_staged, staged_plan
+from .staged_model import model_plan, open_model
+from .staged_plan import Compile, StagedPlan
+from .staged_program import open_program, program_plan
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function
@@ -23,6 +25,39 @@ if TYPE_CHECKING:
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 
+class BuildOptions(TypedDict, total=False):
+    """Options of `build` besides `fallback`."""
+
+    shapes: Shapes | None
+    spec: Sequence[str | os.PathLike[str]]
+    mode: Mode
+    precision: PrecisionName
+    budget: float | None
+    tune: bool
+    frozen: bool
+    libraries: bool
+    debug: bool
+    options: CompileOptions | None
+
+
+@overload
+def build(
+    model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
+    target: str | Target = "opencl",
+    *,
+    fallback: Literal[False] = False,
+    **options: Unpack[BuildOptions],
+) -> CompiledPlan: ...
+@overload
+def build(
+    model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
+    target: str | Target = "opencl",
+    *,
+    fallback: bool,
+    **options: Unpack[BuildOptions],
+) -> CompiledPlan | StagedPlan: ...
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
@@ -38,7 +73,8 @@ def build(
     libraries: bool = True,
     debug: bool = False,
     options: CompileOptions | None = None,
-) -> CompiledPlan:
+    fallback: bool = False,
+) -> CompiledPlan | StagedPlan:
     """Compile a model for a target.
 
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
@@ -56,6 +92,9 @@ def build(
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
     then take the place of kernels that they beat, where their packages are installed, unless `libraries` is false.
 
+    With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
+    compiled in parts: one warning names them.
+
     Raises `UsageError` where the mode is unknown.
     """
     if mode not in MODES:
@@ -68,35 +107,74 @@ def build(
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
-    with chosen.begin().stage("import"):
-        graph = load_model(model, vocabulary, shapes, examples)
+
+    def compile_part(graph: Graph) -> CompiledPlan:
+        own = evolve(chosen, begun=None)  # a budget is that of each part
+        return build_tuned(graph, vocabulary, machine, own, tune=tune, frozen=frozen, libraries=libraries)
+
+    try:
+        with chosen.begin().stage("import"):
+            graph = load_model(model, vocabulary, shapes, examples)
+    except VocabularyError:
+        if not fallback:
+            raise
+        plan = staged_plan(model, vocabulary, machine, compile_part, shapes=shapes, args=examples)
+        plan.warn()
+        return plan
     return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen, libraries=libraries)
 
 
 def build_staged(
-    model: str | os.PathLike[str] | Any,
+    model: ModelLike,
     target: str | Target = "opencl",
     functions: Mapping[str, Function] | None = None,
     *,
     shapes: Shapes | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     options: CompileOptions | None = None,
+    args: Sequence[Any] = (),
 ) -> StagedPlan:
-    """Compile an ONNX model around operations that the vocabulary lacks.
+    """Compile a model around operations that the vocabulary lacks.
 
-    The model is a file or a protocol buffer.
+    The model is ONNX's or PyTorch's, a module with example inputs `args`.
 
-    Such operations run through ONNX's reference evaluator, or through `functions[op](*arrays, **attributes)`. Parts are
-    compiled when they first run.
+    Operations of an ONNX model run through `functions[op](*arrays, **attributes)`, or ONNX Runtime, or ONNX's reference
+    evaluator; parts are compiled when they first run. Operations of a PyTorch model run in PyTorch.
     """
-    vocabulary = load_spec(spec)
+    vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
     chosen = options or CompileOptions()
     plan = staged_plan(
-        model, vocabulary, machine, lambda graph: build_graph(graph, vocabulary, machine, chosen), functions, shapes
+        model,
+        vocabulary,
+        machine,
+        lambda graph: build_graph(graph, vocabulary, machine, chosen),
+        functions,
+        shapes,
+        args,
     )
     plan.warn()
     return plan
+
+
+def staged_plan(
+    model: Any,
+    spec: Spec,
+    target: Target,
+    compile_part: Compile,
+    functions: Mapping[str, Function] | None = None,
+    shapes: Shapes | None = None,
+    args: Sequence[Any] = (),
+) -> StagedPlan:
+    """Return a model in stages whose parts `compile_part` compiles, without a warning.
+
+    Raises `UsageError` for functions of a PyTorch model: its operations are registered with PyTorch.
+    """
+    if not is_torch_model(model):
+        return model_plan(model, spec, target, compile_part, functions, shapes)
+    if functions:
+        raise UsageError("'functions' are for ONNX models", hint="register the operation with torch.library")
+    return program_plan(model, args, target, compile_part)
 
 
 def load(
@@ -108,8 +186,8 @@ def load(
 
     `functions` are those that `cuts.build_staged` was given, where it was.
     """
+    if is_program(folder):
+        return open_program(folder)
     if not is_staged(folder):
         return CompiledPlan(load_plan(folder))
-    return open_staged(
-        folder, lambda graph, spec, target: build_graph(graph, spec, target, CompileOptions()), functions
-    )
+    return open_model(folder, lambda graph, spec, target: build_graph(graph, spec, target, CompileOptions()), functions)

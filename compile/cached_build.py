@@ -6,7 +6,7 @@ from time import perf_counter
 
 from ..backends.library import installed_libraries
 from ..ir import CompileOptions, Graph, Target
-from .driver import build_graph
+from .driver import build_graph, tune_graph
 from .loading import Spec
 from .plan import CompiledPlan
 from .plan_cache import PlanCache
@@ -39,7 +39,7 @@ def build_tuned(
 
     settings = Settings(libraries=libraries)
     with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as selector:
-        return build_graph(graph, spec, target, options, selector)
+        return tune_graph(graph, spec, target, options, selector)
 
 
 def build_cached(

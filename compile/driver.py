@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from attrs import evolve
 
 from ..ir import (
@@ -17,8 +20,9 @@ from ..ir import (
     Target,
     UsageError,
 )
-from ..passes import Selector
-from ..passes.graph import memoised_passes
+from ..ops import Registry
+from ..passes import Emit, compile_graph
+from ..passes.graph import Checked, check_indices, memoised_passes
 from ..search import (
     ROUTINES,
     MeasuredSelector,
@@ -36,6 +40,9 @@ from .plan import CompiledPlan, check_memory, plan_of
 from .plan_cache import PlanCache
 from .plan_selection import CandidatePlans, select_library_calls, time_nothing
 from .plan_validation import PlanValidator
+
+#: Runs the passes on a graph.
+RunPasses: TypeAlias = Callable[[Graph, Registry, Target, CompileOptions, Emit], CompiledGraph]
 
 
 def check_precision(name: str, target: Target) -> None:
@@ -71,12 +78,18 @@ def _format(policy: str) -> str:
     return MATH_MODES[PRECISIONS[policy].math].format
 
 
+def compile_unmeasured(
+    graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
+) -> CompiledGraph:
+    """Run the passes on a graph by the analytic cost model."""
+    with PlanningWorkers(len(graph.nodes)) as workers:
+        return compile_graph(graph, registry, target, options, emit, workers)
+
+
 def compile_model(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, run: RunPasses = compile_unmeasured
 ) -> CompiledGraph:
     """Run the passes on a graph, without making a plan.
-
-    A `selector` lets measured times decide.
 
     Raises `UsageError` where passes of the target `reference`, which runs none, are to be printed or stopped after, or
     where kernels cannot follow the precision policy.
@@ -88,30 +101,43 @@ def compile_model(
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
         return CompiledGraph(graph, (), ())
     from ..backends.source import emit
-    from ..passes import compile_graph
-    from ..passes.graph import Checked, check_indices
 
     if graph.interface.state or graph.interface.fixed:  # passes see a pure function
         graph = evolve(graph, interface=Interface())
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
-    with PlanningWorkers(len(graph.nodes) if selector is None else 0) as planning:
-        compiled = compile_graph(checked.graph, checked.registry, target, options, emit, selector, planning)
-    return evolve(compiled, checks=checked.checks)
+    return evolve(run(checked.graph, checked.registry, target, options, emit), checks=checked.checks)
 
 
 @reduced_garbage_collection()
 @memoised_passes()
 def build_graph(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None = None
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, run: RunPasses = compile_unmeasured
 ) -> CompiledPlan:
-    """Compile a graph to a plan.
+    """Compile a graph to a plan without measurements.
 
-    Where a `selector` measures, the cached plan of a finished search is reused. Without one, the decisions of a search
-    on such a machine are replayed.
+    A cached decision record of such a machine is replayed where there is one.
     """
     check_precision(options.precision, target)
-    if not isinstance(selector, MeasuredSelector):
-        return _without_measurements(graph, spec, target, options, selector)
+    options = evolve(options, begun=options.begin())
+    if has_cached_decisions(graph, spec, target, options):
+        found = _from_known(graph, spec, target, options)
+        if found is not None:
+            return found
+    compiled = compile_model(graph, spec, target, options, run)
+    with options.begin().stage("kernels"):
+        return check_memory(plan_of(compiled, graph, spec, target, options.precision), options.memory)
+
+
+@reduced_garbage_collection()
+@memoised_passes()
+def tune_graph(
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
+) -> CompiledPlan:
+    """Compile a graph to a plan by measured times.
+
+    The cached plan of a finished search is reused.
+    """
+    check_precision(options.precision, target)
     cache = PlanCache.of(graph, spec, target, options, selector)
     found = cache.find() if cache else None
     if found is not None:
@@ -146,7 +172,7 @@ def build_graph(
         spec,
         options,
         selector,
-        lambda asked: compile_model(graph, spec, target, asked, selector),
+        lambda asked: compile_model(graph, spec, target, asked, selector.compile),
         time_nothing if target.on_host else plans.time_plans,
         plans.is_right,
     )
@@ -168,20 +194,6 @@ def _of_kernels(selector: MeasuredSelector) -> str:
     return f"; {unseen} of its {every} kernels were never run" if unseen else ""
 
 
-def _without_measurements(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: Selector | None
-) -> CompiledPlan:
-    """Return the plan by a cached decision record of such a machine, else by the cost model or a `selector`."""
-    options = evolve(options, begun=options.begin())
-    if selector is None and has_cached_decisions(graph, spec, target, options):
-        found = _from_known(graph, spec, target, options)
-        if found is not None:
-            return found
-    compiled = compile_model(graph, spec, target, options, selector)
-    with options.begin().stage("kernels"):
-        return check_memory(plan_of(compiled, graph, spec, target, options.precision), options.memory)
-
-
 def unfused_plan(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> CompiledPlan:
     """Return the unfused plan: one operation per kernel.
 
@@ -198,6 +210,6 @@ def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOption
     settings = Settings(libraries=False)
     with tuning_session(target, budget=options.begin(), frozen=True, guesses=True, settings=settings) as selector:
         try:
-            return build_graph(graph, spec, target, options, selector)
+            return tune_graph(graph, spec, target, options, selector)
         except UsageError:
             return None

@@ -6,6 +6,7 @@ Caches, per fingerprint of a captured FX graph, its signature (inputs and output
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -35,16 +36,20 @@ class CachedSignature:
 def find_signature(key: Key) -> CachedSignature | None:
     """Return the cached signature of a graph."""
     entry = EntryStore.open().get(key)
-    return None if entry is None else _read(json.loads(entry["signature"]))
+    if entry is None:
+        return None
+    record = json.loads(entry["signature"])
+    return CachedSignature(signature_of_record(record), tuple(record["frozen"]), record["plan"])
 
 
 def save_signature(key: Key, found: CachedGraph, plan: str) -> None:
     """Cache a graph's signature and the name of its plan."""
-    EntryStore.open().put(key, {"signature": json.dumps(_to_record(found, plan)).encode()})
+    record = {**signature_record(found.ends), "frozen": found.frozen, "plan": plan}
+    EntryStore.open().put(key, {"signature": json.dumps(record).encode()})
 
 
-def _to_record(found: CachedGraph, plan: str) -> dict[str, Any]:
-    ends = found.ends
+def signature_record(ends: GraphSignature) -> dict[str, Any]:
+    """Return a signature as JSON has it."""
     return {
         "inputs": ends.inputs,
         "results": ends.results,
@@ -52,15 +57,14 @@ def _to_record(found: CachedGraph, plan: str) -> dict[str, Any]:
         "orders": dict(ends.orders),
         "types": {name: (type_.dtype.value, type_.shape) for name, type_ in ends.types.items()},
         "memory": ends.memory.record(),
-        "frozen": found.frozen,
-        "plan": plan,
     }
 
 
-def _read(record: dict[str, Any]) -> CachedSignature:
+def signature_of_record(record: Mapping[str, Any]) -> GraphSignature:
+    """Return the signature of a JSON record."""
     from ..frontends.torch import GraphSignature, ResultMemory
 
-    ends = GraphSignature(
+    return GraphSignature(
         tuple(record["inputs"]),
         tuple(record["results"]),
         tuple(record["seeds"]),
@@ -68,4 +72,3 @@ def _read(record: dict[str, Any]) -> CachedSignature:
         {name: TensorType(DType(dtype), tuple(shape)) for name, (dtype, shape) in record["types"].items()},
         ResultMemory.of_record(record["memory"]),
     )
-    return CachedSignature(ends, tuple(record["frozen"]), record["plan"])

@@ -111,6 +111,12 @@ def with_torch_operators(spec: Spec, model: ModelLike) -> Spec:
     return spec if texts == spec.texts else spec_of_texts(texts)
 
 
+def is_torch_model(model: ModelLike) -> bool:
+    """Return whether a model is one of PyTorch."""
+    file = isinstance(model, (str, os.PathLike)) and os.fspath(model).lower().endswith(".pt2")
+    return file or isinstance(model, (TorchModule, ExportedProgram))
+
+
 @reduced_garbage_collection()  # the graph stays alive, so collections would only traverse it again
 def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args: Sequence[Any] = ()) -> Graph:
     """Return the graph of a model in any supported format.

@@ -11,8 +11,9 @@ from typing import TypeAlias, Union
 
 from attrs import field, frozen
 
-from .affine import Guard, Index, Var
-from .dfg import LaneReduce, Mma, MmaAccumulate, Root
+from .affine import WIDEST_BYTES, Guard, Index, Var
+from .dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
+from .machine import SWIZZLE_PERIOD, SharedMatrixLayout
 from .types import DType
 
 
@@ -85,21 +86,68 @@ class Loop:
     unroll: int = 1
 
 
-Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, Loop]
+@frozen(cache_hash=True)
+class ProxyFence:
+    """Make a thread's writes to shared memory visible to asynchronous products.
+
+    Products of other threads see them after the next barrier.
+    """
+
+
+@frozen(cache_hash=True)
+class ProductFence:
+    """Order a warpgroup's register writes before the products after it."""
+
+
+@frozen(cache_hash=True)
+class ProductCommit:
+    """Close the group of products issued since the last one."""
+
+
+@frozen(cache_hash=True)
+class ProductWait:
+    """Wait until at most `pending` groups of products are unfinished.
+
+    The products add to the registers `name`.
+    """
+
+    pending: int
+    name: str
+
+
+Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, ProxyFence, ProductFence, ProductCommit, ProductWait, Loop]
 
 
 @frozen(cache_hash=True)
 class SharedBuffer:
-    """Shared memory of `elements` elements, all pipeline stages included."""
+    """Shared memory of `elements` elements, all pipeline stages included.
+
+    Where matrix instructions read it in place, each stage is a matrix of `extent` rows or columns by `depth`, K-major
+    where it is `deep`. A `swizzle` permutes the bytes of each element's address when the address is printed.
+    """
 
     name: str
     dtype: DType
     elements: int
+    extent: int = 0
+    depth: int = 0
+    swizzle: int = 0
+    deep: bool = False
+
+    @property
+    def matrix(self) -> SharedMatrixLayout:
+        """Layout of a stage that matrix instructions read."""
+        return SharedMatrixLayout(self.extent, self.depth, self.dtype.size, self.swizzle, self.deep)
+
+    @property
+    def alignment(self) -> int:
+        """Alignment in bytes: a vector, or the period of a swizzle."""
+        return SWIZZLE_PERIOD if self.swizzle else WIDEST_BYTES
 
     @property
     def nbytes(self) -> int:
-        """Bytes, rounded up to 16 so that every buffer is vector-aligned."""
-        return -(-self.elements * self.dtype.size // 16) * 16
+        """Bytes, rounded up so that an equal buffer may follow."""
+        return -(-self.elements * self.dtype.size // self.alignment) * self.alignment
 
 
 @frozen(cache_hash=True)
@@ -182,7 +230,7 @@ def has_synchronisation(items: Sequence[Item]) -> bool:
     """Return whether threads synchronise in some items."""
     for item in items:
         combines = isinstance(item, Phase) and any(
-            isinstance(root, (LaneReduce, MmaAccumulate, Mma)) for root in item.roots
+            isinstance(root, (LaneReduce, MmaAccumulate, Mma, WarpgroupMma)) for root in item.roots
         )
         if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and has_synchronisation(item.body)):
             return True

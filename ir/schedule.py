@@ -78,7 +78,8 @@ class Staging:
     copies leave their data in the L1 cache (.ca), for reuse by the block (neighbouring taps), or by the next block of
     the SM (weights). With `carried` (register staging), and where memory runs along another coordinate than
     the tile, threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one
-    before another K block is multiplied, and stored after it as one vector.
+    before another K block is multiplied, and stored after it as one vector. Matrix instructions that read shared
+    memory take tiles in natural or reversed order, with a `swizzle` of so many bytes.
     """
 
     operand: int
@@ -86,6 +87,7 @@ class Staging:
     pad: int = 0
     cached: bool = False
     carried: bool = False
+    swizzle: int = 0
 
 
 @frozen(cache_hash=True)

@@ -1,17 +1,23 @@
 """Passes from a graph to kernels, and the interfaces of the pipeline."""
 
+from .assemble import assemble_kernels
+from .context import CompileContext, Emit
 from .costs import (
     CandidateSubgraph,
+    CostModel,
     CostRequest,
     CostResult,
+    Executor,
     KernelsQuery,
-    LocalPlanning,
+    Keys,
+    LocalExecutor,
+    MeasuredTimes,
     Member,
     MemberRow,
-    Planning,
+    ModelQuery,
     Questions,
     Roofline,
-    Selector,
+    ScheduleRequest,
     SubgraphKernels,
     Workload,
     evaluate_costs,
@@ -21,32 +27,44 @@ from .costs import (
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .fingerprints import node_fingerprints
 from .horizontal_fusion import join_forms
-from .pipeline import compile_graph, graph_passes
+from .pipeline import compile_graph, graph_passes, run_stages, stage_results
+from .record_decisions import record_decisions, unfused_seconds
 from .rewrites import STATEMENT_STAGES
 
 __all__ = [
     "STATEMENT_STAGES",
     "CandidateSubgraph",
+    "CompileContext",
+    "CostModel",
     "CostRequest",
     "CostResult",
     "Decisions",
+    "Emit",
+    "Executor",
     "ForeignDecisionsError",
     "GroupDecision",
     "KernelsQuery",
-    "LocalPlanning",
+    "Keys",
+    "LocalExecutor",
+    "MeasuredTimes",
     "Member",
     "MemberRow",
-    "Planning",
+    "ModelQuery",
     "Questions",
     "Roofline",
-    "Selector",
+    "ScheduleRequest",
     "SubgraphKernels",
     "Workload",
+    "assemble_kernels",
     "compile_graph",
     "evaluate_costs",
     "graph_passes",
     "join_forms",
     "node_fingerprints",
     "partition_subgraph",
+    "record_decisions",
+    "run_stages",
     "schedule_row",
+    "stage_results",
+    "unfused_seconds",
 ]

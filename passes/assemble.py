@@ -8,8 +8,10 @@ from itertools import groupby
 from attrs import evolve
 
 from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
+from .context import CompileContext
 from .costs import shared_launch_bound, shared_launch_seconds
 from .fusion import Group, Unit, Views, graph_layout, loop_iterations
+from .fusion_report import fusion_report
 from .listing import parameters
 from .results import LaunchKernels, kernel_key
 from .schedule import Candidate
@@ -43,18 +45,17 @@ def launch_facts(candidates: Sequence[Candidate], target: Target) -> dict[str, o
     return {**own, "bound": bound, "limit": limit, "estimate": shared_launch_seconds(candidates, target)}
 
 
-def assemble(
-    result: LaunchKernels, complete: bool, fusion_report: Mapping[tuple[str, ...], Mapping[str, object]], target: Target
-) -> CompiledGraph:
+def assemble_kernels(result: LaunchKernels, context: CompileContext) -> CompiledGraph:
     """Bind the tensors of each launch's groups to its kernel's arguments.
 
-    Launches come in execution order; equal launches share a kernel. `fusion_report` maps the units of a group to its
-    fusion report.
+    Launches come in execution order; equal launches share a kernel. Each has a record for reports.
     """
     launched, chosen, functions = result.launches.launches, result.launches.scheduled.chosen, result.functions
     partition = result.launches.scheduled.partition
     statements, views = partition.layouts.statements, partition.views
     graph, algorithms = statements.programs.graph, statements.source.algorithms
+    report, target = fusion_report(partition, context), context.target
+    complete = not context.modelled.expired and context.costs.times.complete()
     kernels = {key: n for n, key in enumerate(functions)}
     units = {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
@@ -66,7 +67,7 @@ def assemble(
             Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in functions[keys].arguments))
         )
         records.append(_record(groups, units, views, launch_facts([chosen[key] for key in keys], target), algorithms))
-        records[-1] = {**records[-1], **(fusion_report.get(groups[0].units, {}) if len(groups) == 1 else {})}
+        records[-1] = {**records[-1], **(report.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}
     # Also of tensors between the kernels of one node.

@@ -17,7 +17,7 @@ from attrs import evolve
 from ..ir import ALGORITHMS_SHARE, PARTITION_SHARE, CutsError, FusedGroup, Graph
 from .choose_algorithms import MIN_MODELLED_SECONDS, ChooseAlgorithms
 from .context import CompileContext
-from .costs import Questions, Selector
+from .costs import Questions, Workload
 from .decisions import Decisions, ForeignDecisionsError
 from .fingerprints import node_fingerprints
 from .form_groups import baseline_partition, build_ahead, deciding_kernels
@@ -47,34 +47,33 @@ def choose_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     is not known well enough. The model of a host processor is less exact: there every node keeps its own declaration
     unless a measurement decides otherwise, as an alternative rounds more and takes more kernels.
     """
-    selector, plain = context.selector, Algorithms(graph, graph)
-    if selector is None and (context.options.plain or not context.target.lockstep or context.budget.overdue()):
+    plain, measures = Algorithms(graph, graph), context.costs.times.expected
+    if not measures and (context.options.plain or not context.target.lockstep or context.budget.overdue()):
         return plain
     step = _step(plain, context)
-    if context.recorded is not None:
-        return _plan(plain, _replay_algorithms(step, graph, context, context.recorded), step, context)
-    if selector is None or not context.budget.is_limited:
-        return _plan(plain, _compare_algorithms(step, graph, context), step, context)
-    return _in_time(step, plain, context, selector)
+    if context.record is not None:
+        return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)
+    if measures and context.budget.is_limited:
+        return _in_time(step, plain, context)
+    return _plan(plain, _compare_algorithms(step, graph, context), step, context)
 
 
 def _step(plain: Algorithms, context: CompileContext) -> ChooseAlgorithms:
     """Return the comparison of the algorithms of nodes."""
-    selector, small = context.selector, MIN_MODELLED_SECONDS if context.target.lockstep else inf
+    times, small = context.costs.times, MIN_MODELLED_SECONDS if context.target.lockstep else inf
     return ChooseAlgorithms(
         context.instances,
         context.evaluator,
         context.target,
         context.options.mode,
-        context.planning.cut if selector is None else selector.plan,
-        None if selector is None else selector.plan_ahead,
+        context.executor.submit,
         context.math,
-        lambda form: selector is not None and all(map(selector.is_measured, context.evaluator.kernels(form))),
-        small if selector is None else 0.0,
+        lambda form: all(map(times.has, context.evaluator.kernels(form))) if times.expected else False,
+        0.0 if times.expected else small,
         small,
         _orders(plain, context),
         prefetch=context.async_cost.prefetch if context.async_cost is not None else lambda groups: None,
-        asks=selector is not None,
+        asks=times.expected,
     )
 
 
@@ -86,12 +85,12 @@ def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: Com
     return Algorithms(graph, plain.graph, dict(step.used), dict(step.replaced))
 
 
-def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext, selector: Selector) -> Algorithms:
+def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
     """Return the best plan within the time.
 
     It has no algorithms, those that are certain by the model, or those that are best by measurement.
     """
-    graph, budget = plain.graph, context.budget
+    graph, budget, executor = plain.graph, context.budget, context.executor
     unmeasured = evolve(step, least=step.small, asks=False)
     unmeasured.begin(graph)
     if budget.remaining(ALGORITHMS_SHARE) > MIN_SPECULATIVE_SECONDS:
@@ -99,34 +98,35 @@ def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext,
     best = plain
     forms, seconds, others = _plan_kernels(plain, context)
     kernels = len(forms)
-    with selector.reserving_budget(kernels, 0.0):
-        chosen = graph if selector.overdue() else unmeasured.run(graph)
+    with executor.reserving_budget(kernels, 0.0):
+        chosen = graph if context.overdue() else unmeasured.run(graph)
     if not budget.over(ALGORITHMS_SHARE):
         step.begin(graph)
     if chosen is not graph:
         different = len({(step.keys[node], algorithm) for node, algorithm in step.replaced.items()})
         needed = replan_seconds(seconds, kernels, different)
-        changed = None if _late(selector, kernels, needed) else _plan(plain, chosen, step, context)
-        if changed is not None and not _late(selector, kernels, needed):
-            with selector.reserving_budget(kernels, 0.0):
+        changed = None if _late(context, kernels, needed) else _plan(plain, chosen, step, context)
+        if changed is not None and not _late(context, kernels, needed):
+            with executor.reserving_budget(kernels, 0.0):
                 forms, seconds, others = _plan_kernels(changed, context)
                 kernels = len(forms)
-                best = best if selector.overdue() else changed
+                best = best if context.overdue() else changed
     if budget.over(ALGORITHMS_SHARE):
         return best
-    with selector.reserving_budget(kernels, seconds):
+    with executor.reserving_budget(kernels, seconds):
         chosen = _compare_algorithms(step, graph, context, others, forms)
     if budget.remaining(PARTITION_SHARE) > MIN_SPECULATIVE_SECONDS:
-        selector.search_ahead(_kernels(step, forms, context.evaluator))
+        planned = _kernels(step, forms, context.evaluator)
+        executor.prepare(lambda: [Workload(form, {}, ("a kernel of the plan",)) for form in planned], further=True)
     if step.replaced == best.replaced:
         return best
     return evolve(_plan(plain, chosen, step, context), baseline=best if context.options.memory is None else None)
 
 
-def _late(selector: Selector, kernels: int, seconds: float) -> bool:
+def _late(context: CompileContext, kernels: int, seconds: float) -> bool:
     """Return whether the time does not suffice for a plan of `kernels` kernels that takes `seconds`."""
-    with selector.reserving_budget(kernels, seconds):
-        return selector.overdue()
+    with context.executor.reserving_budget(kernels, seconds):
+        return context.overdue()
 
 
 def replan_seconds(seconds: float, kernels: int, replaced: int) -> float:
@@ -169,11 +169,11 @@ def _compare_algorithms(
         step.run(graph)
         return _kernels(step, forms or {}, context.evaluator)
 
-    chosen, selector = step.run(graph), context.selector
-    while selector and step.choices:
-        questions = [*_kernel_questions(step.questions, context.evaluator), *others]
-        if not selector.learn(questions, ALGORITHMS_SHARE, None if forms is None else by_now):
-            break
+    def questions() -> Questions:
+        return [*_kernel_questions(step.questions, context.evaluator), *others]
+
+    plan, chosen = None if forms is None else by_now, step.run(graph)
+    while step.choices and context.costs.measure(questions, ALGORITHMS_SHARE, plan):
         chosen = step.run(graph)
     return chosen
 
@@ -195,7 +195,7 @@ def _kernel_questions(questions: Questions, split: Splitting) -> list[list[Fused
 
 def _orders(plain: Algorithms, context: CompileContext) -> Mapping[str, Order]:
     """Return the order of the dims of values where every node keeps its own declaration."""
-    if context.recorded is not None or not orders_dims(plain.graph.types.values(), context.target, context.math):
+    if context.record is not None or not orders_dims(plain.graph.types.values(), context.target, context.math):
         return {}
     return order_dims(rewrite_all(plain, context), context).programs.orders
 

@@ -1,10 +1,11 @@
 """Choice of algorithms: replaces nodes by the cheapest of their declared algorithms.
 
 Each alternative becomes a small graph with the pointwise nodes that follow it, as they fuse into its last kernel. It is
-partitioned like any graph (`passes.candidate_subgraphs`) and costs the sum of its groups' costs. Nodes that depend only
-on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative replaces the
-node; the node stays where none is cheaper. Without a measurement an alternative has to be cheaper by more than the
-error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are decided once.
+partitioned like any graph (`passes.costs.candidate_subgraphs`) and costs the sum of its groups' costs. Nodes that
+depend only on constants (transformed filters) are computed by the compiler and cost nothing. The cheapest alternative
+replaces the node; the node stays where none is cheaper. Without a measurement an alternative has to be cheaper by more
+than the error of the cost model, which has searched the best candidate schedules of all kernels. Equal nodes are
+decided once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, T
 from ..numerics import amplification, epsilon
 from ..ops import program_costs
 from ..ops.language import Instances
-from .costs import CandidateSubgraph, Planner, SubgraphKernels, needed_operations, partition_subgraphs
+from .costs import CandidateSubgraph, LocalExecutor, SubgraphKernels, needed_operations
 from .fusion import GroupEvaluator, Order, form_key, store_foldings
 from .graph import fresh_name, prune
 
@@ -90,20 +91,19 @@ class ChooseAlgorithms:
     `choices` lists the compared alternatives, `used` the algorithm of each new node, `replaced` that of each old
     one.
 
-    `plan` partitions the alternatives into kernels, all of them at once; `ahead` does so in other processes while this
-    one continues. `evaluator` returns the costs of these kernels. A second run, with other costs, compares the same
-    kernels. The dims of the graph's values are stored in `orders`. A declaration that takes less than `least` seconds
-    stays. While measured times of the kernels of both are not `known`, an alternative has to save more, and a
-    declaration that takes less than `small` seconds stays. With `only`, just the named nodes are considered. Where it
-    `asks`, the evaluator is queried for undecided kernels too, so that they may be measured.
+    `submit` has the alternatives partitioned into kernels, all of them at once. `evaluator` returns the costs of these
+    kernels. A second run, with other costs, compares the same kernels. The dims of the graph's values are stored in
+    `orders`. A declaration that takes less than `least` seconds stays. While measured times of the kernels of both are
+    not `known`, an alternative has to save more, and a declaration that takes less than `small` seconds stays. With
+    `only`, just the named nodes are considered. Where it `asks`, the evaluator is queried for undecided kernels too, so
+    that they may be measured.
     """
 
     instances: Instances
     evaluator: GroupEvaluator
     target: Target
     mode: Mode
-    plan: Planner = partition_subgraphs
-    ahead: Callable[[Sequence[CandidateSubgraph]], Callable[[], Sequence[SubgraphKernels]]] | None = None
+    submit: Callable[[Sequence[CandidateSubgraph]], Callable[[], Sequence[SubgraphKernels]]] = LocalExecutor().submit
     math: str = ""
     known: Callable[[FusedGroup], bool] = lambda form: True
     least: float = 0.0
@@ -126,11 +126,11 @@ class ChooseAlgorithms:
         It does not wait for the times of the declarations, but uses their upper bounds.
         """
         fresh = self._fresh(graph, self._candidate_algorithms(graph))
-        if self.ahead is None or not fresh:
+        if not fresh:
             return
         alternatives = self._promising(fresh, {key: MAX_PEAK_RATIO * self.peaks[key] for key in fresh})
         asked = {**{(key, ""): fragments[""] for key, fragments in fresh.items()}, **alternatives}
-        wait = self.ahead([*asked.values()])
+        wait = self.submit([*asked.values()])
         self.pending[frozenset(fresh)] = lambda: self._keep(fresh, {}, dict(zip(asked, wait(), strict=True)))
 
     def run(self, graph: Graph) -> Graph:
@@ -330,7 +330,7 @@ class ChooseAlgorithms:
         return sum(max(c.flops / target.PERF_peak, m) for c, m in zip(costs, moved, strict=True) if c.flops)
 
     def _cut(self, fragments: Mapping[tuple[Hashable, str], CandidateSubgraph]) -> Plans:
-        return dict(zip(fragments, self.plan([*fragments.values()]), strict=True)) if fragments else {}
+        return dict(zip(fragments, self.submit([*fragments.values()])(), strict=True)) if fragments else {}
 
     def _is_measured(self, kernels: SubgraphKernels) -> bool:
         return kernels is not None and all(self.known(form) for form, _ in kernels.costs)

@@ -21,13 +21,10 @@ def choose_schedules(
     It is the fastest by measurement, within a share of the budget, or the best by the cost model. Kernels that add to
     memory, which a second run changes, are not measured.
     """
-    unique, target = previous.unique, context.target
-    if context.selector is not None:
-        chosen: Mapping[Hashable, Candidate | None] = context.selector.choose(workloads_of(previous), share)
-    else:
-        forms = [group.form for group in unique.values()]
-        chosen = dict(zip(unique, context.planning.choose(forms, target), strict=True))
-    return ScheduledPartition(previous, {key: chosen.get(key) or _best(group, target) for key, group in unique.items()})
+    chosen = context.costs.schedule(workloads_of(previous), share)
+    return ScheduledPartition(
+        previous, {key: chosen.get(key) or _best(group, context.target) for key, group in previous.unique.items()}
+    )
 
 
 def _best(group: Group, target: Target) -> Candidate:

@@ -19,7 +19,7 @@ from ..ir import (
 )
 from ..ops import Registry
 from ..ops.language import Instances
-from .costs import AnalyticCost, AsyncCost, BudgetedCost, LocalPlanning, Planning, Roofline, Selector
+from .costs import AnalyticCost, AnalyticModel, AsyncCost, BudgetedCost, CostModel, Executor, LocalExecutor, Roofline
 from .decisions import Decisions
 from .fusion import Group, GroupBuilder, GroupEvaluator, Meaning, NormalForms, Partitioner, Policy, Views
 from .results import Layouts
@@ -36,20 +36,22 @@ INTERMEDIATE_SHARE = 1 / 16
 
 @frozen(eq=False)
 class CompileContext:
-    """Request of a compilation, and the caches that its stages share.
+    """Request of a compilation, its services, and its stages' shared caches.
 
-    `async_cost` evaluates costs in other processes, ahead of use. All plans of the graph share the normal `forms` of
-    groups and the `meanings` of nodes; `results` are those of stages that may run again. `planning` makes the decisions
-    of the cost model for many kernels.
+    `record` are recorded decisions, to be replayed. `modelled` is the analytic cost within the budget, `async_cost`
+    finds it in other processes, ahead of use, where groups are measured too; `evaluator` is the cost of groups by the
+    cost model, each split where that is faster. All plans of the graph share the normal `forms` of groups and the
+    `meanings` of nodes; `results` are those of stages that may run again.
     """
 
     registry: Registry
     target: Target
     options: CompileOptions
     emit: Emit
-    selector: Selector | None = None
-    planning: Planning = field(factory=LocalPlanning)
-    budget: Budget = field(init=False)
+    executor: Executor = field(factory=LocalExecutor)
+    costs: CostModel = field()
+    budget: Budget = field()
+    record: Decisions | None = None
     modelled: BudgetedCost = field(init=False)
     async_cost: AsyncCost | None = field(init=False)
     evaluator: Splitting = field(init=False)
@@ -57,9 +59,13 @@ class CompileContext:
     meanings: dict[object, Meaning] = field(factory=dict, init=False)
     results: dict[Hashable, object] = field(factory=dict, init=False)
 
+    @costs.default
+    def _costs(self) -> CostModel:
+        return AnalyticModel(self.target, self.executor)
+
     @budget.default
     def _budget(self) -> Budget:
-        return self.options.begin() if self.selector is None else self.selector.budget
+        return self.options.begin()
 
     @modelled.default
     def _modelled(self) -> BudgetedCost:
@@ -67,30 +73,19 @@ class CompileContext:
 
     @async_cost.default
     def _async_cost(self) -> AsyncCost | None:
-        return None if self.selector is None else AsyncCost(self.modelled, self.selector.price)
+        return AsyncCost(self.modelled, self.executor.submit) if self.costs.times.expected else None
 
     @evaluator.default
     def _evaluator(self) -> Splitting:
-        """Return the evaluator of groups: measured times where a selector has them, else the cost model.
-
-        A group is split where that is faster, by measurement or by more than the error of the model.
-        """
         modelled: GroupEvaluator = self.async_cost or self.modelled
         parts = {} if self.async_cost is None else self.async_cost.parts
-        alone = Splitting(modelled, modelled, self.target, MAX_MODELLED_SHARE, known=parts)
-        if self.selector is None:
-            return alone
-        return evolve(alone, evaluator=self.selector.evaluator(modelled), timed=self.selector.is_measured)
+        evaluator, timed = self.costs.evaluator(modelled), self.costs.times.has
+        return Splitting(evaluator, modelled, self.target, MAX_MODELLED_SHARE, timed, known=parts)
 
     @property
     def instances(self) -> Instances:
         """Instances of the vocabulary's operations."""
         return self.registry.instances
-
-    @property
-    def recorded(self) -> Decisions | None:
-        """Recorded decisions that measurements have shown to be best."""
-        return None if self.selector is None else self.selector.decisions
 
     def once(self, name: str, previous: object, make: Callable[[], T]) -> T:
         """Return a stage's result for a previous one; it is computed once."""
@@ -103,6 +98,11 @@ class CompileContext:
     def memory_limit(self) -> float | None:
         """Bytes available for live tensors, where memory is limited."""
         return None if self.options.memory is None else self.options.memory * (1 - INTERMEDIATE_SHARE)
+
+    def overdue(self) -> bool:
+        """Receive results of other processes; return whether optional work must be skipped."""
+        self.executor.poll()
+        return self.budget.overdue()
 
     def builder(self, views: Views) -> GroupBuilder:
         """Return a builder of groups with the plans' shared normal forms."""
@@ -117,9 +117,8 @@ class CompileContext:
 
         The `fixed` groups stay as they are.
         """
-        looks = self.budget.overdue if self.selector is None else self.selector.overdue
         costs, ahead = evaluator or self.evaluator, self.async_cost
-        over = lambda: looks() and self.modelled.is_late()  # noqa: E731
+        over = lambda: self.overdue() and self.modelled.is_late()  # noqa: E731
         unwanted = layouts.statements.on_chip
         made = Partitioner(
             layouts.builder, costs, over=over, least=self.min_seconds, fixed_groups=fixed, unwanted=unwanted
@@ -134,7 +133,7 @@ class CompileContext:
     def times(self, groups: Sequence[Group]) -> tuple[float, bool]:
         """Return the total time of groups, and whether it is measured."""
         kernels = [kernel for group in groups for kernel in self.evaluator.kernels(group.form)]
-        known = self.selector is not None and all(map(self.selector.is_measured, kernels))
+        known = all(map(self.costs.times.has, kernels))
         return sum(self.evaluator.cost(group.form) for group in groups), known
 
     def is_faster(self, before: Sequence[Group], after: Sequence[Group]) -> bool:
@@ -144,14 +143,9 @@ class CompileContext:
 
     def min_seconds(self, form: FusedGroup) -> float:
         """Return the scaled seconds of a group's memory traffic."""
-        return Roofline(self.target).traffic(form) * (1.0 if self.selector is None else min(1.0, self.selector.scale))
+        return Roofline(self.target).traffic(form) * min(1.0, self.costs.times.scale)
 
     @property
     def math(self) -> str:
         """Math mode of f32 sums of products under the precision policy."""
         return PRECISIONS[self.options.precision].math
-
-    @property
-    def complete(self) -> bool:
-        """True where neither the budget nor the selector cut the search short."""
-        return not self.modelled.expired and (self.selector is None or self.selector.complete)

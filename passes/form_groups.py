@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 
 from attrs import evolve
@@ -10,6 +10,7 @@ from attrs import evolve
 from ..ir import PARTITION_SHARE, FusedGroup
 from .choose_schedules import workloads_of
 from .context import CompileContext
+from .costs import Questions, Workload
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import Group, combine_partitions, form_key, partition, with_parts
 from .place_tensors import place_programs
@@ -22,24 +23,25 @@ def form_groups(previous: Layouts, context: CompileContext) -> Partition:
 
     While measuring changes the costs of groups, the partition is repeated.
     """
-    layouts, mode, selector, replay = previous, context.options.mode, context.selector, None
-    if context.recorded is not None:
-        replay = _replay(layouts, context, context.recorded)
+    layouts, mode, replay = previous, context.options.mode, None
+    if context.record is not None:
+        replay = _replay(layouts, context, context.record)
         if replay.complete:
             return _partition(layouts, [*replay.groups.values()], replay)
     kept = () if replay is None else tuple(replay.groups.values())
     found = best = baseline_partition(layouts, context, kept)
     baseline = layouts.statements.source.baseline
-    if selector is not None and baseline is not None and selector.overdue():
+    if baseline is not None and context.overdue():
         # Without time for a complete partition, unfused kernels lose more than algorithms save.
         layouts = place_programs(baseline, context)
         found = best = baseline_partition(layouts, context, kept)
-    if selector is not None and not context.budget.is_limited:  # every group that it evaluates is measured
+    if context.costs.times.expected and not context.budget.is_limited:  # every group that it evaluates is measured
         found = partition(context.partitioner(layouts, kept), mode)
-    while selector is not None and mode == "mixed":
-        late = context.budget.over(PARTITION_SHARE)
-        if not selector.learn([] if late else deciding_kernels(layouts, context, found, kept), PARTITION_SHARE):
-            break
+
+    def questions() -> Questions:
+        return [] if context.budget.over(PARTITION_SHARE) else deciding_kernels(layouts, context, found, kept)
+
+    while mode == "mixed" and context.costs.measure(questions, PARTITION_SHARE):
         partitioner = context.partitioner(layouts, kept)
         found = partition(partitioner, mode)
         if context.budget.overdue():  # it was not brought to its end
@@ -84,9 +86,12 @@ def baseline_partition(layouts: Layouts, context: CompileContext, kept: Sequence
 
 def build_ahead(layouts: Layouts, context: CompileContext, groups: Sequence[Group]) -> None:
     """Build the kernels of groups in other processes, ahead of use."""
-    if context.selector is not None and context.budget.is_limited and groups and not context.selector.overdue():
-        kernels = _divide(_partition(layouts, groups, None), context.model_costs.division)
-        context.selector.build_ahead(list(workloads_of(kernels).values()))
+
+    def kernels() -> Iterable[Workload]:
+        return workloads_of(_divide(_partition(layouts, groups, None), context.model_costs.division)).values()
+
+    if groups:
+        context.executor.prepare(kernels)
 
 
 def deciding_kernels(
@@ -111,7 +116,7 @@ def deciding_kernels(
 
 def split_long_reductions(previous: Partition, context: CompileContext) -> Partition:
     """Return the partition with split reductions where that is faster."""
-    record, replay = context.recorded, previous.replay
+    record, replay = context.record, previous.replay
     known = {} if record is None or replay is None else record.divisions(replay)
     division = context.evaluator.division if not context.options.plain else lambda form: Division()
     return _divide(previous, lambda form: known[form_key(form)] if form_key(form) in known else division(form))

@@ -47,7 +47,7 @@ def fusion_report(partition: Partition, context: CompileContext) -> Mapping[tupl
     each. It is empty where groups are not chosen by time, or are replayed.
     """
     shop = partition.layouts.builder
-    if context.recorded is not None or context.options.mode != "mixed" or context.budget.over():
+    if context.record is not None or context.options.mode != "mixed" or context.budget.over():
         return {}
     groups = [group for group in partition.formed if group.repeat is None]
     found: dict[tuple[str, ...], dict[str, object]] = {}
@@ -82,12 +82,12 @@ def _nodes(partitioner: Partitioner, group: Group) -> tuple[str, ...]:
 
 def _price(context: CompileContext, form: FusedGroup) -> GroupCost:
     """Return the best known cost of a group."""
-    if context.selector is not None and context.selector.is_measured(form):
+    times = context.costs.times
+    if times.has(form):
         return GroupCost(context.evaluator.cost(form), "measured")
-    scale = 1.0 if context.selector is None else context.selector.scale
     modelled = context.modelled.costs.get(form_key(form))
     if modelled is not None:
-        return GroupCost(scale * modelled, "model")
+        return GroupCost(times.scale * modelled, "model")
     return GroupCost(context.min_seconds(form), "bound")
 
 

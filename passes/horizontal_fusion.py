@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 
 from ..ir import Budget, FusedGroup, Target, Var, member_name
 from .context import CompileContext
-from .costs import MemberRow, RowScheduler, Selector, schedule_row, shared_launch_seconds
+from .costs import CostModel, Executor, MemberRow, schedule_row, shared_launch_seconds
 from .decisions import Decisions, ForeignDecisionsError, Replay
 from .fusion import Group, Views, rename_group
 from .launch_order import launch_violations
@@ -73,34 +73,27 @@ class Launch:
 def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> Launches:
     """Return the groups of each launch, in an order that respects dependencies."""
     partition, options, target = previous.partition, context.options, context.target
-    groups, views, replay, record = partition.groups, partition.views, partition.replay, context.recorded
+    executor = context.executor
+    groups, views, replay, record = partition.groups, partition.views, partition.replay, context.record
     keys = {n: kernel_key(group, views) for n, group in enumerate(groups)}
     launches = [Launch((group,), (previous.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
-    ask = _ask(context)
     if record is not None and replay is not None and replay.complete:
-        return _launches(previous, _replay_launches(launches, record, views, target, ask), keys)
+        return _launches(previous, _replay_launches(launches, record, views, target, executor), keys)
     needs = dependencies(groups, views)
     held = set() if replay is None else {*replay.groups.values()}
     wanted, over = options.horizontal_fusion and options.mode == "mixed", _late(context.budget)
-    if wanted and target.lockstep and (context.selector is None or context.selector.may_share_launches):
+    if wanted and target.lockstep:
         again = partition.layouts.statements.source.rematerialised
         late = [any(tensor in again for tensor in group.outputs) for group in groups]
         of = _models(groups, needs, views) if options.horizontal_fusion == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
-        packed = _merge_launches(launches, own, keys, target, ask, over)
-        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, ask, over)
-        launches = (
-            packed if context.selector is None else list(_faster_launches(packed, launches, context.selector, views))
-        )
+        packed = _merge_launches(launches, own, keys, target, executor, over)
+        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
+        launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
-    return _launches(previous, _with_shared(launches, shared, needs, views, target, ask), keys)
-
-
-def _ask(context: CompileContext) -> RowScheduler:
-    """Return the scheduler of kernels that share a launch."""
-    return lambda rows: (context.selector or context.planning).schedule_bundles(rows)
+    return _launches(previous, _with_shared(launches, shared, needs, views, target, executor), keys)
 
 
 def _with_shared(
@@ -109,14 +102,14 @@ def _with_shared(
     needs: Sequence[frozenset[int]],
     views: Views,
     target: Target,
-    ask: RowScheduler,
+    executor: Executor,
 ) -> list[Launch]:
     """Return launches in order, with recorded shared launches where they can still run."""
     single = list(_in_order(launches, needs))
     if not shared:
         return single
     taken = {launch for members in shared for launch in members}
-    joint = _merge_all(shared, target, ask)
+    joint = _merge_all(shared, target, executor)
     found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
     places = [launch.places for launch in found]
     whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
@@ -150,7 +143,7 @@ def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Ma
 
 
 def _merge_all(
-    several: Sequence[Sequence[Launch]], target: Target, ask: RowScheduler, over: Callable[[], bool] = lambda: False
+    several: Sequence[Sequence[Launch]], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
 ) -> list[Launch]:
     """Return each of several lists of launches of one group each as one launch.
 
@@ -161,7 +154,7 @@ def _merge_all(
     for count in (None, ASSUMED_MEMBERS):
         left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
         parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
-        made = map(_joint, _schedule_parts(parts, target, ask, over))
+        made = map(_joint, _schedule_parts(parts, target, executor, over))
         found |= {n: launch for n, launch in zip(left, made, strict=True) if is_launchable(launch, target)}
     return [found.get(n) or _joint(members) for n, members in enumerate(several)]
 
@@ -181,7 +174,7 @@ class _Part:
 
 
 def _schedule_parts(
-    parts: Sequence[_Part], target: Target, ask: RowScheduler, over: Callable[[], bool] = lambda: False
+    parts: Sequence[_Part], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
 ) -> list[list[Launch]]:
     """Return the launches of each part, with schedules for a shared launch for the wanted ones without sums.
 
@@ -192,7 +185,7 @@ def _schedule_parts(
     asked = [_member_row(row, parts[number].count, target) for number, row in rows]
     kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
     found: list[dict[int, Candidate]] = [{} for _ in parts]
-    for (number, row), members, scheduled in zip(rows, asked, ask(asked), strict=True):
+    for (number, row), members, scheduled in zip(rows, asked, executor.submit(asked)(), strict=True):
         for launch, candidate in zip(
             row, schedule_row(members, over) if scheduled is None else scheduled, strict=False
         ):
@@ -232,7 +225,7 @@ def _axes(launch: Launch) -> tuple[Var, ...]:
 
 
 def _replay_launches(
-    launches: Sequence[Launch], record: Decisions, views: Views, target: Target, ask: RowScheduler
+    launches: Sequence[Launch], record: Decisions, views: Views, target: Target, executor: Executor
 ) -> list[Launch]:
     """Return the recorded launches.
 
@@ -240,7 +233,7 @@ def _replay_launches(
     """
     if sorted(place for places in record.launches for place in places) != list(range(len(launches))):
         raise ForeignDecisionsError("there are other groups to launch")
-    found = _merge_all([[launches[p] for p in places] for places in record.launches], target, ask)
+    found = _merge_all([[launches[p] for p in places] for places in record.launches], target, executor)
     for broken in launch_violations([launch.groups for launch in found], record.launches, views):
         raise ForeignDecisionsError(f"launches cannot run as recorded: {broken.message}")
     return found
@@ -352,7 +345,7 @@ def _merge_launches(
     found: Sequence[Hashable],
     keys: Mapping[int, Hashable],
     target: Target,
-    ask: RowScheduler,
+    executor: Executor,
     over: Callable[[], bool],
 ) -> list[Launch]:
     """Return launches of one group each, merged within a level where that is faster."""
@@ -362,7 +355,7 @@ def _merge_launches(
         by_level.setdefault(None if own is None else (own, adds), []).append(launch)
     result = by_level.pop(None, [])
     several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
-    (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, ask, over)
+    (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
     shared = {each.places[0]: each for each in scheduled}
     for members in by_level.values():
         result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
@@ -389,7 +382,7 @@ def _merge_level(
 
 
 def _faster_launches(
-    launches: Sequence[Launch], single: Sequence[Launch], selector: Selector, views: Views
+    launches: Sequence[Launch], single: Sequence[Launch], costs: CostModel, views: Views
 ) -> Iterator[Launch]:
     """Yield launches, or their members where these are measured to be no slower.
 
@@ -401,7 +394,7 @@ def _faster_launches(
         [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
         for launch in several
     ]
-    faster = {launch for launch, yes in zip(several, selector.compare_launches(asked), strict=True) if yes}
+    faster = {launch for launch, yes in zip(several, costs.compare_launches(asked), strict=True) if yes}
     own = {place: launch for launch in single for place in launch.places}
     for launch in launches:
         yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]

@@ -10,7 +10,7 @@ from attrs import evolve
 from ..ir import HorizontalKernel, KernelFunction, naming_faults, quote
 from .assemble import launch_facts
 from .context import CompileContext
-from .costs import Member
+from .costs import Keys
 from .fusion import Group
 from .instructions import select_instructions
 from .lowering import extract, lower
@@ -18,8 +18,6 @@ from .results import Launches, LaunchKernels, kernel_key
 
 T = TypeVar("T")
 S = TypeVar("S")
-#: Keys of the members of a launch.
-Keys = tuple[Hashable, ...]
 
 
 def lower_blocks(previous: Launches, context: CompileContext) -> LaunchKernels:
@@ -44,17 +42,14 @@ def _built_functions(
     launches: Mapping[Keys, Sequence[Group]], previous: Launches, context: CompileContext
 ) -> Mapping[Keys, KernelFunction]:
     """Return kernels that others have built or build now; none where the options show or verify stages."""
-    if context.selector is None or context.options.verifies_stages or context.options.shows:
+    if context.options.verifies_stages or context.options.shows:
         return {}
     chosen, views = previous.scheduled.chosen, previous.scheduled.partition.views
-    alone = {keys[0]: chosen[keys[0]].schedule for keys in launches if len(keys) == 1}
-    together: dict[Hashable, list[Member]] = {
+    members = {
         keys: [(g.form, g.storages(views), chosen[key]) for g, key in zip(launch, keys, strict=True)]
         for keys, launch in launches.items()
-        if len(keys) > 1
     }
-    made, joint = context.selector.make(alone, together)
-    return {**{(key,): function for key, function in made.items()}, **joint}  # type: ignore[dict-item]
+    return context.executor.build(members)
 
 
 def extract_threads(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:

@@ -20,14 +20,13 @@ from ..ir import (
     UsageError,
 )
 from ..ops import Registry
-from .assemble import assemble
+from .assemble import assemble_kernels
 from .baseline_plan import choose_algorithms
 from .choose_schedules import choose_schedules
 from .context import CompileContext, Emit
-from .costs import LocalPlanning, Planning, Selector
+from .costs import Executor, LocalExecutor
 from .fit_memory import fit_memory
 from .form_groups import form_groups, split_long_reductions
-from .fusion_report import fusion_report
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
 from .horizontal_fusion import fuse_horizontally
 from .listing import (
@@ -43,8 +42,8 @@ from .listing import (
 )
 from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
 from .place_tensors import order_dims, pack, place_tensors
-from .record_decisions import record_decisions, unfused_seconds
 from .refine_partition import refine_partition
+from .results import LaunchKernels
 from .rewrites import REWRITES, write_statements
 from .stage import Stage, graph_stage, rewrite_stage
 from .stage_verifiers import (
@@ -90,7 +89,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
-           "fusion/groups.py",
+           "fusion/group_builder.py",
            "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
@@ -149,26 +148,27 @@ def compile_graph(
     target: Target,
     options: CompileOptions,
     emit: Emit,
-    selector: Selector | None = None,
-    planning: Planning | None = None,
+    executor: Executor | None = None,
 ) -> CompiledGraph:
-    """Compile a graph for a target; a stopped compilation has no kernels.
+    """Compile a graph for a target without measurements.
 
-    `emit` is the printer that a backend provides. With a `selector` measured times decide about algorithms, the
-    partition and the schedules, else the cost model does; `planning` evaluates the model for many kernels.
+    A stopped compilation has no kernels. `emit` is the printer that a backend provides; an `executor` evaluates the
+    cost model for many kernels at once.
 
     Raises `UsageError` where the options name an unknown stage, `PassError` where a stage fails or its result is
     invalid.
     """
-    _check_names([stage.name for stage in all_stages(registry, options.precision)], options)
-    context = CompileContext(registry, target, options, emit, selector, planning or LocalPlanning())
+    context = CompileContext(registry, target, options, emit, executor or LocalExecutor())
+    kernels = run_stages(graph, context)
+    return CompiledGraph(graph, (), ()) if kernels is None else assemble_kernels(kernels, context)
+
+
+def run_stages(graph: Graph, context: CompileContext) -> LaunchKernels | None:
+    """Return the kernels of a graph, None where the options stop."""
+    options = context.options
+    _check_names([stage.name for stage in all_stages(context.registry, options.precision)], options)
     *_, (_, result) = stage_results(graph, context)
-    if options.stop_after:
-        return CompiledGraph(graph, (), ())
-    if selector is not None:
-        selector.note(record_decisions(result.launches, context), unfused_seconds(result.launches, context))
-    report = fusion_report(result.launches.scheduled.partition, context)
-    return assemble(result, context.complete, report, target)
+    return None if options.stop_after else result
 
 
 def stage_results(graph: Graph, context: CompileContext) -> Iterator[tuple[str, Any]]:

@@ -14,7 +14,7 @@ from .rewrites import rewrite_all, with_programs
 
 def order_dims(previous: Statements, context: CompileContext) -> Statements:
     """Return statements over tensors whose dims are stored in the kernels' order."""
-    threads = context.recorded is None or context.recorded.ordered
+    threads = context.record is None or context.record.ordered
 
     def order(programs: Programs) -> Programs:
         return choose_layouts(programs, context.target, context.math, threads=threads)

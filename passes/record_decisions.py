@@ -17,8 +17,8 @@ from .results import Launches, Partition
 def record_decisions(launches: Launches, context: CompileContext) -> Decisions:
     """Return a compilation's decisions; the recorded ones where all were replayed."""
     partition = launches.scheduled.partition
-    if context.recorded is not None and partition.replay is not None and partition.replay.complete:
-        return context.recorded
+    if context.record is not None and partition.replay is not None and partition.replay.complete:
+        return context.record
     source, builder = partition.layouts.statements.source, partition.layouts.builder
     places = {node.name: n for n, node in enumerate(source.considered.nodes)}
     algorithms = tuple((places[name], algorithm) for name, algorithm in source.replaced.items())
@@ -35,7 +35,7 @@ def unfused_seconds(launches: Launches, context: CompileContext) -> float:
     whose iterations are partitions of their own, and where nothing is fused.
     """
     layouts = launches.scheduled.partition.layouts
-    if context.recorded is not None or context.budget.over():
+    if context.record is not None or context.budget.over():
         return inf
     if any(unit.repeat is not None for unit in layouts.builder.units.values()):
         return inf
@@ -52,7 +52,7 @@ def _groups(partition: Partition, context: CompileContext) -> Iterator[GroupDeci
     for group in partition.groups:
         kernels[group.units].append(group.form)
     places = {name: n for n, name in enumerate(builder.units)}
-    divisions = {} if context.recorded is None or replay is None else context.recorded.divisions(replay)
+    divisions = {} if context.record is None or replay is None else context.record.divisions(replay)
     for group in partition.formed:
         shop = builder if group.repeat is None else builder.iteration_builder(group.repeat)
         own = places if group.repeat is None else {name: n for n, name in enumerate(shop.units)}

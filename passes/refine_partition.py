@@ -16,7 +16,7 @@ from attrs import frozen
 from ..ir import REFINEMENT_SHARE, FusedGroup
 from .choose_schedules import choose_schedules
 from .context import CompileContext
-from .costs import Selector
+from .costs import MeasuredTimes
 from .form_groups import split_long_reductions
 from .fusion import (
     Group,
@@ -34,25 +34,25 @@ from .schedule import Candidate
 
 def refine_partition(previous: ScheduledPartition, context: CompileContext) -> ScheduledPartition:
     """Return the partition and schedules with the least total measured time."""
-    selector, before = context.selector, previous.partition
+    times, before = context.costs.times, previous.partition
     layouts, replay = before.layouts, before.replay
-    if selector is None or context.options.mode != "mixed":
+    if not times.expected or context.options.mode != "mixed":
         return previous
-    if (replay is not None and replay.complete) or selector.budget.over(REFINEMENT_SHARE):
+    if (replay is not None and replay.complete) or context.budget.over(REFINEMENT_SHARE):
         return previous
     for form, seconds in _measured_groups(previous):
-        selector.note_time(form, seconds)
+        times.note(form, seconds)
     kept = () if replay is None else tuple(replay.groups.values())
-    costs = _Timed.of(context.evaluator, selector, layouts.builder, before.formed)
+    costs = _Timed.of(context.evaluator, times, layouts.builder, before.formed)
     partitioner = context.partitioner(layouts, kept, costs)
     found = partition(partitioner, "mixed")
     formed = combine_partitions(partitioner, before.formed, found, context.is_faster)
-    late = selector.budget.over(REFINEMENT_SHARE)
+    late = context.budget.over(REFINEMENT_SHARE)
     if late or _same(formed, before.formed):  # the remaining time goes to the present kernels
-        return previous if late or selector.complete else choose_schedules(before, context, REFINEMENT_SHARE)
+        return previous if late or times.complete() else choose_schedules(before, context, REFINEMENT_SHARE)
     changed = split_long_reductions(Partition(layouts, formed, formed, layouts.views, replay), context)
     refined = choose_schedules(changed, context, REFINEMENT_SHARE)
-    if _total_seconds(refined, selector.scale) < _total_seconds(previous, selector.scale):
+    if _total_seconds(refined, times.scale) < _total_seconds(previous, times.scale):
         return refined
     # Known by now, so little is searched; reports show this one.
     return choose_schedules(before, context, REFINEMENT_SHARE)
@@ -70,18 +70,18 @@ class _Timed:
     """Evaluator that merges only measured or present groups; others were considered earlier."""
 
     evaluator: GroupEvaluator
-    selector: Selector
+    times: MeasuredTimes
     present: frozenset[Hashable]
 
     @staticmethod
-    def of(evaluator: GroupEvaluator, selector: Selector, builder: GroupBuilder, formed: Sequence[Group]) -> _Timed:
+    def of(evaluator: GroupEvaluator, times: MeasuredTimes, builder: GroupBuilder, formed: Sequence[Group]) -> _Timed:
         """Return the evaluator of groups; single units need no measurement."""
         groups = (*Partitioner(builder, evaluator).singletons(), *formed)
-        return _Timed(evaluator, selector, frozenset(form_key(group.form) for group in groups))
+        return _Timed(evaluator, times, frozenset(form_key(group.form) for group in groups))
 
     def cost(self, group: FusedGroup) -> float:
         """Return a group's seconds; infinity for unmeasured groups of several units."""
-        known = self.selector.is_measured(group) or form_key(group) in self.present
+        known = self.times.has(group) or form_key(group) in self.present
         return self.evaluator.cost(group) if known else inf
 
 

@@ -40,8 +40,7 @@ class Stage(Generic[P, R]):
 
         A result that stays is verified already.
         """
-        if context.selector is not None:
-            context.selector.overdue()  # workers go on meanwhile
+        context.executor.poll()
         with context.budget.stage(self.name), naming_faults(f"stage '{self.name}'"):
             result = self.run(previous, context)
         if context.options.verifies_stages and result is not previous:

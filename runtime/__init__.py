@@ -4,34 +4,39 @@ from .arrays import check_names, checked_inputs, random_inputs
 from .concurrent_launches import make_concurrent
 from .constant_images import ConstantImages, Share, without_elements
 from .donated_buffers import DonatedSession
-from .executor import Session
-from .external_buffers import ExternalLayout, ExternalSession, OutputView, layout_of
+from .external_session import ExternalSession
 from .first_wrong_step import first_wrong_step
 from .hazards import LaunchDependencies, launch_dependencies
-from .memory import Lifetime, align_bytes, place_buffers
-from .onnx_oracle import has_onnxruntime, run_onnxruntime
-from .plan import Plan, PlannedModel, extent_bytes, loop_carried_buffers, make_plan
+from .memory import align_bytes
+from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
+from .placed_plan import CONSTANTS, SCRATCH, OutputView, PlacedPlan, place_over_blocks
+from .plan import Plan, PlannedModel, make_plan
 from .plan_document import plain
 from .plan_file import load_plan, plan_files, plan_of_files, save_plan, write_folder
+from .program_file import PlannedStage, ProgramRecord, is_program, load_program, save_program
 from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
+from .session import Session
 from .staged_file import PlannedPart, StagedRecord, is_staged, load_staged, save_staged
 from .state import HostState, checked_state
 from .versions import versions_of
 
 __all__ = [
+    "CONSTANTS",
+    "SCRATCH",
     "CandidateOutcome",
     "ConstantImages",
     "DonatedSession",
     "Evidence",
-    "ExternalLayout",
     "ExternalSession",
     "HostState",
     "LaunchDependencies",
-    "Lifetime",
     "OutputView",
+    "PlacedPlan",
     "Plan",
     "PlannedModel",
     "PlannedPart",
+    "PlannedStage",
+    "ProgramRecord",
     "Session",
     "Share",
     "StagedRecord",
@@ -40,26 +45,27 @@ __all__ = [
     "check_names",
     "checked_inputs",
     "checked_state",
-    "extent_bytes",
     "first_wrong_step",
     "has_onnxruntime",
     "html_page",
     "html_section",
+    "is_program",
     "is_staged",
     "launch_dependencies",
-    "layout_of",
     "load_plan",
+    "load_program",
     "load_staged",
-    "loop_carried_buffers",
     "make_concurrent",
     "make_plan",
-    "place_buffers",
+    "open_onnxruntime",
+    "place_over_blocks",
     "plain",
     "plan_files",
     "plan_of_files",
     "random_inputs",
     "run_onnxruntime",
     "save_plan",
+    "save_program",
     "save_staged",
     "versions_of",
     "without_elements",

@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 
 from ..backends import Array, Pointer
 from ..ir import UsageError, quote
-from .executor import Session
 from .plan import Plan
+from .session import Session
 
 
 @frozen

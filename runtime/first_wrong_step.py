@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..backends import Array
 from ..ir import quote
 from ..numerics import compare_outputs, stored_overflow
-from .executor import Session
+from .session import Session
 
 
 def first_wrong_step(

@@ -1,11 +1,12 @@
-"""ONNX Runtime as an independent oracle."""
+"""ONNX Runtime: an independent oracle, and the evaluator of single operations."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +28,31 @@ def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) 
         onnxruntime = import_module("onnxruntime")
     except ImportError as error:
         raise BackendError("comparing with ONNX Runtime needs it installed", hint="pip install 'cuts[test]'") from error
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = processor_count()
     try:
-        session = onnxruntime.InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
+        session = _open(onnxruntime, os.fspath(model))
         wanted = {node.name for node in session.get_inputs()}
         values = session.run(None, {name: array for name, array in inputs.items() if name in wanted})
     except Exception as error:  # its bindings raise classes of their own
         raise BackendError(f"ONNX Runtime refused {os.fspath(model)}: {str(error).splitlines()[0]}") from error
     return {node.name: np.asarray(value) for node, value in zip(session.get_outputs(), values, strict=True)}
+
+
+def open_onnxruntime(model: bytes) -> Callable[[Mapping[str, Any]], list[Any]] | None:
+    """Return a model as a function of its inputs by name.
+
+    The result is None where ONNX Runtime is missing or refuses the model.
+    """
+    if not has_onnxruntime():
+        return None
+    try:
+        session = _open(import_module("onnxruntime"), model)
+    except Exception:  # its bindings raise classes of their own
+        return None
+    return lambda inputs: list(session.run(None, dict(inputs)))
+
+
+def _open(onnxruntime: Any, model: str | bytes) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = processor_count()
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

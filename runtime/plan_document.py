@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import cattrs
 import numpy as np
@@ -16,7 +16,7 @@ from attrs import frozen
 from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, RepeatedSteps, Step, Storage, Target, TensorType
 from .memory import Placement
 
-FORMAT, STAGED_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", 2
+FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", "cuts-staged-program", 2
 
 
 @frozen
@@ -109,6 +109,41 @@ class StagedDocument:
     files: dict[str, str]
 
 
+@frozen
+class StageRecord:
+    """Stage of a program: value numbers, and the place of its file."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]
+    place: str
+    signature: dict[str, Any] | None
+
+
+@frozen
+class ProgramDocument:
+    """Content of plan.json of an exported program in stages."""
+
+    cuts: str
+    name: str
+    target: Target
+    types: dict[str, TensorType]
+    arguments: tuple[tuple[str, str], ...]
+    results: tuple[dict[str, Any], ...]
+    state: dict[str, str]
+    stages: tuple[StageRecord, ...]
+    foreign: dict[str, tuple[str, ...]]
+    warning: str
+    files: dict[str, str]
+
+
+Document: TypeAlias = PlanDocument | StagedDocument | ProgramDocument
+#: Classes of documents by the name of their format.
+_FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocument]] = {
+    FORMAT: PlanDocument,
+    STAGED_FORMAT: StagedDocument,
+    PROGRAM_FORMAT: ProgramDocument,
+}
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
 
@@ -129,10 +164,10 @@ def plain(value: object) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def write_document(document: PlanDocument | StagedDocument) -> bytes:
+def write_document(document: Document) -> bytes:
     """Return the content of plan.json."""
     body = _CONVERTER.unstructure(document)
-    name = FORMAT if isinstance(document, PlanDocument) else STAGED_FORMAT
+    name = next(name for name, kind in _FORMATS.items() if isinstance(document, kind))
     head = {"format": name, "version": VERSION, "digest": _digest(body)}
     return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
 
@@ -141,7 +176,7 @@ def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def read_document(root: Path) -> PlanDocument | StagedDocument:
+def read_document(root: Path) -> Document:
     """Read and check the plan.json of a folder.
 
     Raises `PlanError` where there is none, or it is damaged or of another version.
@@ -157,7 +192,7 @@ def read_document(root: Path) -> PlanDocument | StagedDocument:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
 
 
-def parse_document(content: bytes, path: Path) -> PlanDocument | StagedDocument:
+def parse_document(content: bytes, path: Path) -> Document:
     """Read and check the content of plan.json; `path` is for errors.
 
     Raises `PlanError` where it is damaged or of another version.
@@ -167,16 +202,15 @@ def parse_document(content: bytes, path: Path) -> PlanDocument | StagedDocument:
     except (ValueError, RecursionError):
         raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
     name = data.pop("format", None) if isinstance(data, dict) else None
-    if name not in (FORMAT, STAGED_FORMAT):
+    if name not in _FORMATS:
         raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
     if (version := data.pop("version", None)) != VERSION:
         raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
     if data.pop("digest", None) != _digest(data):
         raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
     try:
-        return (
-            _CONVERTER.structure(data, PlanDocument) if name == FORMAT else _CONVERTER.structure(data, StagedDocument)
-        )
+        found: Document = _CONVERTER.structure(data, _FORMATS[name])
+        return found
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error

@@ -28,10 +28,10 @@ from ..ir import Array, CutsError, DType, Graph, KernelFunction, PlanError, pars
 from .memory import Placement
 from .plan import Plan, PlannedModel, check_plan
 from .plan_document import (
+    Document,
     KernelRecord,
     ModelRecord,
     PlanDocument,
-    StagedDocument,
     parse_document,
     plain,
     read_document,
@@ -188,7 +188,7 @@ def plan_of_files(files: Mapping[str, bytes], name: str) -> Plan:
     return _check_and_assemble(Path(name), parse_document(files.get("plan.json", b""), Path(name) / "plan.json"), files)
 
 
-def _check_and_assemble(root: Path, document: PlanDocument | StagedDocument, files: Mapping[str, bytes]) -> Plan:
+def _check_and_assemble(root: Path, document: Document, files: Mapping[str, bytes]) -> Plan:
     if not isinstance(document, PlanDocument):
         raise PlanError(f"{root} is the plan of a model in stages", hint="open it with cuts.load")
     try:

@@ -78,7 +78,7 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
 
 
 def is_staged(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a folder holds the plan of a staged model.
+    """Return whether a folder holds the plan of a staged ONNX model.
 
     Raises `PlanError` where it holds no plan.
     """

@@ -19,12 +19,13 @@ from attrs import define, evolve, frozen
 
 from ..backends.cuda import compile_kernel
 from ..backends.source import unrolled_statements
-from ..ir import CutsError, FusedGroup, KernelFunction, Schedule, Target, processor_count
+from ..ir import CutsError, KernelFunction, Schedule, processor_count
 from ..passes import (
     CandidateSubgraph,
     CostRequest,
     CostResult,
     MemberRow,
+    ScheduleRequest,
     SubgraphKernels,
     evaluate_costs,
     partition_subgraph,
@@ -133,9 +134,9 @@ class Factory:
         """Return the kernels that a small graph is partitioned into."""
         return partition_subgraph(fragment)
 
-    def choose(self, form: FusedGroup, target: Target) -> Candidate:
+    def choose(self, request: ScheduleRequest) -> Candidate:
         """Return the best candidate of a group by the cost model."""
-        return choose(form, target)[0]
+        return choose(request.form, request.target)[0]
 
     def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""
@@ -193,7 +194,8 @@ def compile_candidate(
 ) -> BuildResult:
     """Make and compile a kernel.
 
-    A kernel that spills registers is rejected, and one that is too long is not compiled.
+    A kernel that spills registers, or whose products wait for each other, is rejected, and one that is too long is not
+    compiled.
     """
     try:
         kernel = make()
@@ -204,6 +206,8 @@ def compile_candidate(
         cubin = compile_kernel(kernel, problem.target.arch, COMPILE_LIMIT)
     except CutsError as error:
         return BuildResult(None, outcome="failed", message=error.message.splitlines()[0])
+    if cubin.serialised:
+        return BuildResult(None, outcome="failed", message=cubin.serialised)
     if cubin.spill_bytes:
         message = f"{cubin.spill_bytes} bytes of registers spilled to memory"
         return BuildResult(kernel, None, cubin.registers, cubin.spill_bytes, "spilled", message)

@@ -12,22 +12,43 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from functools import partial
 from math import inf, isnan
+from typing import Any
 
 from attrs import evolve
 
-from ..ir import FULL_SHARE, UNSEARCHED_SHARE, Budget, FusedGroup, KernelFunction, Schedule, Target
+from ..ir import (
+    FULL_SHARE,
+    UNSEARCHED_SHARE,
+    Budget,
+    CompiledGraph,
+    CompileOptions,
+    FusedGroup,
+    Graph,
+    KernelFunction,
+    Target,
+)
+from ..ops import Registry
 from ..passes import (
     STATEMENT_STAGES,
     CandidateSubgraph,
+    CompileContext,
     CostRequest,
-    CostResult,
     Decisions,
+    Emit,
     KernelsQuery,
+    Keys,
+    MeasuredTimes,
     Member,
     MemberRow,
+    ModelQuery,
+    Questions,
     Roofline,
     SubgraphKernels,
     Workload,
+    assemble_kernels,
+    record_decisions,
+    run_stages,
+    unfused_seconds,
 )
 from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
@@ -70,7 +91,7 @@ REPEATED_STAGES, PLAN_SELECTION_SECONDS = (*STATEMENT_STAGES, "layouts", "pack",
 
 
 class MeasuredSelector:
-    """`Selector` that uses a tuner.
+    """Cost model and executor that use a tuner.
 
     `evaluate` enables measured partition search. `audit` further candidates of every shipped kernel are timed, to see
     whether pruning discarded the winner. `cached` says that the plan was cached and nothing was searched. `decisions`
@@ -111,9 +132,8 @@ class MeasuredSelector:
         self._modelled: GroupEvaluator | None = None
         self._forms: dict[Hashable, FusedGroup] = {}
         self._costs: dict[Hashable, float] = {}
-        self._measured: dict[Hashable, float] = {}
         self._answers: dict[tuple[str, ...], list[TunedChoice]] = {}
-        self.scale = 1.0
+        self.times = MeasuredTimes(True, 1.0, self._without_overhead, lambda: tuner.complete)
         self._asked: dict[Hashable, TuningTask] = {}
         self._joined: dict[Hashable, TuningTask] = {}
         self._known_only = False
@@ -135,7 +155,9 @@ class MeasuredSelector:
     def seconds(self) -> float:
         """Time of all kernels: measured, or the scaled cost model's."""
         taken = zip(self.problems, self.choices, strict=True)
-        return sum(p.uses * (self.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken)
+        return sum(
+            p.uses * (self.times.scale * c.candidate.score if c.seconds is None else c.seconds) for p, c in taken
+        )
 
     @property
     def planned(self) -> float:
@@ -146,6 +168,23 @@ class MeasuredSelector:
     def complete(self) -> bool:
         """True if neither the budget nor an interrupt ended a search."""
         return self.tuner.complete
+
+    def compile(
+        self, graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
+    ) -> CompiledGraph:
+        """Compile a graph by measured times or recorded `decisions`.
+
+        Raises `ForeignDecisionsError` where these cannot be replayed.
+        """
+        shares = options.horizontal_fusion if self.evaluate and not self._known_only else False
+        options = evolve(options, horizontal_fusion=shares)
+        context = CompileContext(registry, target, options, emit, self, self, self.budget, self.decisions)
+        kernels = run_stages(graph, context)
+        if kernels is None:
+            return CompiledGraph(graph, (), ())
+        self.new_decisions = record_decisions(kernels.launches, context)
+        self.unfused_seconds = unfused_seconds(kernels.launches, context)
+        return assemble_kernels(kernels, context)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return an evaluator that answers with measured times where known.
@@ -162,11 +201,7 @@ class MeasuredSelector:
         key = form_key(group)
         if not group.adds_to_memory:  # a second run would give another result
             self._forms.setdefault(key, group)
-        return self._measured.get(key, self.scale * self._model(key, group))
-
-    def note(self, decisions: Decisions, unfused_seconds: float) -> None:
-        """Store the new decision record and the seconds of the unfused units."""
-        self.new_decisions, self.unfused_seconds = decisions, unfused_seconds
+        return self.times.seconds.get(key, self.times.scale * self._model(key, group))
 
     @property
     def findings(self) -> Findings:
@@ -177,9 +212,17 @@ class MeasuredSelector:
     def findings(self, found: Findings) -> None:
         self.problems, self.choices, self.new_decisions = list(found.problems), list(found.choices), found.made
 
-    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
-        """Return the kernels of small graphs by workers; store their costs."""
-        return self.plan_ahead(fragments)()
+    def submit(self, requests: Sequence[ModelQuery[Any]]) -> Callable[[], Sequence[Any]]:
+        """Have workers answer questions of one kind; return a function that waits."""
+        match requests:
+            case [CandidateSubgraph(), *_]:
+                return self.plan_ahead(requests)  # type: ignore[arg-type]
+            case [CostRequest(), *_]:
+                return self.tuner.price(requests)  # type: ignore[arg-type]
+            case [MemberRow(), *_]:
+                rows = self.tuner.schedule_bundles(requests)  # type: ignore[arg-type]
+                return lambda: rows
+        return lambda: [None] * len(requests)
 
     def plan_ahead(self, fragments: Sequence[CandidateSubgraph]) -> Callable[[], Sequence[SubgraphKernels]]:
         """Start partitioning small graphs by workers; return a function that waits."""
@@ -195,13 +238,18 @@ class MeasuredSelector:
 
         return wait_and_store
 
-    def build_ahead(self, workloads: Sequence[Workload]) -> None:
+    def prepare(self, kernels: Callable[[], Iterable[Workload]], further: bool = False) -> None:
         """Have idle workers build the kernels of a plan, the slowest first.
 
-        Where searches run at several places, only the spaces are ranked.
+        With `further`, they build the next candidates of the kernels' searches. Where searches run at several places,
+        only the spaces are ranked.
         """
-        if self.budget.is_limited and not self.tuner.frozen and self.evaluate:
-            self._preparation.begin(self._longest_first(map(self._problem, workloads)), self.tuner.is_local)
+        if further:
+            self.search_ahead([kernel.form for kernel in kernels()])
+            return
+        self.poll()
+        if self.budget.is_limited and not (self.budget.overdue() or self.tuner.frozen) and self.evaluate:
+            self._preparation.begin(self._longest_first(map(self._problem, kernels())), self.tuner.is_local)
 
     def search_ahead(self, groups: Sequence[FusedGroup], spared: int = 0) -> None:
         """Have a plan's next candidates built; some workers are `spared`."""
@@ -216,10 +264,9 @@ class MeasuredSelector:
     def _longest_first(self, problems: Iterable[TuningTask]) -> list[TuningTask]:
         return sorted(problems, key=lambda problem: -self._gain(problem))
 
-    def overdue(self) -> bool:
-        """Return whether optional work must be skipped; finished builds are received."""
+    def poll(self) -> None:
+        """Receive finished builds."""
         self._preparation.receive()
-        return self.budget.overdue()
 
     def _problem(self, workload: Workload) -> TuningTask:
         nodes = ", ".join(workload.nodes)
@@ -228,7 +275,7 @@ class MeasuredSelector:
     def _count_unbuilt(self, forms: Iterable[FusedGroup]) -> int:
         """Return the number of groups without a built kernel."""
         keys = [form_key(form) for form in forms]
-        return sum(key not in self._measured and not self._preparation.has_built(key) for key in keys)
+        return sum(key not in self.times.seconds and not self._preparation.has_built(key) for key in keys)
 
     @contextmanager
     def reserving_budget(self, kernels: int, seconds: float) -> Iterator[None]:
@@ -243,45 +290,42 @@ class MeasuredSelector:
         finally:
             self._reserve(kernels, self._preparation.missing)
 
-    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
-        """Have workers evaluate the cost of groups."""
-        return self.tuner.price(pricings)
-
-    def schedule_bundles(self, rows: Sequence[MemberRow]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of rows of groups that share launches, by workers."""
-        return self.tuner.schedule_bundles(rows)
-
-    def learn(self, questions: Sequence[Sequence[FusedGroup]], share: float, plan: KernelsQuery | None = None) -> bool:
+    def measure(self, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None) -> bool:
         """Measure the groups evaluated since the last call, within the budget.
 
         Under a budget only the groups of the current decisions are measured, one question after the other, so that a
         short budget ships no group that was never timed against its parts. Without a budget all are measured at once.
         """
-        asked = {k: g for k, g in self._forms.items() if k not in self._measured and self._costs.get(k, 0.0) < inf}
+        wanted = questions()
+        asked = {k: g for k, g in self._forms.items() if k not in self.times.seconds and self._costs.get(k, 0.0) < inf}
         if not asked or not self.evaluate or self._known_only:
             return False
-        fresh = self._groups_to_measure(asked, questions)
+        fresh = self._groups_to_measure(asked, wanted)
         waiting = list(fresh.items())
-        self._reserve_for_question(questions)
+        self._reserve_for_question(wanted)
         while waiting and not self.tuner.resources.over(share):
             size = self._pace.size(self.budget.remaining(share)) if self.budget.is_limited else len(waiting)
             some, waiting = dict(waiting[:size]), waiting[size:]
             self._measure(some, share, None if waiting else plan)
-        ratios = [self._measured[k] / self._costs[k] for k in self._measured if 0.0 < self._costs.get(k, 0.0) < inf]
-        self.scale = scale_of(ratios, self.budget.is_limited)
-        return any(k in self._measured for k in fresh)
+        ratios = [
+            self.times.seconds[k] / self._costs[k] for k in self.times.seconds if 0.0 < self._costs.get(k, 0.0) < inf
+        ]
+        self.times.scale = scale_of(ratios, self.budget.is_limited)
+        return any(k in self.times.seconds for k in fresh)
 
     def _reserve_for_question(self, questions: Sequence[Sequence[FusedGroup]]) -> None:
         """Reserve budget for building the kernels of the first question."""
         if self.budget.is_limited and questions:
             forms = {form_key(form): form for form in questions[0]}
-            self._reserve(len(forms), self._count_unbuilt(form for k, form in forms.items() if k not in self._measured))
+            self._reserve(
+                len(forms), self._count_unbuilt(form for k, form in forms.items() if k not in self.times.seconds)
+            )
 
     def _use_idle_workers(self, plan: KernelsQuery, tasks: Sequence[TaskRecord]) -> None:
         """Give workers that a comparison leaves idle to the kernels of the current plan."""
         ended = [task for task in tasks if task.choice is not None]
         known = {form_key(task.problem.form): task.seconds for task in ended if task.seconds < inf}
-        self._measured.update({key: self._without_overhead(seconds) for key, seconds in known.items()})
+        self.times.seconds.update({key: self._without_overhead(seconds) for key, seconds in known.items()})
         self.search_ahead(plan(), spared=len(tasks) - len(ended))
 
     def _measure(self, fresh: Mapping[Hashable, FusedGroup], share: float, plan: KernelsQuery | None) -> None:
@@ -293,17 +337,8 @@ class MeasuredSelector:
         ):
             found = self.tuner.estimate(problems, self._quick, share)
         known = ((key, seconds) for key, seconds in zip(fresh, found, strict=True) if seconds is not None)
-        self._measured.update({key: self._without_overhead(seconds) for key, seconds in known})
-        self._pace.note(self.budget.elapsed - start, sum(key in self._measured for key in fresh))
-
-    def note_time(self, group: FusedGroup, seconds: float) -> None:
-        """Store the measured time of a group's chosen schedule."""
-        self._measured[form_key(group)] = self._without_overhead(seconds)
-
-    @property
-    def may_share_launches(self) -> bool:
-        """True if groups may share a launch."""
-        return self.evaluate and not self._known_only
+        self.times.seconds.update({key: self._without_overhead(seconds) for key, seconds in known})
+        self._pace.note(self.budget.elapsed - start, sum(key in self.times.seconds for key in fresh))
 
     def compare_launches(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:
         """Return for each launch whether it is faster than its groups.
@@ -326,10 +361,6 @@ class MeasuredSelector:
             self._joined[key] = joint_task(members, self.target, self._machine)
         return self._joined[key]
 
-    def is_measured(self, group: FusedGroup) -> bool:
-        """Return whether a group was measured."""
-        return form_key(group) in self._measured
-
     def _without_overhead(self, seconds: float) -> float:
         """Return the time of a kernel among others, without the overhead of timing it in isolation."""
         return max(seconds - self.tuner.overhead(self.target), MIN_KERNEL_SHARE * seconds)
@@ -349,7 +380,9 @@ class MeasuredSelector:
         first = dict.fromkeys(key for keys in wanted for key in longest if key in keys)
         return {key: asked[key] for key in (first if questions else longest[:MAX_GROUPS_AT_ONCE])}
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
+    def schedule(
+        self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE
+    ) -> Mapping[Hashable, Candidate]:
         """Tune every kernel and return its schedule and the facts for reports.
 
         After the end of the budget the answer to an earlier question stays the same. The time to build the kernels is
@@ -421,33 +454,29 @@ class MeasuredSelector:
 
         The rest of the budget is used. Where it ends such a search, the search before still counts as complete.
         """
-        measured, self._measured = self._measured, {}
-        rivalled, self.has_rival_plan, scale = self.has_rival_plan, True, self.scale
+        times, self.times = self.times, evolve(self.times, seconds={})
+        rivalled, self.has_rival_plan = self.has_rival_plan, True
         self._quick = evolve(QUICK_SEARCH, batch=self.settings.batch, most=points, patience=self.settings.patience)
         self._answers.clear()
         try:
             with self.budget.restart_shares():
                 yield
         finally:
-            self._measured, self._quick, self.has_rival_plan, self.scale = measured, QUICK_SEARCH, rivalled, scale
+            self.times, self._quick, self.has_rival_plan = times, QUICK_SEARCH, rivalled
             self._answers.clear()
             self.tuner.resources.expired = False
 
-    def make(
-        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
-    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
+    def build(self, launches: Mapping[Keys, Sequence[Member]]) -> Mapping[Keys, KernelFunction]:
         """Return kernels built by workers, of groups and of shared launches."""
-        jobs: dict[Hashable, Job] = {
-            (0, key): kernel_job(self._asked[key], point) for key, point in chosen.items() if key in self._asked
-        }
-        for key, members in launches.items():
-            jobs[1, key] = bundle_job(self._joint_task(members), bundle_members(members))
+        jobs: dict[Hashable, Job] = {}
+        for keys, members in launches.items():
+            if len(members) > 1:
+                jobs[keys] = bundle_job(self._joint_task(members), bundle_members(members))
+            elif keys[0] in self._asked:
+                jobs[keys] = kernel_job(self._asked[keys[0]], members[0][2].schedule)
         self._preparation.end()
         made = build_kernels(self.tuner.resources, jobs, self._preparation.in_progress)
-        return (
-            {key: made[0, key] for key in chosen if (0, key) in made},
-            {key: made[1, key] for key in launches if (1, key) in made},
-        )
+        return {keys: made[keys] for keys in launches if keys in made}
 
     def _run(self, share: float) -> list[TunedChoice]:
         """Tune the tasks, those with the largest possible saving first; then measure each unmeasured one once."""
@@ -472,10 +501,10 @@ class MeasuredSelector:
         Without a measurement it is the whole cost by the model.
         """
         key = form_key(problem.form)
-        if key not in self._measured:
+        if key not in self.times.seconds:
             seconds = self._costs[key] if key in self._costs else self._model(key, problem.form)
             return problem.uses * (Roofline(self.target).cost(problem.form) if isnan(seconds) else seconds)
-        return problem.uses * max(0.0, self._measured[key] - Roofline(self.target).cost(problem.form))
+        return problem.uses * max(0.0, self.times.seconds[key] - Roofline(self.target).cost(problem.form))
 
     def _model(self, key: Hashable, group: FusedGroup) -> float:
         """Return the cost model's value, which the database stores: it takes a while to compute."""

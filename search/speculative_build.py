@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 from attrs import define, field
 
-from ..ir import FusedGroup, KernelFunction, Schedule, Target, processor_count
-from ..passes import CandidateSubgraph, LocalPlanning, MemberRow, SubgraphKernels
+from ..ir import KernelFunction, Schedule, Target, processor_count
+from ..passes import CandidateSubgraph, LocalExecutor, MemberRow, ModelQuery, ScheduleRequest
 from ..passes.fusion import form_key
-from ..passes.schedule import Candidate
 from .build import COMPILE_LIMIT, BuildResult, Job, JobResult, ScoredCandidate, Workers
 from .final_ranking import space_key
 from .kernels import BundleMember, launch_name
@@ -51,6 +50,12 @@ POLL_SECONDS, URGENT_PRIORITY = 0.05, -3.0
 MIN_PLANNING_QUERIES = 4
 #: Service of planning workers: they compile nothing.
 PLANNING_SERVICE = "cuts.search.build:Worker"
+#: Methods of workers that answer questions without measurements.
+PLANNING_METHODS: dict[type[ModelQuery[Any]], str] = {
+    CandidateSubgraph: "plan",
+    ScheduleRequest: "choose",
+    MemberRow: "bundle_row",
+}
 #: Smallest number of nodes of a graph for which workers start while its groups are formed, and the largest number of
 #: workers.
 MIN_PLANNING_NODES, MAX_PLANNING_WORKERS = 24, 8
@@ -134,7 +139,7 @@ def building_seconds(resources: Resources, target: Target, kernels: int, new: in
     return RECORD_SECONDS * kernels + each * new / processor_count() + (LOWERING_SECONDS * kernels if alone else 0.0)
 
 
-class PlanningWorkers(LocalPlanning):
+class PlanningWorkers(LocalExecutor):
     """Workers that plan a graph without measurements.
 
     This process answers queries that workers do not. The workers start at once where a graph has many nodes, else with
@@ -154,31 +159,19 @@ class PlanningWorkers(LocalPlanning):
         if self._workers is not None:
             self._workers.close()
 
-    def cut(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
-        """Return the kernels of each fragment."""
-        found = self._answers("plan", [(fragment,) for fragment in fragments])
-        missing = [number for number in range(len(fragments)) if number not in found]
-        found.update(zip(missing, super().cut([fragments[number] for number in missing]), strict=True))
-        return [found[number] for number in range(len(fragments))]
+    def submit(self, requests: Sequence[ModelQuery[Any]]) -> Callable[[], Sequence[Any]]:
+        """Have workers answer questions; this process answers the others."""
+        found = self._answers(PLANNING_METHODS[type(requests[0])], requests) if requests else {}
+        return lambda: [found[n] if n in found else request.answer_here() for n, request in enumerate(requests)]
 
-    def choose(self, forms: Sequence[FusedGroup], target: Target) -> Sequence[Candidate | None]:
-        """Return the best candidate of each group by the cost model."""
-        found = self._answers("choose", [(form, target) for form in forms])
-        return [found.get(number) for number in range(len(forms))]
-
-    def schedule_bundles(self, rows: Sequence[MemberRow]) -> Sequence[Sequence[Candidate] | None]:
-        """Return the kernels of each row of groups that share a launch."""
-        found = self._answers("bundle_row", [(row,) for row in rows])
-        return [found.get(number) for number in range(len(rows))]
-
-    def _answers(self, method: str, asked: Sequence[tuple[object, ...]]) -> dict[int, Any]:
+    def _answers(self, method: str, asked: Sequence[ModelQuery[Any]]) -> dict[int, Any]:
         """Return the workers' answers to queries, by number, without errors."""
         if min(len(asked), self._count) < MIN_PLANNING_QUERIES:
             return {}
         if self._workers is None:
             self._workers = Workers(min(self._count, len(asked)), PLANNING_SERVICE)
-        for number, arguments in enumerate(asked):
-            self._workers.submit(Job(number, method, arguments))
+        for number, request in enumerate(asked):
+            self._workers.submit(Job(number, method, (request,)))
         done: list[JobResult] = []
         while len(done) < len(asked):
             done += self._workers.collect(COMPILE_LIMIT)

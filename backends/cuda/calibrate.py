@@ -168,7 +168,7 @@ class _Calibrator:
             barrier_clocks=min(self._barrier(threads) for threads in (64, 128, 256)) * clock,
             dram_latency=self._latency(),
             first_load=max(0.0, self._first_load() - launch),
-            atoms={name: self._atom(name) for name, _ in self.target.atoms},
+            atoms={n: self._atom(n) for n, _ in self.target.atoms if not MMA_INSTRUCTIONS[n].reads_shared},
         )
 
     def _best(self, kernel: KernelFunction, *pointers: Pointer, cold: bool = False) -> float:
@@ -292,5 +292,5 @@ KERNELS: tuple[Callable[[], KernelFunction], ...] = (
     lambda: barrier_kernel(1024, 128),
     lambda: chase_kernel(64, _CHASE),
     clock_kernel,
-    *(partial(atom_kernel, name, 16, 132) for name in MMA_INSTRUCTIONS),
+    *(partial(atom_kernel, name, 16, 132) for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared),
 )

@@ -36,6 +36,10 @@ _NVRTC_OPTIONS = (
 )
 #: Leaves out declarations that generated kernels do not need, which take 6 of 24 ms of an empty kernel.
 _MINIMAL = b"--minimal"
+#: Architectures with instructions that only kernels compiled for exactly them may use (`wgmma`).
+_EXACT_ARCHITECTURES = {"sm_90": "sm_90a"}
+#: Codes of ptxas where it makes asynchronous products wait for each other, or inserts waits and fences of its own.
+_PRODUCT_CODES = re.compile(r"\(C75\d\d\)")
 #: Architecture that every supported NVRTC compiles for.
 _PLAIN_ARCH = "sm_80"
 _HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
@@ -54,6 +58,11 @@ class Cubin:
     spill_bytes: int = 0
     stack_bytes: int = 0
     warnings: tuple[str, ...] = ()
+
+    @property
+    def serialised(self) -> str:
+        """Remark of ptxas on products that wait for each other."""
+        return next((line for line in self.warnings if _PRODUCT_CODES.search(line)), "")
 
     @property
     def report(self) -> dict[str, object]:
@@ -113,12 +122,13 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
+    wanted, arch = arch, _EXACT_ARCHITECTURES.get(arch, arch)
     tool = find_toolchain()
     store = EntryStore.open()
     key = Key("cubin", {"source": digest(kernel.source)}, {"arch": arch}, {tool.name: tool.version}, kernel.name)
     if (entry := store.get(key)) is not None:
         return _unpack(entry)
-    earlier = digest_parts(["cubin 2", tool.name, tool.version, arch, kernel.source])
+    earlier = digest_parts(["cubin 2", tool.name, tool.version, wanted, kernel.source])
     if (content := take_earlier(store, "cubin", earlier)) is not None:
         report, _, code = content.partition(b"\n")
         store.put(key, entry := {"report": report, "code": code})
@@ -165,7 +175,7 @@ def _read_log(code: bytes, log: str) -> Cubin:
     def most(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
-    lines = (line.strip() for line in log.splitlines() if "warning" in line.lower())
+    lines = (line.strip() for line in log.splitlines() if "warning" in line.lower() or _PRODUCT_CODES.search(line))
     warnings = [line for line in lines if not line.startswith("Remark")]
     return Cubin(
         code,

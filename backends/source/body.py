@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 
 from attrs import frozen
@@ -10,6 +10,7 @@ from attrs import frozen
 from ...ir import (
     LANES,
     MMA_INSTRUCTIONS,
+    WIDEST_BYTES,
     Barrier,
     Commit,
     Initialise,
@@ -18,8 +19,10 @@ from ...ir import (
     Loop,
     Mma,
     Phase,
+    ProductWait,
     RegisterWrite,
     SharedBuffer,
+    Var,
     Wait,
     has_synchronisation,
     phases,
@@ -99,9 +102,9 @@ def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: i
     """
     if not dynamic:
         return [line for b in buffers for line in _declare_buffer(b, dialect)]
-    lines = [dialect.shared_pool]
+    lines = [dialect.shared_pool.format(align=alignment(buffers))]
     offset = 0
-    for buffer in buffers:
+    for buffer in aligned_first(buffers):
         lines.append(
             dialect.shared_part.format(type=dialect.memory_type(buffer.dtype), name=buffer.name, offset=offset)
         )
@@ -109,12 +112,24 @@ def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: i
     return lines
 
 
+def alignment(buffers: Iterable[SharedBuffer]) -> int:
+    """Return the alignment of a pool of buffers in bytes."""
+    return max((b.alignment for b in buffers), default=WIDEST_BYTES)
+
+
+def aligned_first(buffers: Sequence[SharedBuffer]) -> Sequence[SharedBuffer]:
+    """Return buffers in an order without gaps: the most aligned first."""
+    return sorted(buffers, key=lambda buffer: -buffer.alignment)
+
+
 def _declare_buffer(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
     """Declare one shared buffer; where no variable may have its type, as bits and a pointer to them."""
     kind = dialect.memory_type(buffer.dtype)
     if kind not in dialect.shared_bits:
-        return [dialect.shared.format(type=kind, name=buffer.name, count=buffer.elements)]
-    bits = dialect.shared.format(type=dialect.shared_bits[kind], name=f"{buffer.name}_bits", count=buffer.elements)
+        return [dialect.shared.format(type=kind, name=buffer.name, count=buffer.elements, align=buffer.alignment)]
+    bits = dialect.shared.format(
+        type=dialect.shared_bits[kind], name=f"{buffer.name}_bits", count=buffer.elements, align=buffer.alignment
+    )
     return [bits, dialect.shared_part.format(type=kind, name=buffer.name, offset=0)]
 
 
@@ -144,3 +159,10 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
             out.line(names.dialect.commit)
     elif isinstance(item, Wait) and names.dialect.wait:
         out.line(names.dialect.wait.format(pending=item.pending))
+    elif isinstance(item, ProductWait) and names.dialect.product_wait:
+        out.line(names.dialect.product_wait.format(pending=item.pending))
+        if not item.pending:  # no read of the sums may move before the wait
+            with out.loop(Var("e", prod(names.shapes[item.name]))):
+                out.line(names.dialect.pin.format(x=f"{names.registers[item.name]}[e]"))
+    elif text := names.dialect.fences.get(type(item).__name__):
+        out.line(text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 from attrs import frozen
 
-from ...ir import TF32_NEAR, DType
+from ...ir import TF32_NEAR, DType, Index, SharedMatrixLayout
 from .arithmetic import arithmetic_helpers, clamped_conversions
 from .halves import (
     CUDA_LOAD,
@@ -22,6 +22,13 @@ from .halves import (
 from .instruction_text import CUDA_INSTRUCTIONS, OPENCL_INSTRUCTIONS, copy_helpers, matrix_load_helpers
 from .mma_text import emulations, instructions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
+from .warpgroup_text import (
+    descriptor_text,
+    emulated_matrix,
+    swizzle_helper,
+    warpgroup_emulations,
+    warpgroup_instructions,
+)
 
 
 @frozen
@@ -103,6 +110,10 @@ class Dialect:
     atom_result: str
     atom_scratch: str
     atoms_meet: bool
+    fences: Mapping[str, str]
+    product_wait: str
+    pin: str
+    shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
 
     def helpers_of(self, used: Container[str]) -> str:
         """Return the helpers that a kernel uses, directly and indirectly."""
@@ -244,6 +255,8 @@ _CUDA_HELPERS = (
         **_byte_packs(_DEVICE, "unsigned"),
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
+        "cuts_swizzled": swizzle_helper(_DEVICE),
+        **dict(warpgroup_instructions(_DEVICE)),
     }
 )
 
@@ -287,10 +300,10 @@ CUDA = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
     begin="cuts_begin",
     pointer="{const}{type}* __restrict__ {name}",
-    shared="__shared__ __align__(16) {type} {name}[{count}];",
-    shared_pool="extern __shared__ __align__(16) unsigned char pool[];",
+    shared="__shared__ __align__({align}) {type} {name}[{count}];",
+    shared_pool="extern __shared__ __align__({align}) unsigned char pool[];",
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
-    member_pool="__shared__ __align__(16) unsigned char pool[{count}];",
+    member_pool="__shared__ __align__({align}) unsigned char pool[{count}];",
     member_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
     member_pointer="{const}{type}* const __restrict__ {name} = {value};",
     shared_bits={},
@@ -333,6 +346,14 @@ CUDA = Dialect(
     atom_result="{}",
     atom_scratch="",
     atoms_meet=False,
+    fences={
+        "ProxyFence": 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "ProductFence": 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
+        "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
+    },
+    product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
+    pin='asm volatile("" : "+f"({x}) :: "memory");',
+    shared_matrix=descriptor_text,
 )
 
 OPENCL = Dialect(
@@ -353,6 +374,8 @@ OPENCL = Dialect(
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         **_ordering_helpers("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
+        "cuts_swizzled": swizzle_helper("static inline"),
+        **dict(warpgroup_emulations("static inline")),
         **dict(
             emulations(
                 "static inline __attribute__((always_inline))",
@@ -365,10 +388,10 @@ OPENCL = Dialect(
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     begin="",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
-    shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
+    shared="__local {type} {name}[{count}] __attribute__((aligned({align})));",
     shared_pool="",
     shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",
-    member_pool="__local unsigned char pool[{count}] __attribute__((aligned(16)));",
+    member_pool="__local unsigned char pool[{count}] __attribute__((aligned({align})));",
     member_part="__local {type}* const {name} = (__local {type}*)(pool + {offset});",
     member_pointer="__global {const}{type}* const {name} = {value};",
     shared_bits={
@@ -417,6 +440,10 @@ OPENCL = Dialect(
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",
     atoms_meet=True,
+    fences={},
+    product_wait="",
+    pin="",
+    shared_matrix=emulated_matrix,
 )
 
 DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

@@ -15,7 +15,7 @@ from itertools import groupby
 from attrs import evolve, frozen
 
 from ...ir import Argument, HorizontalKernel, Kernel, SharedBuffer, has_synchronisation, member_name
-from .body import BodyText, body_text
+from .body import BodyText, aligned_first, alignment, body_text
 from .dialects import Dialect
 from .index_ctext import PointerName
 from .scope import Writer
@@ -74,7 +74,8 @@ def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynam
     if words := max(text.words for text in texts):
         head.line(dialect.atom_scratch.format(count=words))
     if size := max(sum(b.nbytes for b in text.shared) for text in texts):
-        head.line(dialect.shared_pool if dynamic else dialect.member_pool.format(count=size))
+        align = alignment(b for text in texts for b in text.shared)
+        head.line((dialect.shared_pool if dynamic else dialect.member_pool).format(count=size, align=align))
     head.line(f"const int whole = {dialect.block_index};")
     used = frozenset().union(head.used, inner.used, *(text.used for text in texts))
     return "\n".join([*head.lines, *inner.lines]), used
@@ -133,6 +134,6 @@ def _select_pointer(
 def _parts(buffers: Sequence[SharedBuffer], dialect: Dialect) -> Iterator[str]:
     """Yield the declarations of a member's shared buffers, adjacent in the pool."""
     offset = 0
-    for buffer in buffers:
+    for buffer in aligned_first(buffers):
         yield dialect.member_part.format(type=dialect.memory_type(buffer.dtype), name=buffer.name, offset=offset)
         offset += buffer.nbytes

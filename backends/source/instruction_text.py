@@ -21,6 +21,7 @@ from ...ir import (
     MatrixLoadInstruction,
 )
 from .mma_text import operand_words
+from .warpgroup_text import warpgroup_helper_name, warpgroup_rows
 
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
@@ -71,11 +72,19 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},
     **{name: f"{_copy_helper(row)}(&{{d}}[{{di}}], &{{s}}[{{si}}], {{ok}});" for name, row in COPIES.items()},
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
-    **{name: f"cuts_{name}({{operands}});" for name in MMA_INSTRUCTIONS},
+    **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
+    **{
+        row.name: f"{warpgroup_helper_name(row, '{columns}')}<{{turned}}>({{upper}}, {{lower}}, {{a}}, {{b}});"
+        for row in warpgroup_rows()
+    },
 }
 
 #: Text of the instructions of OpenCL C: emulations over a scratch of each warp.
 OPENCL_INSTRUCTIONS: Mapping[str, str] = {
-    name: f"cuts_{name}((__local void*)&atom_scratch[tid / 32 * {operand_words(row)}], tid, {{operands}});"
-    for name, row in MMA_INSTRUCTIONS.items()
+    **{
+        name: f"cuts_{name}((__local void*)&atom_scratch[tid / 32 * {operand_words(row)}], tid, {{operands}});"
+        for name, row in MMA_INSTRUCTIONS.items()
+        if not row.reads_shared
+    },
+    **{row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{a}}, {{b}});" for row in warpgroup_rows()},
 }

@@ -29,6 +29,11 @@ def operand_words(atom: MmaInstruction) -> int:
     return (atom.m + atom.n) * atom.k
 
 
+def _register_rows() -> Iterator[MmaInstruction]:
+    """Yield the instructions of a warp, whose operands lie in registers."""
+    return (row for row in MMA_INSTRUCTIONS.values() if not row.reads_shared)
+
+
 def _parameters(atom: MmaInstruction) -> tuple[list[str], list[str], list[str]]:
     names = ((f"{o}{n}" for n in range(f.registers)) for o, f in (("d", atom.c), ("a", atom.a), ("b", atom.b)))
     d, a, b = (list(each) for each in names)
@@ -37,7 +42,7 @@ def _parameters(atom: MmaInstruction) -> tuple[list[str], list[str], list[str]]:
 
 def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the helpers of CUDA C++ by name, one `mma.sync` each."""
-    for atom in MMA_INSTRUCTIONS.values():
+    for atom in _register_rows():
         d, a, b = _parameters(atom)
         kind = types[atom.accumulator.value]
         parameters = [*(f"{kind}& {x}" for x in d), *(f"unsigned {x}" for x in (*a, *b))]
@@ -58,7 +63,7 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
 
     They must be inlined: PoCL gives all work-groups the same local memory where a function is called with it.
     """
-    for atom in MMA_INSTRUCTIONS.values():
+    for atom in _register_rows():
         d, a, b = _parameters(atom)
         kind = types[atom.accumulator.value]
         parameters = [f"{space}{kind}* m", "int tid", *(f"{kind}* {x}" for x in d), *(f"uint {x}" for x in (*a, *b))]

@@ -24,11 +24,13 @@ from ...ir import (
     Mma,
     Op,
     RegisterWrite,
+    SharedMatrix,
     Store,
     Value,
     Var,
     VectorLoad,
     VectorStore,
+    WarpgroupMma,
     WideStore,
     substitute,
     substitute_guards,
@@ -118,7 +120,7 @@ class NodePrinter(ValuePrinter):
         vectors = self.names.dialect.vectors[node.dtype.value]
         return {
             "p": self.names.buffer(node.space, node.buffer),
-            "i": index_text(start, self.names.pointers),
+            "i": self.names.place(node.space, node.buffer, start),
             "vector": vectors.vector(width),
             "words": str(width // vectors.per_word),
             "space": self.names.dialect.spaces[node.space],
@@ -141,7 +143,7 @@ class NodePrinter(ValuePrinter):
             source, start = f"({source} + ({index_text(start - unrolled, pointers)}))", unrolled
         text = self.names.dialect.instructions[node.instruction].format(
             d=node.buffer,
-            di=index_text(to, pointers),
+            di=self.names.place("shared", node.buffer, to),
             s=source,
             si=index_text(start, pointers),
             ok=guard_text(node.valid, pointers),
@@ -174,15 +176,31 @@ class NodePrinter(ValuePrinter):
         ]
         self.out.line(dialect.instructions[node.instruction].format(operands=", ".join([*results, *registers])))
 
+    def multiply_in_place(self, node: WarpgroupMma) -> None:
+        """Print a warpgroup's matrix instruction over shared memory."""
+        name, pointers = self.names.registers[node.name], self.names.pointers
+        deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
+        text = self.names.dialect.instructions[node.instruction].format(
+            columns=node.columns,
+            upper=f"{name} + {index_text(node.upper, pointers)}",
+            lower=f"{name} + {index_text(node.lower, pointers)}",
+            a=self.text(node.a),
+            b=self.text(node.b),
+            turned=", ".join(str(int(not d)) for d in deep),
+        )
+        self.out.line(text)
+
     def store(self, node: Store) -> None:
         """Print the store of one element."""
         if node.into:
             self.update(node, ())
             return
-        dialect, pointers = self.names.dialect, self.names.pointers
+        dialect = self.names.dialect
         template = dialect.store.get(node.dtype.value, "{p}[{i}] = {v};")
         text = template.format(
-            p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers), v=self.text(node.value)
+            p=self.names.buffer(node.space, node.buffer),
+            i=self.names.place(node.space, node.buffer, node.address),
+            v=self.text(node.value),
         )
         self._print_under(node.guards, text)
 
@@ -231,6 +249,7 @@ _STATEMENTS: Mapping[type, Callable[[NodePrinter, Any], None]] = {
     AsyncCopy: NodePrinter.copy,
     Accumulate: NodePrinter.accumulate,
     Mma: NodePrinter.multiply,
+    WarpgroupMma: NodePrinter.multiply_in_place,
     RegisterWrite: NodePrinter.write_register,
     Initialise: NodePrinter.initialise,
     LaneReduce: NodePrinter.reduce_lanes,

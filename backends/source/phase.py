@@ -30,15 +30,18 @@ from ...ir import (
     RegisterRead,
     RegisterWrite,
     Root,
+    SharedMatrix,
     Store,
     Test,
     Value,
     Var,
     VectorLoad,
     VectorStore,
+    WarpgroupMma,
     WideStore,
     Window,
     box_variables,
+    node_users,
     operand_nodes,
     variables,
     vector_axes,
@@ -87,9 +90,7 @@ class PhasePrinter:
     def print(self) -> None:
         """Print the phase, under its condition if it has one."""
         self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
-        for node in self.boxes:
-            for operand in operand_nodes(node):
-                self.users.setdefault(operand, []).append(node)
+        self.users.update(node_users(self.boxes))
         nodes = [n for n in self.boxes if not _inline_always(n)]
         condition = guard_text(self.phase.when, self.names.pointers)
         with self.out.block(f"if ({condition})" if self.phase.when else ""):
@@ -154,6 +155,8 @@ class PhasePrinter:
         Copies and loads of fragments add a constant offset to an address that iterations share.
         """
         if any(var in self.boxes[node] for node in unit.nodes if isinstance(node, _OFFSETS)):
+            return True
+        if any(isinstance(node, WarpgroupMma) for node in unit.nodes):
             return True
         left = (n for n in unit.nodes if any(home.get(u) is not unit for u in self.users.get(n, [])))
         found = (o for n in unit.nodes for o in _sources(n) if home.get(o) is not unit and not _inline_always(o))
@@ -230,7 +233,7 @@ class PhasePrinter:
 
 
 def _inline_always(node: DfgNode) -> bool:
-    return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window))
+    return isinstance(node, (Literal, RegisterRead, Test, IndexNode, Window, SharedMatrix))
 
 
 def _sources(node: DfgNode) -> list[Value]:

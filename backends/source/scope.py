@@ -21,6 +21,8 @@ from ...ir import (
     Kernel,
     LaneReduce,
     RegisterWrite,
+    SharedBuffer,
+    SharedMatrixLayout,
     Var,
     linearise,
     phases,
@@ -29,6 +31,7 @@ from ...ir import (
 from .ctext import call_text
 from .dialects import Dialect
 from .index_ctext import PointerName, index_text
+from .warpgroup_text import swizzled_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -124,6 +127,21 @@ class KernelNames:
     def buffer(self, space: str, buffer: str) -> str:
         """Return the pointer that names a buffer."""
         return buffer if space == "shared" else self.pointers[buffer].name
+
+    def matrix(self, buffer: str) -> SharedMatrixLayout:
+        """Return the layout of a buffer that matrix instructions read."""
+        return next(b.matrix for b in self.kernel.shared if b.name == buffer)
+
+    def place(self, space: str, buffer: str, index: Index) -> str:
+        """Return the text of an element's place in a buffer."""
+        if space == "shared" and buffer in self.swizzled:
+            return swizzled_text(index, self.swizzled[buffer], self.pointers)
+        return index_text(index, self.pointers)
+
+    @cached_property
+    def swizzled(self) -> Mapping[str, SharedBuffer]:
+        """Swizzled buffers by name."""
+        return {b.name: b for b in self.kernel.shared if b.swizzle}
 
     def register(self, name: str, at: tuple[Index, ...]) -> str:
         """Return the register that holds a reduction's value."""

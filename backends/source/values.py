@@ -21,6 +21,7 @@ from ...ir import (
     PackedLoad,
     Phase,
     RegisterRead,
+    SharedMatrix,
     Store,
     Test,
     Value,
@@ -64,7 +65,10 @@ class ValuePrinter:
         self.out.line(f"{self.names.dialect.type(node.dtype)} {name}{size};")
 
     def _packed_load(self, node: PackedLoad) -> str:
-        where = {"p": self.names.buffer(node.space, node.buffer), "i": index_text(node.address, self.names.pointers)}
+        where = {
+            "p": self.names.buffer(node.space, node.buffer),
+            "i": self.names.place(node.space, node.buffer, node.address),
+        }
         dialect = self.names.dialect
         return dialect.register_load.format(space=dialect.spaces[node.space], **where)
 
@@ -126,9 +130,12 @@ class ValuePrinter:
             return self._packed_load(node)
         if isinstance(node, Convert):
             return self._conversion(node)
+        if isinstance(node, SharedMatrix):
+            return dialect.shared_matrix(self.names.matrix(node.buffer), node.buffer, node.start)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
-        text = template.format(p=self.names.buffer(node.space, node.buffer), i=index_text(node.address, pointers))
+        place = self.names.place(node.space, node.buffer, node.address)
+        text = template.format(p=self.names.buffer(node.space, node.buffer), i=place)
         if not node.guards:
             return text
         many = node.space == "global" and (self.phase.kind == "fetch" or node.dtype.size < MIN_COPY_BYTES)

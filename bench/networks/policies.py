@@ -25,7 +25,8 @@ import cuts
 from attrs import asdict, frozen
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances, write_rows
-from cuts.compile import CompiledPlan, build_graph, load_model, load_spec
+from cuts.compile import CompiledPlan, load_model, load_spec
+from cuts.compile.driver import tune_graph
 from cuts.ir.machine import PRECISIONS, PrecisionName
 from cuts.search import summary_values, tuning_session
 
@@ -95,7 +96,7 @@ def tune_network(program: Any, policy: PrecisionName, budget: float) -> tuple[Co
     target, spec = find_target("cuda"), load_spec([])
     graph = load_model(program, spec, None, ())
     with tuning_session(target, budget=budget) as selector:
-        plan = build_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
+        plan = tune_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
         return plan, summary_values(selector)
 
 

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends import find_target
-from cuts.compile import CompiledPlan, build_graph, compile_model, load_model, load_spec, plan_of
+from cuts.compile import CompiledPlan, compile_model, load_model, load_spec, plan_of
+from cuts.compile.driver import tune_graph
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
 from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
@@ -96,7 +97,7 @@ def tune_plan(
         fresh=fresh,
         further=further,
     ) as selector:
-        plan = build_graph(graph, load_spec([]), selector.target, options, selector)
+        plan = tune_graph(graph, load_spec([]), selector.target, options, selector)
         return plan, {**_search(selector), "seconds": perf_counter() - start}
 
 

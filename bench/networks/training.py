@@ -19,7 +19,8 @@ from typing import Any
 
 import cuts
 from cuts.backends import find_target
-from cuts.compile import build_graph, load_model, load_spec
+from cuts.compile import load_model, load_spec
+from cuts.compile.driver import tune_graph
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CompileOptions
 from cuts.search import Settings, summary_values, tuning_session
@@ -151,7 +152,7 @@ def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
     imported = perf_counter() - start
     settings = Settings(libraries=True)  # they take part where they are installed, as users have it
     with tuning_session(find_target("cuda"), budget=begun, settings=settings, quiet=True) as selector:
-        plan = build_graph(training.graph, training.spec, selector.target, options, selector)
+        plan = tune_graph(training.graph, training.spec, selector.target, options, selector)
         search = summary_values(selector)
         stages = {name: round(taken, 1) for name, taken in selector.budget.spent.items() if taken >= 0.1}
     seconds = perf_counter() - start

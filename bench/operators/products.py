@@ -4,6 +4,7 @@ Speed and error are measured schedule by schedule.
 
     python -m cuts.bench products --out products.json                        4096^3 in every format
     python -m cuts.bench products --list --format f16 --out products.json    the products of networks
+    python -m cuts.bench products --shape 8192x1024x8192 --gelu --format bf16    one product (rows, columns, depth)
 
 For each format the contenders are schedules that differ in one parameter (tiles, K block, stages, prefetch of
 fragments), the first choices of the cost model, and PyTorch, all with cold caches. The table gives median microseconds,
@@ -32,11 +33,12 @@ from cuts.bench.tools.records import RESULTS, Row, circumstances, exit_code, geo
 from cuts.ir.affine import Var, as_index
 from cuts.ir.compiled import KernelFunction
 from cuts.ir.errors import CutsError
-from cuts.ir.expr import Read, call
+from cuts.ir.expr import Const, Expr, Read, call
 from cuts.ir.machine import Target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
+from cuts.passes.geometry import widest_swizzle
 from cuts.passes.instructions import select_instructions
 from cuts.passes.lowering import extract, lower
 from cuts.passes.model import features_of
@@ -109,6 +111,57 @@ WIDE_POINTS = tuple(
     )
     for ahead in (0, 1)
 )
+
+
+@frozen
+class WarpgroupPoint:
+    """Hand-written schedule whose operands a warpgroup reads in shared memory.
+
+    It has warpgroups and instructions of one along the rows, columns of an instruction, and stages.
+    """
+
+    groups: int
+    atoms: int
+    columns: int
+    stages: int
+    raster: int = 8
+
+    def schedule(self, group: FusedGroup, format_: Format) -> Schedule:
+        """Return the point as a schedule of a product.
+
+        K blocks have rows of 128 bytes.
+        """
+        segment = group.segments[0]
+        batch, i, j = segment.axes
+        (depth,) = segment.reductions[0].reduce
+        dims = (
+            TileDim((batch,), 1, 1),
+            TileDim((i,), self.groups * self.atoms * 64, self.atoms * 2, 1),
+            TileDim((j,), self.columns, self.columns // 4, 2),
+        )
+        swizzle = widest_swizzle(self.columns * format_.stored.size)
+        staging = Staging(0, (1, 0), swizzle=128), Staging(1, swizzle=swizzle)
+        loop = ReductionSchedule((ReduceDim((depth,), 64),), staging, self.stages, f"m64n8k16_{format_.stored}", 1, 2)
+        return Schedule((SegmentSchedule(dims, (loop,)),), raster=self.raster)
+
+
+#: Blocks of 128x256, 192x256, 256x128, 256x192, 192x192, 128x192 and 128x128.
+WARPGROUP_POINTS = tuple(
+    WarpgroupPoint(groups, atoms, columns, stages, raster)
+    for groups, atoms, columns, stages in (
+        (2, 1, 256, 4),
+        (2, 1, 256, 3),
+        (3, 1, 256, 4),
+        (2, 2, 128, 4),
+        (2, 2, 192, 4),
+        (3, 1, 192, 4),
+        (2, 1, 192, 4),
+        (2, 1, 128, 4),
+        (2, 1, 128, 3),
+        (1, 2, 128, 3),
+    )
+    for raster in ((1, 8) if columns == 256 else (8,))
+)
 PROMOTED_POINTS = tuple(
     HandPoint(warps, atoms, 128, stages, ahead)
     for warps, atoms, stages in (((2, 4), (4, 4), 3), ((2, 2), (4, 4), 3), ((4, 2), (2, 8), 3), ((2, 4), (4, 4), 2))
@@ -116,16 +169,20 @@ PROMOTED_POINTS = tuple(
 )
 
 
-def product_group(format_: Format, shape: tuple[int, int, int, int], out: DType) -> FusedGroup:
+def product_group(format_: Format, shape: tuple[int, int, int, int], out: DType, gelu: bool = False) -> FusedGroup:
     """Return the group of a batched matrix product.
 
-    It is y[b, m, n] = sum over k of a[b, m, k] * c[b, k, n], added up in f32 and stored as `out`.
+    It is y[b, m, n] = sum over k of a[b, m, k] * c[b, k, n], added up in f32 and stored as `out`, with `gelu` after it.
     """
     b, m, n, k = (Var(name, extent) for name, extent in zip("bmnk", shape, strict=True))
     first, second = (Read(t, tuple(as_index(v) for v in at)) for t, at in (("a", (b, m, k)), ("c", (b, k, n))))
     total = Reduction("t", (k,), "sum", call("mul", first, second), format_.math)
     axes = tuple(as_index(v) for v in (b, m, n))
-    segment = Segment((b, m, n), (total,), (Output("y", axes, Read("t", axes)),))
+    body: Expr = Read("t", axes)
+    if gelu:
+        tail = call("add", Const(1.0, DType.F32), call("erf", call("mul", body, Const(0.5**0.5, DType.F32))))
+        body = call("mul", call("mul", body, Const(0.5, DType.F32)), tail)
+    segment = Segment((b, m, n), (total,), (Output("y", axes, body),))
     kinds = {"a": (format_.stored, (b, m, k)), "c": (format_.stored, (b, k, n)), "t": (DType.F32, (b, m, n)),
              "y": (out, (b, m, n))}  # fmt: skip
     tensors = {name: TensorType(kind, tuple(v.extent for v in at)) for name, (kind, at) in kinds.items()}
@@ -150,11 +207,12 @@ class ProductBench:
     device: Device
     target: Target
     torch: Any
+    gelu: bool = False
 
     def row(self, name: str, format_name: str, shape: tuple[int, int, int, int], hand: bool, count: int) -> list[Row]:
         """Return a product's rows: the library's, then one for each point."""
         format_ = FORMATS[format_name]
-        group = product_group(format_, shape, format_.stored)
+        group = product_group(format_, shape, format_.stored, self.gelu)
         schedules = dict(_points(group, format_, self.target, hand, count))
         kernels = {label: extract(lower(group, s, {}, self.target)) for label, s in schedules.items()}
         functions = {label: emit(select_instructions(k, "cuda"), "cuda") for label, k in kernels.items()}
@@ -204,9 +262,13 @@ class ProductBench:
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = format_.math == "tf32"
         results = [torch.empty_like(m["a"] @ m["c"]) for m in memory]
-        pairs = zip(memory, results, strict=True)
+
+        def run(tensors: Mapping[str, Any], result: Any) -> Any:
+            product = torch.matmul(tensors["a"], tensors["c"], out=result)
+            return torch.nn.functional.gelu(product) if self.gelu else product
+
         return by_torch(
-            self.device, torch, "torch", [partial(torch.matmul, m["a"], m["c"], out=result) for m, result in pairs]
+            self.device, torch, "torch", [partial(run, m, result) for m, result in zip(memory, results, strict=True)]
         )
 
     def _kernel(self, label: str, function: KernelFunction, memory: Sequence[Mapping[str, Any]]) -> Contender:
@@ -215,7 +277,8 @@ class ProductBench:
         return Contender(label, self.device.capture(together(launches)), len(memory))
 
     def _exact(self, group: FusedGroup, tensors: Mapping[str, Any]) -> Any:
-        return tensors["a"].double() @ tensors["c"].double()
+        product = tensors["a"].double() @ tensors["c"].double()
+        return self.torch.nn.functional.gelu(product) if self.gelu else product
 
     def _error(self, group: FusedGroup, tensors: Mapping[str, Any], exact: Any) -> float:
         return float((tensors["y"].double() - exact).norm() / exact.norm())
@@ -226,6 +289,11 @@ def _points(
 ) -> Iterator[tuple[str, Schedule]]:
     """Yield points by name: those written by hand that are legal, and the model's first ones."""
     if hand:
+        for wide in WARPGROUP_POINTS if format_.stored.size == 2 and target.arch == "sm_90" else ():
+            schedule = wide.schedule(group, format_)
+            if not check_schedule(group, schedule, target):
+                tile = f"{64 * wide.groups * wide.atoms}x{wide.columns}"
+                yield f"warpgroups {wide.groups} {tile} x{wide.stages} raster {wide.raster}", schedule
         for point in PROMOTED_POINTS if format_.math == "fp32x3" else WIDE_POINTS:
             schedule = point.schedule(group, format_)
             if not check_schedule(group, schedule, target):
@@ -278,6 +346,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=4096, help="rows, columns and depth of the square product")
+    parser.add_argument("--shape", default="", metavar="MxNxK", help="rows, columns and depth of one product instead")
+    parser.add_argument("--gelu", action="store_true", help="with gelu after the product")
     parser.add_argument("--list", action="store_true", help="the benchmark's list of products instead of a square")
     parser.add_argument("--only", default="", metavar="TEXT", help="products of the list whose name contains this")
     parser.add_argument("--format", action="append", choices=tuple(FORMATS), help="a format; may be repeated")
@@ -297,9 +367,12 @@ def main() -> None:
     options, started = arguments(), time.monotonic()
     target = find_target(options.target)
     device = open_device(target)
-    bench = ProductBench(device, target, load_torch())
+    bench = ProductBench(device, target, load_torch(), options.gelu)
     facts = circumstances(device.name, options.commit)
     square = (f"square {options.size}", (1, options.size, options.size, options.size))
+    if options.shape:
+        m, n, k = map(int, options.shape.split("x"))
+        square = (f"{options.shape}{' gelu' * options.gelu}", (1, m, n, k))
     shapes = [s for s in listed_shapes() if options.only in s[0]] if options.list else [square]
     rows: list[Row] = []
     for name, shape in shapes:

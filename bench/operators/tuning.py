@@ -26,13 +26,13 @@ from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.context import Emit
-from cuts.passes.costs.tuner_interface import Selector
 from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.fusion.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import extent_bytes
+from cuts.search.selector import MeasuredSelector
 
 
 class Tunable(Protocol):
@@ -143,7 +143,7 @@ def prefix(number: int) -> str:
     return f"c{number}."
 
 
-def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selector | None) -> list[Tuned]:
+def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: MeasuredSelector | None) -> list[Tuned]:
     """Compile cases of one precision together, each with its own launches.
 
     Workers and device are busy all the time; without a selector the model chooses.
@@ -154,7 +154,8 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Selecto
     options = CompileOptions(
         mode="mixed", precision=policy.name if policy.math else "fp32", horizontal_fusion="connected"
     )
-    compiled = compile_graph(union(cases, registry), registry, target, options, emit, selector)
+    run = compile_graph if selector is None else selector.compile
+    compiled = run(union(cases, registry), registry, target, options, emit)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 

@@ -193,7 +193,7 @@ def _pack_text(name: str, batch: str) -> str:
         if answer is not None:
             selector.decisions = answer.read()
         with suppress(ForeignDecisionsError):
-            compiled = compile_model(graph, spec, target, CompileOptions(), selector)
+            compiled = compile_model(graph, spec, target, CompileOptions(), selector.compile)
             return f"decisions {answer is not None}\n{compiled_text(compiled, target)}"
     return "foreign decisions"
 

@@ -4,8 +4,9 @@ Values that depend on constants alone are computed at import. `operators` has th
 """
 
 from .backend_representation import ReferenceBackend, Runner, Specialisation
+from .foreign_nodes import Function
 from .load import load_onnx
-from .staged_model import Function, OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx
+from .staged_model import OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx
 
 __all__ = [
     "Function",

@@ -210,6 +210,10 @@ class Importer:
             # forbids.
             self.unknown.update(node.output)
             self.errors.append(GraphError(f"{where}: its attributes and operands do not fit each other ({error})"))
+        except (AssertionError, LookupError, AttributeError, ArithmeticError) as error:
+            self.unknown.update(node.output)
+            self.errors.append(Opaque(f"{where}: {type(error).__name__}: {error}", hint="report this with the model"))
+            self.refused[self.outermost] = None
 
     def _import_checked(self, node: onnx.NodeProto, where: str) -> None:
         attributes = self._attributes(node, where)

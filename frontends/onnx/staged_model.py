@@ -1,34 +1,30 @@
 """ONNX models with operations outside the vocabulary, cut into stages.
 
-Only those operations run uncompiled. A part is compiled when it first runs, for the shapes that it then gets: results
-of foreign operations may have any shape. Foreign operations run through ONNX's reference evaluator, or through a
-function that the caller gives. A node of a supported operation can have an unsupported form (a computed condition,
-say); that shows when its part is imported, and the model is then cut there too.
+Only those operations run uncompiled (`foreign_nodes.py`). A part is compiled when it first runs, for the shapes that it
+then gets: results of foreign operations may have any shape. A node of a supported operation can have an unsupported
+form (a computed condition, say); that shows when its part is imported, and the model is then cut there too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from attrs import define, evolve, field, frozen
 from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, quote
 from .backend_representation import Runner, Specialisation, as_array, prepare_model
-from .contrib import unsupported_hint
+from .foreign_nodes import ForeignNodes, Function, OpenRuntime
 from .model import OnnxModel, initialisers, input_types, read_model
 from .node_opset import opset_of
 from .order import values_read
 from .stages import Borders, ForeignStage, first_result, op_name, stages_of
 
-#: Computes a foreign operation: arrays in operand order (None where absent) and attributes by name to an array, or one
-#: per result.
-Function: TypeAlias = Callable[..., Any]
 #: Computes the results of a compiled part from its inputs.
 Execute: TypeAlias = Callable[[Specialisation, Mapping[str, Array]], Mapping[str, Any]]
 
@@ -57,27 +53,30 @@ def execute_prepared(prepared: Specialisation, arrays: Mapping[str, Array]) -> M
 class StagedModel:
     """Model in stages, ready to run.
 
-    Parts are compiled as they are reached and cached by their input types.
+    Parts are compiled as they are reached and cached by their input types. `time_share` is the share of a run's time
+    that foreign operations take, None before there was a run that compiled nothing.
     """
 
     model: OnnxModel
     weights: Mapping[str, Array] = field(repr=False)
     borders: Borders
     compile_graph: Callable[[Graph], Runner]
-    functions: Mapping[str, Function]
+    evaluator: ForeignNodes
     infer: Infer | None = None
     stages: tuple[ForeignStage, ...] = ()
     compiled: dict[PartKey, list[Specialisation]] = field(factory=dict, repr=False)
+    time_share: float | None = None
 
     def __attrs_post_init__(self) -> None:
         self.stages = stages_of(self.model, self.weights, self.borders)
 
     @property
     def foreign(self) -> dict[str, list[str]]:
-        """The operations that run uncompiled, with the names of their nodes."""
+        """The operations outside the vocabulary, with the names of their nodes."""
         found: dict[str, list[str]] = {}
         for node in (node for stage in self.stages for node in stage.foreign):
-            found.setdefault(op_name(node), []).append(node.name or first_result(node))
+            if self.borders.is_foreign(node, opset_of(node, self.model.opset)):
+                found.setdefault(op_name(node), []).append(node.name or first_result(node))
         return found
 
     @property
@@ -88,7 +87,10 @@ class StagedModel:
             return ""
         listed = "; ".join(f"{op} ({_quoted_names(names)})" for op, names in sorted(foreign.items()))
         count, runs = ("1 operation is", "runs") if len(foreign) == 1 else (f"{len(foreign)} operations are", "run")
-        return f"{count} outside the vocabulary and {runs} uncompiled: {listed}"
+        nodes = {first_result(node) for stage in self.stages for node in (*stage.part, *stage.foreign)}
+        uncompiled = sum(len(stage.foreign) for stage in self.stages)
+        share = f"{uncompiled} of {len(nodes)} nodes, {uncompiled / len(nodes):.1%}"
+        return f"{count} outside the vocabulary and {runs} uncompiled ({share}): {listed}"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -128,14 +130,19 @@ class StagedModel:
 
     def _run(self, given: Mapping[str, Array], execute: Execute) -> dict[str, Array]:
         values: dict[str, Any] = {**self.weights, **given}
+        start, foreign, prepared = perf_counter(), 0.0, sum(map(len, self.compiled.values()))
         for number, stage in enumerate(self.stages):
             later = [node for following in self.stages[number + 1 :] for node in (*following.part, *following.foreign)]
             if stage.part:
                 values |= self._run_part(
                     stage.part, values, values_read([*stage.foreign, *later]) | set(self.outputs), execute
                 )
+            began = perf_counter()
             for node in stage.foreign:
-                values |= self._run_foreign(node, values)
+                values |= self.evaluator.run(node, values)
+            foreign += perf_counter() - began
+        if prepared == sum(map(len, self.compiled.values())):
+            self.time_share = foreign / (perf_counter() - start)
         return {name: np.asarray(values[name]) for name in self.outputs}
 
     def _run_part(
@@ -179,39 +186,9 @@ class StagedModel:
             onnx.helper.make_graph(list(nodes), self.model.graph.name or "part", given, results, weights)
         )
 
-    def _model(self, graph: onnx.GraphProto, opset: int | None = None) -> onnx.ModelProto:
-        versions = {**self.model.opsets, **({} if opset is None else {"": opset})}
-        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(*o) for o in versions.items()])
-
-    def _run_foreign(self, node: onnx.NodeProto, values: Mapping[str, Any]) -> dict[str, Any]:
-        function = self.functions.get(op_name(node))
-        if function is not None:
-            attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-            operands = [values[name] if name else None for name in node.input]
-            found = function(*operands, **{k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()})
-            results = list(found) if isinstance(found, (list, tuple)) else [found]
-        else:
-            results = self._evaluate(
-                node, {name: values[name] for name in sorted(values_read([node])) if name in values}
-            )
-        names = [name for name in node.output if name]
-        return dict(zip(names, results, strict=False))
-
-    def _evaluate(self, node: onnx.NodeProto, operands: Mapping[str, Any]) -> list[Any]:
-        make = onnx.helper.make_value_info
-        given, results = (
-            [make(name, onnx.TypeProto()) for name in names] for names in (operands, filter(None, node.output))
-        )
-        graph = onnx.helper.make_graph([node], "foreign", given, results)
-        model = self._model(graph, opset_of(node, self.model.opset))
-        try:
-            return list(ReferenceEvaluator(model).run(None, dict(operands)))
-        except Exception as error:  # its kernels raise any exception of NumPy
-            where = f"node {quote(node.name or first_result(node))} ({op_name(node)})"
-            hint = unsupported_hint(
-                op_name(node), "declare the operation in a .cuts file, or give build_staged a function for it"
-            )
-            raise GraphError(f"{where}: ONNX's reference evaluator cannot run it: {error}", hint=hint) from error
+    def _model(self, graph: onnx.GraphProto) -> onnx.ModelProto:
+        opsets = [onnx.helper.make_opsetid(*opset) for opset in self.model.opsets.items()]
+        return onnx.helper.make_model(graph, opset_imports=opsets)
 
 
 def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> OnnxModel:
@@ -238,12 +215,15 @@ def staged_onnx(
     declared: Iterable[str] = (),
     weights: Mapping[str, Array] | None = None,
     infer: Infer | None = None,
+    open_runtime: OpenRuntime | None = None,
 ) -> StagedModel:
     """Return a model in stages.
 
-    A function is used even for a supported operation. `declared` names operations of the caller's own.
+    A function is used even for a supported operation. `declared` names operations of the caller's own. `open_runtime`
+    opens nodes in ONNX Runtime.
     """
     given = dict(functions or {})
     model = source if isinstance(source, OnnxModel) else read_model(Path(source) if isinstance(source, str) else source)
     borders = Borders(frozenset(given), frozenset(declared))
-    return StagedModel(model, initialisers(model) if weights is None else weights, borders, compile_graph, given, infer)
+    known = initialisers(model) if weights is None else weights
+    return StagedModel(model, known, borders, compile_graph, ForeignNodes(model, given, open_runtime), infer)

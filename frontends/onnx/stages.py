@@ -10,11 +10,12 @@ from collections.abc import Collection
 import onnx
 from attrs import frozen
 
+from ..partition import MIN_WORK, PartitionedOperation, PartitionStage, partition
 from .contrib import has_contrib
 from .functions import declared_name, standard_schema
 from .model import OnnxModel
 from .node_opset import opset_of
-from .operators import TABLE
+from .operators import TABLE, elementwise, movement
 from .order import values_read
 from .structures import STRUCTURES
 
@@ -53,13 +54,14 @@ class Borders:
 def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> tuple[ForeignStage, ...]:
     """Return the stages of a model.
 
-    The number of a node's stage is the length of the longest chain of foreign nodes that it depends on.
+    Light nodes between foreign ones are foreign too (`frontends/partition.py`).
     """
     constant = set(weights)
     outputs = {value.name for value in model.graph.output}
-    available: dict[str, int] = {}
-    parts: dict[int, tuple[list[onnx.NodeProto], list[onnx.NodeProto]]] = {}
     shared: list[onnx.NodeProto] = []  # of constants alone: every stage that reads such a node contains it
+    nodes: list[onnx.NodeProto] = []
+    operations: list[PartitionedOperation] = []
+    makers: dict[str, int] = {}
     for node in _live_nodes(list(model.graph.node), set(outputs)):
         reads = values_read([node]) - constant
         foreign = borders.is_foreign(node, opset_of(node, model.opset))
@@ -67,15 +69,35 @@ def stages_of(model: OnnxModel, weights: Collection[str], borders: Borders) -> t
             constant.update(node.output)
             shared.append(node)
             continue
-        stage = max((available.get(name, 0) for name in reads), default=0)
-        parts.setdefault(stage, ([], []))[foreign].append(node)
-        available.update(dict.fromkeys(node.output, stage + foreign))
-    return tuple(
-        ForeignStage(
-            (*_live_nodes(shared, values_read([*part, *foreign_nodes]) | outputs), *part), tuple(foreign_nodes)
+        numbers = tuple(sorted(makers[name] for name in reads if name in makers))
+        makers |= dict.fromkeys(node.output, len(nodes))
+        nodes.append(node)
+        operations.append(
+            PartitionedOperation(numbers, foreign, _work(node, borders), returned=bool(outputs & set(node.output)))
         )
-        for _, (part, foreign_nodes) in sorted(parts.items() or [(0, ([], []))])
-    )
+    stages = partition(operations, early=True)  # of fixed shapes where possible: a stage is compiled for its operands
+    found = []
+    for stage in stages or (PartitionStage((), ()),):
+        part, foreign_nodes = (tuple(nodes[number] for number in numbers) for numbers in (stage.part, stage.foreign))
+        read = values_read([*part, *foreign_nodes]) | outputs
+        fixed = _live_nodes(shared, read)
+        if not part and foreign_nodes and all(_runs_elsewhere(node, borders) for node in fixed):
+            found.append(ForeignStage((), (*fixed, *foreign_nodes)))
+        else:
+            found.append(ForeignStage((*fixed, *part), foreign_nodes))
+    return tuple(found)
+
+
+def _work(node: onnx.NodeProto, borders: Borders) -> int:
+    """Return the work of a node; there is enough for a part where only our kernels know it."""
+    if not _runs_elsewhere(node, borders):
+        return MIN_WORK
+    return 0 if node.op_type in movement.TABLE else 1 if node.op_type in elementwise.TABLE else 2
+
+
+def _runs_elsewhere(node: onnx.NodeProto, borders: Borders) -> bool:
+    """Return whether ONNX's evaluators know a node too."""
+    return node.domain in ("", "ai.onnx") and not declared_name(node.op_type, borders.declared)
 
 
 def _live_nodes(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:

@@ -4,10 +4,20 @@ Only this package imports `torch`. Programs are decomposed to PyTorch's core ope
 of each.
 """
 
-from .captured_graph import CapturedGraph, GraphSignature
+from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
+from .devices import device_for
 from .dynamo import dynamo_backend
-from .importer import read_torch
+from .importer import exported_program, program_name, read_torch
 from .operator_registry import OPERATORS, define_operator
+from .partial import (
+    StagedProgram,
+    StoredStage,
+    array_results,
+    reopen_program,
+    stage_program,
+    state_tensor,
+    type_of_tensor,
+)
 from .program import ArrayFunction, CachedGraph, Choice, TensorProgram
 from .recurrent import allow_layers
 from .result_memory import ResultMemory
@@ -21,10 +31,21 @@ __all__ = [
     "Choice",
     "GraphSignature",
     "ResultMemory",
+    "StagedProgram",
+    "StoredStage",
     "TensorProgram",
+    "UncompiledWarning",
     "allow_layers",
+    "array_results",
     "define_operator",
+    "device_for",
     "dynamo_backend",
+    "exported_program",
     "matmul_precision",
+    "program_name",
     "read_torch",
+    "reopen_program",
+    "stage_program",
+    "state_tensor",
+    "type_of_tensor",
 ]

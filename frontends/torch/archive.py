@@ -1,4 +1,4 @@
-"""Archives of `torch.export.save` (`.pt2`) as graphs.
+"""Archives of `torch.export.save` (`.pt2`).
 
 An archive is a zip file: the program as JSON with the version of its schema, weights beside it. Both are checked before
 PyTorch opens it, so that damage and other versions get a clear message. A model is untrusted input: PyTorch unpickles
@@ -24,8 +24,7 @@ import torch
 from torch._export.serde import serialize
 from torch._export.serde.schema import SCHEMA_VERSION
 
-from ...ir import Graph, GraphError, Infer
-from .load import graph_of_export
+from ...ir import GraphError
 
 _PROGRAM = "models/model.json"
 _OLD_PROGRAM = "serialized_exported_program.json"
@@ -36,22 +35,28 @@ _HINT = "write it again with torch.export.save"
 _DAMAGE = (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError)
 
 
-def load_archive(path: Path, infer: Infer | None = None) -> Graph:
-    """Return the graph of an exported program in a file.
-
-    Weights are constants.
+def load_archive(path: Path) -> torch.export.ExportedProgram:
+    """Return the exported program in a file.
 
     Raises `GraphError` where PyTorch cannot read the archive.
     """
     _check(path)
     try:
-        with _tensors_only(), _quiet(), _cached_type_hints():
-            program = torch.export.load(path)
+        return load_program(path)
     except Exception as error:  # no narrower class: every part of an archive has its own reader, with its own errors
         raise GraphError(
             f"{path}: PyTorch {torch.__version__} cannot read this archive: {_first_line(error)}", hint=_HINT
         ) from error
-    return graph_of_export(program, infer, path.stem)
+
+
+def load_program(source: Any) -> torch.export.ExportedProgram:
+    """Return the exported program of a path or binary file.
+
+    It may unpickle tensors only.
+    """
+    with _tensors_only(), _quiet(), _cached_type_hints():
+        program: torch.export.ExportedProgram = torch.export.load(source)
+        return program
 
 
 @contextmanager

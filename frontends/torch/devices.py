@@ -36,6 +36,11 @@ def device_of(values: Sequence[Any]) -> torch.device:
     return next((tensor.device for tensor in tensors if not is_number(tensor)), torch.device("cpu"))
 
 
+def device_for(dialect: str) -> torch.device:
+    """Return PyTorch's device for a dialect: the GPU, else the CPU."""
+    return torch.device("cuda", 0) if dialect == "cuda" and torch.cuda.is_available() else torch.device("cpu")
+
+
 def check_devices(graph: torch.fx.Graph, device: torch.device) -> None:
     """Check that a graph can run on a device.
 

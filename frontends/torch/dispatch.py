@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...ir import CutsError, GraphError, Node, TensorType, quote, raise_all
+from ...ir import CutsError, GraphError, Node, TensorType, VocabularyError, quote
 from ...ops import RolledLoop, SequenceAxis, declare_loop, loop_body
 from ...ops.language import Registry
 from . import operator_registry as registered
@@ -17,22 +17,43 @@ from .import_context import Convert, ImportContext, Value, array_of
 from .operators import ELEMENTWISE, OF_COMPLEX, TABLE, complex_pairs, masks
 
 
+class UnsupportedOperationError(GraphError):
+    """Raised for a call of an operation without a conversion."""
+
+
 def convert_graph(graph: torch.fx.Graph, ctx: ImportContext) -> None:
-    """Convert every call that a result needs; raise all errors at once."""
-    errors: list[CutsError] = []
-    unsupported: dict[str, list[str]] = {}
-    for node in _live_nodes(graph):
-        if node.op == "call_function" and not any(n in ctx.unknown for n in node.all_input_nodes):
-            _convert(node, ctx, errors, unsupported)
-        elif node.op == "call_function":
+    """Convert every call that a result needs.
+
+    Raises `VocabularyError` with the errors of all nodes.
+    """
+    failures: dict[torch.fx.Node, CutsError] = {}
+    for node in live_nodes(graph):
+        if any(n in ctx.unknown for n in node.all_input_nodes):
             ctx.unknown.add(node)
-        elif node.op == "get_attr":
-            define(node, _attribute(graph, str(node.target)), ctx)
-    raise_all(_faults(unsupported) + errors)
+            continue
+        try:
+            convert_node(node, ctx)
+        except CutsError as error:
+            ctx.unknown.add(node)
+            failures[node] = error
+    if failures:
+        raise VocabularyError(faults(failures), [node.name for node in failures])
 
 
-def _live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the nodes that results depend on, in order, without assertions and their operands."""
+def convert_node(node: torch.fx.Node, ctx: ImportContext) -> None:
+    """Convert a call or an attribute; other nodes have no conversion.
+
+    Raises `CutsError` where it cannot be converted.
+    """
+    if node.op == "get_attr":
+        define(node, attribute_of(node.graph, str(node.target)), ctx)
+    elif node.op == "call_function":
+        ctx.origin, ctx.node = node.name, node
+        ctx.values[node] = _convert(node, ctx)
+
+
+def live_nodes(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Return the nodes that results depend on, without assertions."""
     needed: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if node.op == "output" or node in needed:
@@ -50,7 +71,7 @@ def define(node: torch.fx.Node, held: Any, ctx: ImportContext) -> None:
         ctx.define_constant(node, array_of(held))
 
 
-def _attribute(graph: torch.fx.Graph, path: str) -> Any:
+def attribute_of(graph: torch.fx.Graph, path: str) -> Any:
     """Return a tensor or a branch of a graph's module."""
     found: Any = graph.owning_module
     for part in path.split("."):
@@ -64,47 +85,40 @@ def results(graph: torch.fx.Graph) -> list[Any]:
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
-def _convert(
-    node: torch.fx.Node, ctx: ImportContext, errors: list[CutsError], unsupported: dict[str, list[str]]
-) -> None:
+def _convert(node: torch.fx.Node, ctx: ImportContext) -> Any:
+    """Return the value of a call."""
     if node.target is operator.getitem:
-        ctx.values[node] = ctx.values[node.args[0]][node.args[1]]  # type: ignore[index]
-        return
+        return ctx.values[node.args[0]][node.args[1]]  # type: ignore[index]
     name = str(node.target)
+    where = f"node {quote(node.name)} ({name})"
     try:
         arguments = [ctx.argument(a) for a in node.args]
         keywords = {k: ctx.argument(v) for k, v in node.kwargs.items()}
+        convert = _conversion(name, [*arguments, *keywords.values()], keywords.get("dtype"))
+        if convert is not None:
+            return convert(ctx, *arguments, **keywords)
+        held = constant_result(node)
+        if held is not None:
+            define(node, held, ctx)
+            return ctx.values[node]
     except CutsError as error:
-        ctx.unknown.add(node)
-        errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
-        return
-    if complex_pairs.any_complex([*arguments, *keywords.values()]) or keywords.get("dtype") in complex_pairs.COMPLEX:
-        convert = complex_pairs.conversion(name, OF_COMPLEX, TABLE)
-    else:
-        convert = conversion(name)
-        if (
-            convert is not None
-            and masks.any_masked([*arguments, *keywords.values()])
-            and convert is not TABLE["aten.index_put"]
-        ):
-            convert = masks.convert_masked(convert) if convert in ELEMENTWISE else masks.refuse_choice
-    if convert is None:
-        known = constant_result(node)
-        if known is not None:
-            define(node, known, ctx)
-            return
-        unsupported.setdefault(name, []).append(node.name)
-        ctx.unknown.add(node)
-        return
-    try:
-        ctx.origin, ctx.node = node.name, node
-        ctx.values[node] = convert(ctx, *arguments, **keywords)
-    except CutsError as error:
-        ctx.unknown.add(node)
-        errors.append(GraphError(f"node {quote(node.name)} ({name}): {error.message}", hint=error.hint))
+        raise GraphError(f"{where}: {error.message}", hint=error.hint) from error
     except TypeError as error:
-        ctx.unknown.add(node)
-        errors.append(GraphError(f"node {quote(node.name)} ({name}): an argument is not supported ({error})"))
+        raise GraphError(f"{where}: an argument is not supported ({error})") from error
+    except Exception as error:  # of any kind: a conversion may ask PyTorch
+        raise GraphError(f"{where}: {type(error).__name__}: {error}", hint="report this with the model") from error
+    inner = node.args[0] if node.args and isinstance(node.args[0], torch._ops.OpOverload) else None
+    raise UnsupportedOperationError(name if inner is None else f"{name} of {inner}")
+
+
+def _conversion(name: str, values: list[Any], dtype: object) -> Convert | None:
+    """Return the conversion of a call with these operands, else None."""
+    if complex_pairs.any_complex(values) or dtype in complex_pairs.COMPLEX:
+        return complex_pairs.conversion(name, OF_COMPLEX, TABLE)
+    convert = conversion(name)
+    if convert is None or convert is TABLE["aten.index_put"] or not masks.any_masked(values):
+        return convert
+    return masks.convert_masked(convert) if convert in ELEMENTWISE else masks.refuse_choice
 
 
 def conversion(name: str) -> Convert | None:
@@ -112,15 +126,22 @@ def conversion(name: str) -> Convert | None:
     return TABLE.get(name) or TABLE.get(name.rpartition(".")[0]) or registered.conversion(name)
 
 
-def _faults(unsupported: Mapping[str, Sequence[str]]) -> list[CutsError]:
+def faults(failures: Mapping[torch.fx.Node, CutsError]) -> list[CutsError]:
+    """Return an error that lists unsupported operations, then the others."""
+    unsupported: dict[str, list[str]] = {}
+    for node, error in failures.items():
+        if isinstance(error, UnsupportedOperationError):
+            unsupported.setdefault(error.message, []).append(node.name)
+    others = [error for error in failures.values() if not isinstance(error, UnsupportedOperationError)]
     if not unsupported:
-        return []
+        return others
     parts = [
         f"{op} (node{'s' * (len(names) > 1)} {', '.join(map(quote, names[:4]))})"
         for op, names in sorted(unsupported.items())
     ]
     count = len(parts)
-    return [GraphError(f"{count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}")]
+    message = f"{count} operation{'s are' if count > 1 else ' is'} not supported: {'; '.join(parts)}"
+    return [GraphError(message), *others]
 
 
 def _branches(

@@ -2,7 +2,7 @@
 
 Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are imported in the same way:
 backward operations decompose, or are the derived adjoints of their forward operations (`operators.gradients`). A graph
-that cannot be imported runs in PyTorch, with a warning.
+is cut around calls that cannot be imported (`partial`); these run in PyTorch, with a warning.
 
 The compiled graph of a module that needs nothing of autograd is cached by the module's fingerprint
 (`module_fingerprint.py`). A later process finds it by the same fingerprint: neither autograd nor our passes see the
@@ -30,6 +30,7 @@ from .frozen import FrozenFunction
 from .load import graph_of_nodes
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+from .partial import CompiledStages, StagedFunction, compile_stages
 from .program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from .recurrent import ForeignLayerError, compile_layers, decompose_layers
 from .results import checked_results, is_view_of_input
@@ -84,6 +85,7 @@ def _compile_module(
     made: list[tuple[GraphSignature, ArrayFunction | Choice]] = []
     direct: list[tuple[TensorFunction, CachedGraph]] = []
     unread: list[CutsError] = []
+    notices = _Notices()
 
     def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
         made[:] = [(import_graph.signature, compile_graph(import_graph, device))]
@@ -101,24 +103,50 @@ def _compile_module(
                     direct.append((checked, CachedGraph(ends, constants, compiled)))
                 return make_boxed_func(checked)
         except CutsError as error:
+            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
+            if stages is not None and stages.parts:
+                notices.add(stages.warning)
+                stages.function.logged = True
+                return _boxed_function(part.graph, stages.function)
             unread.append(error)
-            _warn(part.graph, error)
+            notices.add(_whole_warning(part.graph, error))
             return make_boxed_func(part.forward)
 
     compile_layers(compile_graph)
-    with decompose_layers() as met:
+    with decompose_layers() as met, notices:
         try:
             whole = apply_autograd(module, arguments, compile_part)
         except ForeignLayerError as error:
             unread.append(error)
-            _warn(module.graph, error)
+            notices.add(_whole_warning(module.graph, error))
     if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for their decomposition
         return module.forward, None
     return direct[0] if direct else (whole, None)
 
 
-def _warn(graph: torch.fx.Graph, error: CutsError) -> None:
-    warnings.warn(f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}", UncompiledWarning, stacklevel=3)
+def _whole_warning(graph: torch.fx.Graph, error: CutsError) -> str:
+    return f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}"
+
+
+class _Notices:
+    """Warnings of a captured module, given as one at the end, and later ones at once."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] | None = None
+
+    def __enter__(self) -> None:
+        self._texts = []
+
+    def __exit__(self, *_: object) -> None:
+        texts, self._texts = self._texts, None
+        if texts:
+            self.add("; ".join(dict.fromkeys(texts)))
+
+    def add(self, text: str) -> None:
+        if self._texts is None:
+            warnings.warn(text, UncompiledWarning, stacklevel=4)
+        else:
+            self._texts.append(text)
 
 
 def _find_cached(
@@ -166,6 +194,40 @@ def _computes(graph: torch.fx.Graph) -> bool:
     """
     nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
     return not all(is_view_of_input(node) for node in nodes)
+
+
+def _compile_stages(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+    cause: CutsError,
+) -> CompiledStages | None:
+    """Compile a graph of autograd in parts, where some of it can be; `cause` is the error of the whole."""
+
+    def compile_part(part: torch.fx.Graph) -> Callable[..., list[Any]]:
+        function = _compile_graph(part, device, compile_graph, held, frozen)
+        return checked_results(part, results(part), function)
+
+    with unset_fake_temporarily():
+        return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
+
+
+def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:
+    """Return stages as a function of a list of arguments, whose results are checked like those of one plan."""
+
+    def call(*arguments: Any) -> list[Any]:
+        return staged(list(arguments))
+
+    def call_boxed(arguments: list[Any]) -> list[Any]:
+        return staged(arguments)
+
+    checked = checked_results(graph, results(graph), call)
+    if checked is not call:
+        return make_boxed_func(checked)
+    call_boxed._boxed_call = True  # type: ignore[attr-defined]
+    return call_boxed
 
 
 def _compile_graph(

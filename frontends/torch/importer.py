@@ -11,11 +11,22 @@ import torch
 
 from ...ir import Graph, Infer, UsageError
 from .archive import load_archive
-from .load import graph_of_export, load_torch
+from .load import export_module, graph_of_export
 
 
 def read_torch(model: Any, args: Sequence[Any] = (), infer: Infer | None = None) -> Graph:
-    """Return the graph of a PyTorch model.
+    """Return the graph of a model of `exported_program`; weights are constants."""
+    program = exported_program(model, args)
+    return graph_of_export(program, infer, program_name(model))
+
+
+def program_name(model: Any) -> str:
+    """Return the name of a model's graph: that of its file."""
+    return Path(model).stem if isinstance(model, (str, os.PathLike)) else "torch"
+
+
+def exported_program(model: Any, args: Sequence[Any] = ()) -> torch.export.ExportedProgram:
+    """Return the exported program of a PyTorch model.
 
     The model is the path of an archive, an exported program, or a module with example inputs `args`.
 
@@ -27,11 +38,11 @@ def read_torch(model: Any, args: Sequence[Any] = (), infer: Infer | None = None)
                 f"a PyTorch module needs a tuple of example inputs, found {type(args).__name__}",
                 hint="cuts.build(module, (x,)) takes the shapes from them",
             )
-        return load_torch(model, args, infer=infer)
+        return export_module(model, args)
     if args:
         raise UsageError("'args' are example inputs of a module; an exported program has its shapes")
     if isinstance(model, torch.export.ExportedProgram):
-        return graph_of_export(model, infer)
+        return model
     if isinstance(model, (str, os.PathLike)):
-        return load_archive(Path(model), infer)
+        return load_archive(Path(model))
     raise UsageError(f"expected a module or an exported program of PyTorch, found {type(model).__name__}")

@@ -33,11 +33,20 @@ def load_torch(
 
     Raises `GraphError` where `torch.export` cannot trace the module.
     """
+    return graph_of_export(export_module(module, args, kwargs), infer)
+
+
+def export_module(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> torch.export.ExportedProgram:
+    """Return the exported program of a module for example arguments.
+
+    Raises `GraphError` where `torch.export` cannot trace the module.
+    """
     try:
-        program = torch.export.export(module, tuple(args), dict(kwargs or {}))
+        return torch.export.export(module, tuple(args), dict(kwargs or {}))
     except Exception as error:  # any error of the module's own code
         raise GraphError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
-    return graph_of_export(program, infer)
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
@@ -89,16 +98,9 @@ def graph_of_nodes(
     """
     ctx = ImportContext(Registry.builtin().instances.infer)
     places = [node for node in graph.nodes if node.op == "placeholder"]
-    frozen = {places[n]: tensor for n, tensor in (constants or {}).items()}
-    for node in places:
-        if node in frozen:
-            define(node, frozen[node], ctx)
-        elif isinstance(node.meta.get("val"), (int, float)):
-            ctx.values[node] = node.meta["val"]  # an extent that Dynamo passes as an argument; a graph is for one value
-        elif node.users or "val" in node.meta:
-            ctx.define_input(node, keep_layout)
+    define_placeholders(places, ctx, constants or {}, keep_layout)
     convert_graph(graph, ctx)
-    names = ["" if node in frozen else node.name for node in places]
+    names = ["" if number in (constants or {}) else node.name for number, node in enumerate(places)]
     found = [_result(ctx, node) for node in results(graph)]
     nodes = [node for node in found if isinstance(node, torch.fx.Node)]
     memory = result_memory(ctx, nodes, places) if keep_layout else None
@@ -107,6 +109,24 @@ def graph_of_nodes(
     captured = captured_graph(ctx, "torch", names, given, memory)
     reimport = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
     return evolve(captured, reimport=reimport)
+
+
+def define_placeholders(
+    places: Sequence[torch.fx.Node], ctx: ImportContext, constants: Mapping[int, torch.Tensor], keep_layout: bool
+) -> None:
+    """Define the inputs of a captured graph.
+
+    Those of the numbers `constants` become constants.
+
+    Raises `GraphError` where one has no type of ours.
+    """
+    for number, node in enumerate(places):
+        if number in constants:
+            define(node, constants[number], ctx)
+        elif isinstance(node.meta.get("val"), (int, float)):
+            ctx.values[node] = node.meta["val"]  # an extent that Dynamo passes as an argument; a graph is for one value
+        elif node.users or "val" in node.meta:
+            ctx.define_input(node, keep_layout)
 
 
 def _result(ctx: ImportContext, node: object) -> torch.fx.Node | int | float | None:

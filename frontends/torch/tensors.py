@@ -76,7 +76,7 @@ def _through_arrays(ends: GraphSignature, run: ArrayFunction) -> TensorFunction:
 def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch.Tensor:
     """Return a memory, filled with outputs; an output that is all of it, uncopied."""
     shape, strides, dtype = form
-    tensors = [(_tensor(found[part.name]), part) for part in memory.parts]
+    tensors = [(tensor_of_array(found[part.name]), part) for part in memory.parts]
     only: torch.Tensor
     only, part = tensors[0]
     if len(tensors) == 1 and shape == part.form.shape:
@@ -89,8 +89,8 @@ def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch
     return made
 
 
-def _tensor(value: Any) -> Any:
-    """Return a result as a tensor."""
+def tensor_of_array(value: Any) -> torch.Tensor:
+    """Return an array as a tensor, without a copy."""
     if dtype_of_numpy(value.dtype) is DType.BF16:  # PyTorch and NumPy have no common name for it: it goes as bits
         return torch.as_tensor(value.view(np.int16)).view(torch.bfloat16)
     return torch.as_tensor(value)

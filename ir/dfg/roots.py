@@ -140,6 +140,26 @@ class Mma:
 
 
 @frozen(cache_hash=True)
+class WarpgroupMma:
+    """Asynchronous matrix instruction of a warpgroup: `registers += a * b`.
+
+    The operands are matrices in shared memory. The sums may be read after a `ProductWait`. `instruction` is one of
+    `ir.machine.MMA_INSTRUCTIONS`; it multiplies `columns` columns. Registers `upper` and following of `name` hold a
+    thread's elements of the upper one of its two rows, column by column, `lower` and following those of the other.
+    """
+
+    instruction: str
+    name: str
+    columns: int
+    upper: Index
+    lower: Index
+    a: Value
+    b: Value
+    over: tuple[Var, ...]
+    dtype: DType
+
+
+@frozen(cache_hash=True)
 class RegisterWrite:
     """Register write: `held[at] = value`.
 
@@ -196,6 +216,16 @@ class LaneReduce:
 
 
 Root: TypeAlias = Union[
-    Store, WideStore, VectorStore, AsyncCopy, Accumulate, MmaAccumulate, Mma, RegisterWrite, Initialise, LaneReduce
+    Store,
+    WideStore,
+    VectorStore,
+    AsyncCopy,
+    Accumulate,
+    MmaAccumulate,
+    Mma,
+    WarpgroupMma,
+    RegisterWrite,
+    Initialise,
+    LaneReduce,
 ]
 DfgNode: TypeAlias = Union[Value, Root]

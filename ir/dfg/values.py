@@ -162,6 +162,30 @@ class LdMatrix:
     dtype: DType
 
 
+@frozen(cache_hash=True)
+class SharedMatrix:
+    """Matrix in shared memory from element `start` of a buffer on.
+
+    The buffer has its layout.
+    """
+
+    buffer: str
+    start: Index
+    dtype: DType
+
+
 Value: TypeAlias = Union[
-    Load, Literal, IndexNode, Test, Op, Convert, RegisterRead, Window, Pack, VectorLoad, PackedLoad, LdMatrix
+    Load,
+    Literal,
+    IndexNode,
+    Test,
+    Op,
+    Convert,
+    RegisterRead,
+    Window,
+    Pack,
+    VectorLoad,
+    PackedLoad,
+    LdMatrix,
+    SharedMatrix,
 ]

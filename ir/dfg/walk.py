@@ -24,7 +24,18 @@ from ..affine import (
     variables,
 )
 from ..types import DType
-from .roots import Accumulate, AsyncCopy, DfgNode, Mma, MmaAccumulate, RegisterWrite, Store, VectorStore, WideStore
+from .roots import (
+    Accumulate,
+    AsyncCopy,
+    DfgNode,
+    Mma,
+    MmaAccumulate,
+    RegisterWrite,
+    Store,
+    VectorStore,
+    WarpgroupMma,
+    WideStore,
+)
 from .values import (
     Convert,
     IndexNode,
@@ -35,6 +46,7 @@ from .values import (
     Pack,
     PackedLoad,
     RegisterRead,
+    SharedMatrix,
     Test,
     Value,
     VectorLoad,
@@ -55,6 +67,7 @@ _OPERANDS: Mapping[type, tuple[str, ...]] = {
     Accumulate: ("value",),
     MmaAccumulate: ("a", "b"),
     Mma: ("a", "b"),
+    WarpgroupMma: ("a", "b"),
     RegisterWrite: ("value",),
 }
 _INDICES: Mapping[type, tuple[str, ...]] = {
@@ -62,6 +75,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     VectorLoad: ("address", "guards"),
     PackedLoad: ("address",),
     LdMatrix: ("row",),
+    SharedMatrix: ("start",),
     IndexNode: ("index",),
     Test: ("guards",),
     RegisterRead: ("at",),
@@ -73,6 +87,7 @@ _INDICES: Mapping[type, tuple[str, ...]] = {
     Accumulate: ("at",),
     MmaAccumulate: ("at",),
     Mma: ("results",),
+    WarpgroupMma: ("upper", "lower"),
     RegisterWrite: ("at",),
 }
 
@@ -115,6 +130,8 @@ def buffer_accesses(node: DfgNode) -> tuple[BufferAccess, ...]:
         return (BufferAccess(False, node.space, node.buffer, None),)
     if isinstance(node, LdMatrix):
         return (BufferAccess(False, "shared", node.buffer, None),)
+    if isinstance(node, SharedMatrix):
+        return (BufferAccess(False, "shared", node.buffer, node.dtype),)
     if isinstance(node, (Store, VectorStore, WideStore)):
         return (BufferAccess(True, node.space, node.buffer, node.dtype),)
     if isinstance(node, AsyncCopy):
@@ -178,7 +195,7 @@ def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[Dfg
     boxes: dict[DfgNode, tuple[Var, ...]] = {}
     for node in post_order(roots):
         own = set(own_variables(node))
-        if isinstance(node, (Accumulate, MmaAccumulate, Mma)):
+        if isinstance(node, (Accumulate, MmaAccumulate, Mma, WarpgroupMma)):
             own |= set(node.over)
         if isinstance(node, LdMatrix):
             own |= set(node.axes)
@@ -192,22 +209,30 @@ def box_variables(roots: Iterable[DfgNode], unrolled: Sequence[Var]) -> dict[Dfg
     return boxes
 
 
-def with_indices(node: Value, move: MoveIndex, check: MoveGuards | None = None) -> Value:
-    """Return a value with other indices of its own.
+def with_indices(node: Node, move: MoveIndex, check: MoveGuards | None = None) -> Node | Literal:
+    """Return a node with other indices of its own.
 
-    `check` maps its guards, by default to the same guards of moved indices.
+    `check` maps its guards, by default to the same guards of moved indices. A test whose guards all hold is true.
     """
-    guards = getattr(node, "guards", ())
-    moved = check(guards) if check is not None else map_guards(guards, move)
-    if isinstance(node, Load):
-        return evolve(node, address=move(node.address), guards=moved)
-    if isinstance(node, IndexNode):
-        return evolve(node, index=move(node.index))
-    if isinstance(node, Test):
-        return Test(moved, node.dtype) if moved or not guards else Literal(True, DType.BOOL)
-    if isinstance(node, (RegisterRead, Window)):
-        return evolve(node, at=tuple(move(i) for i in node.at))
-    return node
+    changed: dict[str, Any] = {}
+    for name in reversed(_INDICES.get(type(node), ())):  # guards first: address tables are numbered in this order
+        held = getattr(node, name)
+        if name in ("guards", "valid"):
+            changed[name] = check(held) if check is not None else map_guards(held, move)
+        else:
+            changed[name] = tuple(map(move, held)) if isinstance(held, tuple) else move(held)
+    if isinstance(node, Test) and node.guards and not changed["guards"]:
+        return Literal(True, DType.BOOL)
+    return evolve(node, **changed) if changed else node
+
+
+def node_users(nodes: Iterable[DfgNode]) -> dict[DfgNode, list[DfgNode]]:
+    """Return the nodes that read each node."""
+    users: dict[DfgNode, list[DfgNode]] = {}
+    for node in nodes:
+        for operand in operand_nodes(node):
+            users.setdefault(operand, []).append(node)
+    return users
 
 
 def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Value, Value]) -> Value:
@@ -215,10 +240,13 @@ def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Va
     if node not in cache:
         free = {v: i for v, i in values.items() if v not in node.axes} if isinstance(node, Window) else values
         over = with_operands(node, lambda operand: substitute_node(operand, free, cache))
-        cache[node] = with_indices(
-            over, lambda index: substitute(index, values), lambda guards: substitute_guards(guards, values)
-        )
+        cache[node] = substitute_indices(over, values)
     return cache[node]
+
+
+def substitute_indices(node: Node, values: Mapping[Var, IndexLike]) -> Node | Literal:
+    """Replace variables in the indices and guards of a node itself."""
+    return with_indices(node, lambda index: substitute(index, values), lambda guards: substitute_guards(guards, values))
 
 
 def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:

@@ -21,11 +21,14 @@ from .matrix_instructions import (
     LANES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
+    WARPGROUP_THREAD,
     MathMode,
     MatrixFragment,
     MmaInstruction,
 )
 from .precision import PRECISIONS, Precision, PrecisionName
+from .shared_matrices import LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "INSTRUCTIONS",
     "LANE",
     "LANES",
+    "LINE_BYTES",
     "MATH_MODES",
     "MATRIX_LOADS",
     "MATRIX_ROWS",
@@ -44,6 +48,10 @@ __all__ = [
     "MMA_INSTRUCTIONS",
     "PRECISIONS",
     "ROW_BYTES",
+    "SWIZZLES",
+    "SWIZZLE_PERIOD",
+    "WARPGROUP",
+    "WARPGROUP_THREAD",
     "CopyInstruction",
     "MathMode",
     "MatrixFragment",
@@ -51,6 +59,7 @@ __all__ = [
     "MmaInstruction",
     "Precision",
     "PrecisionName",
+    "SharedMatrixLayout",
     "Target",
     "copy_row",
     "matrix_load_row",

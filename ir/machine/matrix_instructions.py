@@ -1,11 +1,13 @@
-"""Matrix instructions: multiply-adds of small matrices by the lanes of a warp.
+"""Matrix instructions: multiply-adds of small matrices by warps.
 
-A matrix instruction computes `C[m, n] += sum over k of A[m, k] * B[k, n]`. Its operands lie in registers of the lanes:
-lane `t` (`LANE`) holds elements `i` (`ELEMENT`) of a *fragment* of each, and a row of the table gives the coordinates
-of these elements as expressions over the two. Spelling in a language belongs to `backends.source`; a target lists the
-instructions that it has, and the time of each.
+A matrix instruction computes `C[m, n] += sum over k of A[m, k] * B[k, n]`. The operands of an instruction of one warp
+lie in registers of its lanes: lane `t` (`LANE`) holds elements `i` (`ELEMENT`) of a *fragment* of each, and a row of
+the table gives the coordinates of these elements as expressions over the two. Spelling in a language belongs to
+`backends.source`; a target lists the instructions that it has, and the time of each.
 
-The maps are those of the fragments of `mma.sync` in the PTX ISA, "Matrix Fragments for mma".
+The maps are those of the fragments of `mma.sync` in the PTX ISA, "Matrix Fragments for mma". Instructions of a
+*warpgroup*, four warps (`wgmma`), read A and B in shared memory (`shared_matrices`), and multiply several times `n`
+columns at once: element `i` of the columns from `8 * j` on is element `4 * j + i` of a thread.
 
 A *math mode* describes the computation of a sum of products of f32 by matrix instructions (`MATH_MODES`). Without one,
 the sum is computed in the types of its operands.
@@ -22,6 +24,9 @@ from ..types import DType
 
 LANES = 32
 LANE = Var("t", LANES)
+#: Warps of a warpgroup, and the variable that numbers its threads.
+WARPGROUP = 4
+WARPGROUP_THREAD = Var("t", WARPGROUP * LANES)
 #: Elements of a fragment; no fragment has more.
 ELEMENT = Var("i", 16)
 
@@ -51,7 +56,8 @@ class MmaInstruction:
     """Matrix instruction: extents, operand format, accumulator type and fragments.
 
     `format` names an element type, or is "tf32": f32 with a significand of 11 bits. `operand_dtype` is the type of the
-    values that operands are made of.
+    values that operands are made of. `warps` multiply together. An instruction whose operands lie in shared memory has
+    no fragments of A and B, and multiplies one of several numbers of `columns` at once.
     """
 
     name: str
@@ -64,6 +70,13 @@ class MmaInstruction:
     a: MatrixFragment
     b: MatrixFragment
     c: MatrixFragment
+    warps: int = 1
+    columns: tuple[int, ...] = ()
+
+    @property
+    def reads_shared(self) -> bool:
+        """True where A and B lie in shared memory."""
+        return bool(self.columns)
 
 
 #: Layout of the lanes over the rows and the columns of C: lanes along each, and neighbours that one lane holds. It is
@@ -89,6 +102,22 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
     return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
 
 
+#: Columns that an instruction of a warpgroup may multiply at once.
+WARPGROUP_COLUMNS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+
+
+def _warpgroup_instruction(k: int, kind: str, held: DType) -> MmaInstruction:
+    """Return the instruction of 64 rows, 16 of each warp, with `k` reduced elements."""
+    none = MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
+    thread = as_index(WARPGROUP_THREAD)
+    row = thread // LANES * _TILE_ROWS + thread % LANES // 4 + _I // 2 * 8
+    c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
+    rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{kind}"
+    return MmaInstruction(
+        name, rows, _TILE_COLUMNS, k, kind, held, DType.F32, none, none, c, WARPGROUP, WARPGROUP_COLUMNS
+    )
+
+
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
@@ -104,6 +133,8 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _instruction(32, "i8", DType.I8, DType.I32),
         _instruction(16, "u8", DType.U8, DType.I32),
         _instruction(32, "u8", DType.U8, DType.I32),
+        _warpgroup_instruction(16, "f16", DType.F16),
+        _warpgroup_instruction(16, "bf16", DType.BF16),
     )
 }
 

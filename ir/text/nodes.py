@@ -34,14 +34,31 @@ from ..dfg import (
     PackedLoad,
     RegisterRead,
     RegisterWrite,
+    SharedMatrix,
     Store,
     Test,
     VectorLoad,
     VectorStore,
+    WarpgroupMma,
     WideStore,
     Window,
 )
-from ..kernel import Barrier, Commit, Define, HorizontalKernel, Kernel, Loop, Phase, Share, SharedBuffer, Wait
+from ..kernel import (
+    Barrier,
+    Commit,
+    Define,
+    HorizontalKernel,
+    Kernel,
+    Loop,
+    Phase,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
+    Share,
+    SharedBuffer,
+    Wait,
+)
 from ..schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from ..segment import FusedGroup, Output, Reduction, Segment
 from ..source import Source
@@ -58,7 +75,7 @@ _KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "va
 
 
 def _options(kind: type, *others: str) -> str:
-    """Return the templates of the fields of a class that have a default, except `others`."""
+    """Return the templates of a class's fields with a default, except `others`."""
     templates = {bool: "{{? {0}<!{0}>?}}", tuple: "{{? {0} (<{0}>)?}}"}
     given = ((name, default) for name, default in field_defaults(kind).items() if name not in others)
     return "".join(templates.get(type(default), "{{? {0} <{0}>?}}").format(name) for name, default in given)
@@ -121,7 +138,9 @@ FORMS: dict[type, Form] = {
         ),
     ),
     HorizontalKernel: Form("bundle", ("*kernels",)),
-    SharedBuffer: Form("buffer <name>: <dtype>[<elements>]"),
+    SharedBuffer: Form(
+        "buffer <name>: <dtype>[<elements>]{? matrix <extent> by <depth>?}{? deep<!deep>?}{? swizzle <swizzle>?}"
+    ),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
     Phase: Form(
@@ -133,6 +152,10 @@ FORMS: dict[type, Form] = {
     Barrier: Form("barrier"),
     Commit: Form("commit"),
     Wait: Form("wait <pending>"),
+    ProxyFence: Form("fence_proxy"),
+    ProductFence: Form("fence_products"),
+    ProductCommit: Form("commit_products"),
+    ProductWait: Form("wait_products <pending> of <name>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
     VectorStore: Form(
@@ -145,6 +168,9 @@ FORMS: dict[type, Form] = {
     WideStore: Form("stores <space> <buffer>[<address>]: <dtype> = (<values>){? if <guards>?}"),
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
+    WarpgroupMma: Form(
+        "warpgroup_mma <instruction> columns <columns> <name>[<upper>][<lower>]: <dtype> = <a> * <b>{? over (<over>)?}"
+    ),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
@@ -166,6 +192,7 @@ FORMS: dict[type, Form] = {
     VectorLoad: Form("vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? if <guards> else <fill>?}"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
     LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
+    SharedMatrix: Form("matrix <buffer>[<start>]"),
     Window: Form("window <load> over (<axes>) at (<at>)"),
 }
 

@@ -29,6 +29,7 @@ from ..dfg import (
     Test,
     VectorLoad,
     VectorStore,
+    WarpgroupMma,
     WideStore,
     Window,
     buffer_accesses,
@@ -109,8 +110,8 @@ def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
             copy = COPIES.get(node.instruction)
             if copy is None or copy.nbytes != node.width * node.dtype.size:
                 yield f"'{node.instruction}' copies no {node.width} elements of {node.dtype}"
-    for root in (r for r in roots if isinstance(r, (MmaAccumulate, Mma))):
-        name = root.instruction if isinstance(root, Mma) else root.atom
+    for root in (r for r in roots if isinstance(r, (MmaAccumulate, Mma, WarpgroupMma))):
+        name = root.atom if isinstance(root, MmaAccumulate) else root.instruction
         if name not in MMA_INSTRUCTIONS:
             yield f"'{name}' multiplies nothing"
             continue
@@ -127,6 +128,8 @@ def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
         registers_of = (atom.c.size, atom.a.registers, atom.b.registers)
         if isinstance(root, Mma) and (len(root.results), *(v.extent for v in root.axes)) != registers_of:
             yield f"{name} takes {', '.join(map(str, registers_of))} registers of C, A and B"
+        if isinstance(root, WarpgroupMma) and root.columns not in atom.columns:
+            yield f"{name} multiplies {', '.join(map(str, atom.columns))} columns, not {root.columns}"
 
 
 def check_windows_addressed(roots: Sequence[Root]) -> Iterator[str]:
@@ -188,7 +191,11 @@ def check_values_bound(roots: Sequence[Root]) -> Iterator[str]:
 
 def registers(node: DfgNode) -> tuple[str, ...]:
     """Return the name of the reduction whose registers a node uses."""
-    return (node.name,) if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, Mma, LaneReduce)) else ()
+    return (
+        (node.name,)
+        if isinstance(node, (RegisterRead, Accumulate, MmaAccumulate, Mma, WarpgroupMma, LaneReduce))
+        else ()
+    )
 
 
 Check: TypeAlias = Callable[[Sequence[Root]], Iterator[str]]

@@ -23,6 +23,7 @@ from ..dfg import (
     Pack,
     RegisterRead,
     RegisterWrite,
+    WarpgroupMma,
     Window,
     buffer_accesses,
     own_indices,
@@ -139,7 +140,7 @@ def _bound_by(node: DfgNode) -> set[Var]:
         return {*node.over, *node.axes}
     if isinstance(node, RegisterWrite):
         return {*node.axes}
-    return {*node.over} if isinstance(node, Accumulate) else set()
+    return {*node.over} if isinstance(node, (Accumulate, WarpgroupMma)) else set()
 
 
 def _axes_of(phase: Phase) -> set[Var]:
@@ -218,6 +219,10 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
             elif isinstance(node, Mma) and node.name in shapes:
                 count = prod(shapes[node.name])
                 yield from _check_places(phase, node.name, ((place, count) for place in node.results))
+            elif isinstance(node, WarpgroupMma) and node.name in shapes:
+                count, last = prod(shapes[node.name]), node.columns // 4 - 1
+                ends = (row + place for row in (node.upper, node.lower) for place in (0, last))
+                yield from _check_places(phase, node.name, ((place, count) for place in ends))
 
 
 def _check_places(phase: Phase, name: str, places: Iterable[tuple[Index, int]]) -> Iterator[VerifyError]:

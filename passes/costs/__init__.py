@@ -1,43 +1,38 @@
-"""Costs of groups and launches, and the interface of their measurement."""
+"""Costs of groups and launches: cost models, and processes that evaluate them."""
 
-from .async_cost import AsyncCost, CostRequest, CostResult, CostService, evaluate_costs
-from .candidate_subgraphs import (
-    CandidateSubgraph,
-    Planner,
-    SubgraphKernels,
-    needed_operations,
-    partition_subgraph,
-    partition_subgraphs,
-)
+from .async_cost import AsyncCost, CostRequest, CostResult, evaluate_costs
+from .candidate_subgraphs import CandidateSubgraph, SubgraphKernels, needed_operations, partition_subgraph
+from .cost_model import AnalyticModel, CostModel, KernelsQuery, MeasuredTimes, Questions
 from .evaluators import AnalyticCost, BudgetedCost, Roofline
-from .launch_schedules import MemberRow, RowScheduler, schedule_row
+from .executor import Executor, Keys, LocalExecutor, Member, ModelQuery, ScheduleRequest, Workload
+from .launch_schedules import MemberRow, schedule_row
 from .shared_launches import shared_launch_bound, shared_launch_seconds
-from .tuner_interface import KernelsQuery, LocalPlanning, Member, Planning, Questions, Selector, Workload
 
 __all__ = [
     "AnalyticCost",
+    "AnalyticModel",
     "AsyncCost",
     "BudgetedCost",
     "CandidateSubgraph",
+    "CostModel",
     "CostRequest",
     "CostResult",
-    "CostService",
+    "Executor",
     "KernelsQuery",
-    "LocalPlanning",
+    "Keys",
+    "LocalExecutor",
+    "MeasuredTimes",
     "Member",
     "MemberRow",
-    "Planner",
-    "Planning",
+    "ModelQuery",
     "Questions",
     "Roofline",
-    "RowScheduler",
-    "Selector",
+    "ScheduleRequest",
     "SubgraphKernels",
     "Workload",
     "evaluate_costs",
     "needed_operations",
     "partition_subgraph",
-    "partition_subgraphs",
     "schedule_row",
     "shared_launch_bound",
     "shared_launch_seconds",

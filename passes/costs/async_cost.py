@@ -17,21 +17,10 @@ from ...ir import FusedGroup, Target
 from ..fusion import form_key
 from ..split import Splitting
 from .evaluators import AnalyticCost, BudgetedCost, Leader, iteration_spaces
+from .executor import ModelQuery
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.
 MIN_ITERATION_SPACES = 2
-
-
-@frozen
-class CostRequest:
-    """Groups over one iteration space whose costs are evaluated in order.
-
-    Each is evaluated with the parts of its split-K; `leaders` are the best candidates of known iteration spaces.
-    """
-
-    groups: tuple[FusedGroup, ...]
-    target: Target
-    leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
 
 
 @frozen
@@ -43,6 +32,18 @@ class CostResult:
 
     costs: tuple[tuple[FusedGroup, float], ...]
     parts: tuple[int, ...]
+    leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
+
+
+@frozen
+class CostRequest(ModelQuery[CostResult]):
+    """Groups over one iteration space whose costs are evaluated in order.
+
+    Each is evaluated with the parts of its split-K; `leaders` are the best candidates of known iteration spaces.
+    """
+
+    groups: tuple[FusedGroup, ...]
+    target: Target
     leaders: Mapping[tuple[Any, ...], tuple[Leader, ...]]
 
 

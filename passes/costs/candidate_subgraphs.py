@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import repeat
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -38,6 +38,7 @@ from ..layout import choose_layouts, pack_constants
 from ..schedule import Point, first_points
 from ..split import Splitting
 from .evaluators import AnalyticCost
+from .executor import ModelQuery
 
 _LOG = logging.getLogger("cuts.passes")
 
@@ -68,7 +69,7 @@ SubgraphKernels: TypeAlias = CostedKernels | None
 
 
 @frozen
-class CandidateSubgraph:
+class CandidateSubgraph(ModelQuery[CostedKernels]):
     """Candidate subgraph, with the declarations of its operations and its target.
 
     `math` is the math mode of its sums of products. Its `known` inputs are constants of the whole graph; the dims of
@@ -83,13 +84,9 @@ class CandidateSubgraph:
     known: frozenset[str] = frozenset()
     orders: Mapping[str, Order] = field(factory=dict)
 
-
-class Planner(Protocol):
-    """Partitions candidate subgraphs into kernels."""
-
-    def __call__(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
-        """Return the kernels of each candidate subgraph."""
-        ...
+    def answer_here(self) -> SubgraphKernels:
+        """Return the kernels, computed in this process."""
+        return partition_subgraph(self)
 
 
 def needed_operations(registry: Vocabulary, graph: Graph) -> Registry:
@@ -161,8 +158,3 @@ def _with_constants(fragment: CandidateSubgraph) -> Graph:
     arrays = {v: np.zeros(graph.types[v].shape, graph.types[v].dtype.numpy) for v in known}
     inputs = tuple(v for v in graph.inputs if v not in fragment.known)
     return evolve(graph, inputs=inputs, constants={**graph.constants, **arrays})
-
-
-def partition_subgraphs(fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
-    """Return the kernels of each candidate subgraph, computed in this process."""
-    return [partition_subgraph(fragment) for fragment in fragments]

@@ -8,30 +8,26 @@ with one schedule where that is legal, so that their blocks are equally wide.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Schedule, Target
 from ..schedule import Candidate, assess, check_schedule, choose
+from .executor import ModelQuery
 
 
 @frozen(eq=False)
-class MemberRow:
+class MemberRow(ModelQuery[Sequence[Candidate]]):
     """Kernels without sums over the same axes that share a launch.
 
-    Each is one of `count` members; `scores` are the seconds of each alone by the cost model.
+    Each is one of `count` members; `scores` are the seconds of each alone by the cost model. A training step of
+    Inception-v3 has two hundred rows, which take one process 20 seconds.
     """
 
     forms: tuple[FusedGroup, ...]
     scores: tuple[float, ...]
     count: int
     target: Target
-
-
-#: Returns the kernels of each row as `schedule_row` does, None for the rows that are left to the caller. A training
-#: step of Inception-v3 has two hundred rows, which take one process 20 seconds.
-RowScheduler: TypeAlias = Callable[[Sequence[MemberRow]], Sequence[Sequence[Candidate] | None]]
 
 
 def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> list[Candidate]:

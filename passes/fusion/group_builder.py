@@ -1,7 +1,6 @@
 """Builder of fusion groups from the units of one graph.
 
-Groups of one structure are normalised once: units are numbered by their statements over local names, and a group's
-normal form is found by the numbers of its units and of their tensors.
+A group's normal form is found by the structures of its units and by the numbers of their tensors.
 """
 
 from __future__ import annotations
@@ -9,27 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from attrs import define, evolve, field
+from attrs import evolve
 
-from ...ir import FusedGroup, PassError, Statement, rename_statement
+from ...ir import FusedGroup, PassError, Statement
 from ..statements import Unit
 from .groups import Group, canonical_names, shared_form, with_math
 from .legality import Policy, chain_level, register_level, shared_level
+from .normal_forms import NormalForms
 from .normalise import Illegal
 from .views import Views
-
-
-@define
-class NormalForms:
-    """Normal forms by structure, shared by builders of one policy.
-
-    Competing plans of one graph have most of their groups in common. `patterns` numbers structures of units,
-    `statements` are theirs over some names, and `normal` are the normal forms.
-    """
-
-    patterns: dict[object, int] = field(factory=dict)
-    statements: dict[tuple[int, tuple[str, ...]], tuple[Statement, ...]] = field(factory=dict)
-    normal: dict[object, tuple[FusedGroup, Mapping[str, str]] | Illegal] = field(factory=dict)
 
 
 class GroupBuilder:
@@ -218,7 +205,7 @@ class GroupBuilder:
         names = {tensor: f"t{n}" for tensor, n in numbers.items()}
         tensors = {names[t]: self.types[t] for t in numbers}
         tables = {names[t]: self.tables[t] for t in numbers if t in self.tables}
-        halves = [[s for u in units for s in self._pattern_statements(u, names)] for units in members]
+        halves = [[s for u in units for s in self._statements(u, names)] for units in members]
         kept = [[names[t] for t in each] for each in live]
         if not any(kept):
             return Illegal("nothing that it computes is used")
@@ -235,24 +222,13 @@ class GroupBuilder:
         named, canonical = canonical_names(with_math(form, self.policy.math))
         return shared_form(named), canonical
 
-    def _pattern_statements(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
-        """Return a unit's statements over names of tensors, made once for units of one structure."""
-        own = tuple(names[t] for t in unit.tensors)
-        key = self._pattern(unit), own
-        if key not in self.forms.statements:
-            named = dict(zip(unit.tensors, own, strict=True))
-            self.forms.statements[key] = tuple(rename_statement(s, named) for s in unit.statements)
-        return self.forms.statements[key]
+    def _statements(self, unit: Unit, names: Mapping[str, str]) -> tuple[Statement, ...]:
+        return self.forms.unit_statements(self._pattern(unit), unit, names)
 
     def _pattern(self, unit: Unit) -> int:
-        """Return the number of a unit's structure: its statements over local names, with types and table values."""
+        """Return the number of a unit's structure."""
         if unit.name not in self._pattern_of:
-            local = {tensor: f"a{n}" for n, tensor in enumerate(unit.tensors)}
-            types = tuple(self.types[t] for t in unit.tensors)
-            tables = tuple(self.tables.get(t) for t in unit.tensors)
-            key = (tuple(rename_statement(s, local) for s in unit.statements), types, tables)
-            patterns = self.forms.patterns
-            self._pattern_of[unit.name] = patterns.setdefault(key, len(patterns))
+            self._pattern_of[unit.name] = self.forms.pattern(unit, self.views.programs)
         return self._pattern_of[unit.name]
 
     def _pieces(self, names: Sequence[str]) -> str | None:

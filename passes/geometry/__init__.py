@@ -1,4 +1,6 @@
-"""Kernel geometry of candidate schedules: sizes, tiles and shared memory, for numbers or arrays."""
+"""Kernel geometry of candidate schedules, for numbers or arrays.
+
+Sizes, tiles and shared memory."""
 
 from .footprint import (
     Count,
@@ -24,7 +26,9 @@ from .matrix_instructions import (
     least_chunk,
     mma_faults,
     mma_operands,
+    reads_shared_matrices,
     runs,
+    widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
@@ -37,11 +41,13 @@ from .schedule_template import (
     class_runs,
     is_matrix_like,
     next_power,
+    outermost_dim,
     powers,
     with_streamed_input,
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
+from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
 from .shared_memory import shared_bytes, shared_layouts, streamed_segment
 from .shared_tensors import (
     axis_places,
@@ -74,6 +80,7 @@ __all__ = [
     "Cover",
     "Geometry",
     "MaskBound",
+    "MatrixTile",
     "ScatterBins",
     "ScheduleParameter",
     "ScheduleTemplate",
@@ -109,17 +116,20 @@ __all__ = [
     "least_chunk",
     "main_read",
     "mask_bound",
+    "matrix_tile",
     "may_split_k",
     "mma_faults",
     "mma_operands",
     "next_power",
     "numbers_of",
+    "outermost_dim",
     "partial_sum_elements",
     "partial_sum_pitch",
     "places_of",
     "powers",
     "product",
     "random_groups",
+    "reads_shared_matrices",
     "result_geometry",
     "result_shares",
     "result_vector",
@@ -133,6 +143,7 @@ __all__ = [
     "segments_of",
     "shared_bytes",
     "shared_layouts",
+    "shared_matrix_faults",
     "shared_pitches",
     "staged_tiles",
     "streamed_segment",
@@ -141,6 +152,7 @@ __all__ = [
     "tile_shape",
     "whole_loops",
     "whole_row_fetch",
+    "widest_swizzle",
     "with_streamed_input",
     "writer_of",
 ]

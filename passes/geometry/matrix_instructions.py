@@ -1,4 +1,4 @@
-"""Layout of matrix instructions over the lanes of a warp and the tile dims."""
+"""Layout of matrix instructions over lanes and tile dims."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...ir import (
     ACCUMULATOR_VECTOR,
     LANES,
     MMA_INSTRUCTIONS,
+    SWIZZLES,
     Expr,
     MmaInstruction,
     Reduction,
@@ -54,7 +55,7 @@ def lanes_along(rows: int, columns: int, dim: int) -> int:
 
 def runs(atom: MmaInstruction) -> tuple[int, int]:
     """Return a lane's elements of C along rows and columns."""
-    return atom.m // ACCUMULATOR_THREADS[0], atom.n // ACCUMULATOR_THREADS[1]
+    return atom.m // (ACCUMULATOR_THREADS[0] * atom.warps), atom.n // ACCUMULATOR_THREADS[1]
 
 
 def interleaved_instructions(vector: int, run: int) -> int:
@@ -131,3 +132,13 @@ def least_block(atom: str, rows: int, columns: int, dim: int) -> int:
 def least_chunk(atom: str) -> int:
     """Return the least K block of a matrix instruction, else 0."""
     return MMA_INSTRUCTIONS[atom].k if atom else 0
+
+
+def reads_shared_matrices(atom: str) -> bool:
+    """Return whether a matrix instruction reads its operands in shared memory."""
+    return bool(atom) and MMA_INSTRUCTIONS[atom].reads_shared
+
+
+def widest_swizzle(line_bytes: int) -> int:
+    """Return the widest swizzle whose lines divide a tile's rows."""
+    return max(s for s in SWIZZLES if s == 0 or line_bytes % s == 0)

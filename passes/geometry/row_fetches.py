@@ -1,4 +1,4 @@
-"""Division of a fetch among threads: constant strides, or whole rows, for numbers or arrays.
+"""Division of a fetch among threads, by rows or elements.
 
 Extents of a tile come in the order of memory, with the smallest stride last.
 """

@@ -1,4 +1,6 @@
-"""Rows that several statements of a segment read: loops that they share, cached and streamed rows."""
+"""Rows that several statements of a segment read.
+
+Loops that they share, cached and streamed rows."""
 
 from __future__ import annotations
 
@@ -90,7 +92,7 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
 
 
 def is_row_maximum(shift: Expr, greatest: str) -> bool:
-    """Return whether an expression is the maximum, or 0 where the maximum is -inf."""
+    """Return whether an expression is the maximum, with 0 for -inf."""
     element = guarded_read(shift, at=-inf, instead=0)
     return element is not None and element.tensor == greatest
 

@@ -1,4 +1,6 @@
-"""Bins of a privatised scatter: the elements that a block's values may belong to."""
+"""Bins of a privatised scatter.
+
+They are the elements that a block's values may belong to."""
 
 from __future__ import annotations
 
@@ -79,5 +81,5 @@ def scatter_tile_dim(segment: Segment, group: FusedGroup, dims: Sequence[Sequenc
 
 
 def bin_count(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]], blocks: Sequence[Count]) -> Count:
-    """Return the number of bins of a block, which has so many elements along each dim."""
+    """Return the number of bins of a block of these sizes."""
     return product(scatter_bins(segment, group, dims).extents(blocks))

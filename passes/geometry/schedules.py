@@ -1,4 +1,4 @@
-"""The sizes of one schedule, chosen or handwritten, and the schedule of given sizes."""
+"""Sizes of one schedule, and the schedule of given sizes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ...ir import (
     TileDim,
     streamable_axis,
 )
+from .matrix_instructions import reads_shared_matrices, widest_swizzle
 from .row_sharing import can_stream_rows, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .staged_tiles import StagedTile, staged_tiles
 
-T = TypeVar("T")
+T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 
 
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
@@ -73,7 +74,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
     )
 
 
-def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, np.int64]:
+def _greatest(kind: type, parts: Sequence[Any]) -> dict[str, Any]:
     """Return the greatest value of each schedule parameter in some parts of a schedule."""
     return {name: np.int64(max(getattr(p, name) for p in parts)) for name in numbers_of(kind)} if parts else {}
 
@@ -119,7 +120,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
         staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
-        atom = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
+        atom: dict[str, Any] = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
         reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **atom))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
@@ -142,4 +143,6 @@ def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
     carried, pad = bool(tile.carried), int(tile.pad)
-    return evolve(_numbers(geometry.staging), operand=tile.operand, order=order, pad=pad, carried=carried)
+    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.atom) else 0
+    chosen = _numbers(geometry.staging)
+    return evolve(chosen, operand=tile.operand, order=order, pad=pad, carried=carried, swizzle=swizzle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar
 
@@ -160,7 +159,7 @@ def _geometry(
     parts: SegmentTemplate, prefix: str, columns: Columns, boxes: Sequence[Count], warp_size: int, threads: Count
 ) -> Geometry:
     rank = range(len(parts.dims))
-    spread = SegmentSchedule((), **_given(SegmentSchedule, prefix, columns))
+    spread = SegmentSchedule((), **_parameter_columns(SegmentSchedule, prefix, columns))
     step = spread.lanes * spread.row_vector
     thread: tuple[Count, ...]
     counts: tuple[Count, ...]
@@ -185,8 +184,8 @@ def _geometry(
         chunk,
         trips,
         evolve(spread, kept=kept),
-        ReductionSchedule((), **_given(ReductionSchedule, prefix, columns)),
-        Staging(-1, **_given(Staging, prefix, columns)),
+        ReductionSchedule((), **_parameter_columns(ReductionSchedule, prefix, columns)),
+        Staging(-1, **_parameter_columns(Staging, prefix, columns)),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
         turns=columns.get(f"{prefix}turns", 1),
@@ -194,15 +193,21 @@ def _geometry(
     )
 
 
-def _given(kind: type, prefix: str, columns: Columns) -> dict[str, Count]:
+def _parameter_columns(kind: type, prefix: str, columns: Columns) -> dict[str, Count]:
     """Return the columns of a segment that are schedule parameters of a class of the IR."""
     return {name: columns[prefix + name] for name in numbers_of(kind) if prefix + name in columns}
 
 
-@lru_cache(maxsize=64)
-def numbers_of(kind: type) -> dict[str, type]:
-    """Return the fields of a class of schedules that are numbers with a default, with their types."""
-    return {f.name: type(f.default) for f in fields(kind) if type(f.default) in (int, bool)}
+def numbers_of(kind: type) -> Mapping[str, type]:
+    """Return a schedule class's numbers with a default, and their types."""
+    return _NUMBERS[kind]
+
+
+#: Fields of each class of schedules that are numbers with a default, and their types.
+_NUMBERS: Mapping[type, Mapping[str, type]] = {
+    kind: {f.name: type(f.default) for f in fields(kind) if type(f.default) in (int, bool)}
+    for kind in (SegmentSchedule, ReductionSchedule, Staging)
+}
 
 
 def _cached_elements(parts: SegmentTemplate, eighths: Count, chunk: Count, trips: Count) -> Count:

@@ -24,10 +24,11 @@ def shared_bytes(
 ) -> Count:
     """Return the shared memory of a block.
 
-    It holds tensors passed between segments, whose `layouts` are known, the staged `tiles` of each segment, and what
-    segments hold besides. Streamed segments prefetch the next part's tiles while they use those of this one.
+    It holds tensors passed between segments, whose `layouts` are known, the staged `tiles` of each segment, and the
+    other shared memory of segments. Streamed segments prefetch the next part's tiles while they use those of this one.
     """
-    total: Count = sum((_aligned(n * group.tensors[tensor].dtype.size) for tensor, (_, n) in layouts.items()), start=0)
+    passed = (_aligned_size(n * group.tensors[tensor].dtype.size) for tensor, (_, n) in layouts.items())
+    total: Count = sum(passed, start=0)
     for segment, part in zip(group.segments, geometry, strict=True):
         total = total + _held_bytes(group, segment, part)
     staged: dict[tuple[int, DType], Count] = {}
@@ -39,7 +40,7 @@ def shared_bytes(
     return total + np.where(np.greater(turns, 1), sum(staged.values(), 0), _most_staged(staged))
 
 
-def _aligned(nbytes: Count) -> Count:
+def _aligned_size(nbytes: Count) -> Count:
     """Return the bytes of a buffer, which begins at a multiple of 16."""
     return ceil_div(nbytes, 16) * 16
 
@@ -85,21 +86,22 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Coun
     bins of a privatised scatter.
     """
     sizes = {name: kind.dtype.size for name, kind in group.tensors.items()}
-    rows, total = product(geometry.block), 0
+    rows = product(geometry.block)
+    total: Count = 0
     if geometry.structure.lanes:
         scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
-        total = total + np.where(np.greater(geometry.lanes, 1), _aligned(scratch), 0)
+        total = total + np.where(np.greater(geometry.lanes, 1), _aligned_size(scratch), 0)
     if geometry.structure.streams:
-        scales = _aligned(rows * sizes[segment.reductions[0].name])
+        scales = _aligned_size(rows * sizes[segment.reductions[0].name])
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
-        total = total + _aligned(bins * sizes[segment.outputs[0].tensor])
+        total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
-            total = total + _aligned(rows * geometry.spread.kept * sizes[read.tensor])
+            total = total + _aligned_size(rows * geometry.spread.kept * sizes[read.tensor])
     return total
 
 

@@ -1,4 +1,4 @@
-"""Tensors passed between segments: their boxes in shared memory, for numbers or arrays.
+"""Boxes in shared memory of tensors passed between segments.
 
 A segment leaves its block's elements of each parallel axis, and whole rows where reduction threads hold rows. Such rows
 have a pitch of an odd multiple of 16 bytes, so that threads that read a column of vectors hit different banks. A tensor

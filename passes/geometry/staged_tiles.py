@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...ir import (
     Expr,
@@ -22,6 +22,7 @@ from ...ir import (
     variables,
 )
 from .footprint import Count, ceil_div, product
+from .matrix_instructions import reads_shared_matrices
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
@@ -53,6 +54,12 @@ class StagedTile:
     def coordinates(self) -> int:
         """Coordinates of several elements in a single schedule's tile."""
         return sum(int(e) > 1 for e in (self.shape.box if np.any(self.halo) else self.shape.gather))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes along the innermost coordinate of a single schedule's gather tile."""
+        wide = [int(e) for e in self.shape.gather if e > 1]
+        return wide[0 if self.turned else -1] * self.size
 
     def steps_along(self, dims: Sequence[Sequence[Var]]) -> list[Count]:
         """Return the tile's stride along each tile dim, 0 where the dim is not read."""
@@ -87,6 +94,8 @@ def _staged_tile(
     loops = structure.reduces[position]
     dims = (*(structure.loops[k] for k in loops), *structure.dims)
     shape = tile_shape(expr, dims, (*(geometry.chunk[k] for k in loops), *geometry.block))
+    if reads_shared_matrices(structure.atom):
+        shape = evolve(shape, halo=False)
     deep = int(_lies_deep(expr, reduction))
     carried, turned = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), deep, 0), geometry.order
     if np.any(turned):  # all tiles, or, for order 2, those whose memory runs along a reduced axis
@@ -117,6 +126,8 @@ def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Co
     structure = geometry.structure
     if not structure.atom:
         return geometry.staging.pad
+    if reads_shared_matrices(structure.atom):
+        return 0
     if geometry.pads:
         return geometry.pads[operand]
     used = expr_variables(expr)

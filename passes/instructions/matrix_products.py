@@ -21,6 +21,7 @@ from ...ir import (
     Mma,
     MmaAccumulate,
     MmaInstruction,
+    WarpgroupMma,
     evaluate,
     linearise,
     phases,
@@ -35,12 +36,22 @@ from ...ir import (
 MIN_UNROLLED_ITERATIONS = 96
 
 
-def select_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Mma:
+def select_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Mma | WarpgroupMma:
     """Return the instruction of a product, whose registers have a shape."""
-    a, b = node.axes[:2]
     row = MMA_INSTRUCTIONS[node.atom]
+    if row.reads_shared:
+        return _select_warpgroup_mma(node, shape)
+    a, b = node.axes[:2]
     results = tuple(linearise(at, row_major(shape)) for at in _fragment_places(node, row))
     return Mma(row.name, node.name, results, node.a, node.b, (a, b), node.over, node.dtype)
+
+
+def _select_warpgroup_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> WarpgroupMma:
+    """Return the instruction of a warpgroup, which multiplies all columns that a thread holds."""
+    lower = tuple(at + 1 if d == node.rows else at for d, at in enumerate(node.at))
+    upper, below = (linearise(at, row_major(shape)) for at in (node.at, lower))
+    columns = shape[node.columns] * ACCUMULATOR_THREADS[1]
+    return WarpgroupMma(node.atom, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype)
 
 
 def _fragment_places(node: MmaAccumulate, row: MmaInstruction) -> Iterator[tuple[Index, ...]]:

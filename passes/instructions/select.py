@@ -36,7 +36,7 @@ from ...ir import (
     VectorStore,
     Window,
     box_variables,
-    operand_nodes,
+    node_users,
     vector_address,
     vector_axes,
     with_operands,
@@ -76,7 +76,7 @@ class PhaseSelector:
     phase: Phase
     context: SelectionContext
     boxes: dict[DfgNode, tuple[Var, ...]] = field(init=False)
-    users: dict[DfgNode, list[DfgNode]] = field(factory=dict)
+    users: dict[DfgNode, list[DfgNode]] = field(init=False)
     selected: dict[Value, Value] = field(factory=dict)
     scopes: tuple[Var, ...] = ()
     copies: bool = field(init=False)
@@ -86,9 +86,7 @@ class PhaseSelector:
         self.copies = self.phase.asynchronous and not COPIES.keys().isdisjoint(self.context.instructions)
         self.matrices = not MATRIX_LOADS.keys().isdisjoint(self.context.instructions)
         self.boxes = box_variables(self.phase.roots, self.phase.unrolled)
-        for node in self.boxes:
-            for operand in operand_nodes(node):
-                self.users.setdefault(operand, []).append(node)
+        self.users = node_users(self.boxes)
 
     def select(self) -> Phase:
         """Return the phase over instructions."""

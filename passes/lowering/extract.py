@@ -15,6 +15,7 @@ from itertools import product
 from attrs import evolve
 
 from ...ir import (
+    MMA_INSTRUCTIONS,
     Accumulate,
     DType,
     Guard,
@@ -30,6 +31,7 @@ from ...ir import (
     RegisterRead,
     RegisterWrite,
     Root,
+    SharedMatrix,
     Store,
     Value,
     Var,
@@ -100,8 +102,17 @@ def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
     """Return a warp's multiplication: three shares in one root, each operand's elements packed into registers."""
     result = sides["c"]
     over = tuple(dict.fromkeys(v for axis in root.over for v in result.local_variables(axis)))
+    if MMA_INSTRUCTIONS[root.atom].reads_shared:
+        matrices = [_matrix(sides[o].value(v)) for o, v in (("a", root.a), ("b", root.b))]
+        return evolve(root, at=result.register_indices(root.at), a=matrices[0], b=matrices[1], over=over)
     a, b = (_pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
     return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over, axes=root.axes[:2])
+
+
+def _matrix(value: Value) -> SharedMatrix:
+    """Return the matrix that begins with a value."""
+    assert isinstance(value, Load) and value.space == "shared", "operands are staged as they are"
+    return SharedMatrix(value.buffer, value.address, value.dtype)
 
 
 def _write_registers(root: RegisterWrite, side: _Walk) -> RegisterWrite:

@@ -21,6 +21,7 @@ from ...ir import (
     LANE,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
     DType,
     Index,
     IndexLike,
@@ -152,6 +153,8 @@ def mma_loop(
     `tiles` are the block-local variables of the tile dims, `depth` that of the reduced dim.
     """
     atom, parts = MMA_INSTRUCTIONS[loop.atom], frame.part.extent
+    if atom.reads_shared:
+        return _warpgroup_loop(loop, dims, tiles, depth, frame, prefix)
     step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
     place = (as_index(step) if at is None else Index(at)) * parts + frame.part
     shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
@@ -171,6 +174,32 @@ def mma_loop(
         unrolled += [side.outer, side.inner, register, element]
     shapes = tuple((s.outer.extent * s.inner.extent, r.extent) for s, r in zip(sides, registers, strict=True))
     return MmaLoop(tuple(shares), tuple(unrolled), (*registers, *elements), shapes, tuple(side.mixed for side in sides))
+
+
+def _warpgroup_loop(
+    loop: ReductionSchedule, dims: Sequence[TileDim], tiles: Sequence[Var], depth: Var, frame: WarpFrame, prefix: str
+) -> MmaLoop:
+    """Return the shares of a K block whose operands are read in place.
+
+    Those of A and B give the element that the matrix of an instruction begins with; the columns of a warpgroup are one
+    instruction.
+    """
+    atom, rows = MMA_INSTRUCTIONS[loop.atom], dims[loop.rows]
+    run = runs(atom)[0]
+    step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
+    group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0])
+    first = as_index(number) * run
+    deep = as_index(step) * atom.k
+    shares = (
+        Share(depth, Index(), as_index(step), (), "c"),
+        Share(tiles[loop.rows], first * rows.threads + group, first, (), "a"),
+        Share(depth, deep, Index(), (), "a"),
+        Share(tiles[loop.columns], Index(), Index(), (), "b"),
+        Share(depth, deep, Index(), (), "b"),
+        Share(tiles[loop.rows], Index(), first, (), "c"),
+        Share(tiles[loop.columns], Index(), Index(), (), "c"),
+    )
+    return MmaLoop(shares, (step, number), (), (), (1, 1))
 
 
 #: Most fragment registers that a warp loads together (`ldmatrix` brings four matrices).

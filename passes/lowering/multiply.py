@@ -15,6 +15,7 @@ from ...ir import (
     Expr,
     Index,
     Literal,
+    Load,
     MmaAccumulate,
     Op,
     PassError,
@@ -30,7 +31,7 @@ from ...ir import (
     as_index,
     substitute_node,
 )
-from ..geometry import FRAGMENT_SETS, mma_operands
+from ..geometry import FRAGMENT_SETS, mma_operands, reads_shared_matrices
 from .address_tables import use_address_tables
 from .index_values import value_of
 from .matrix_instructions import MmaLoop, mma_loop, products
@@ -178,6 +179,8 @@ def multiplication(
     a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
     held = MMA_INSTRUCTIONS[schedule.atom].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
+    if reads_shared_matrices(schedule.atom) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
+        raise PassError(f"reduction {reduction.name}: atom {schedule.atom} multiplies staged operands as they are")
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and len(mode.parts) == 1:
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.

@@ -4,7 +4,8 @@ Nothing runs. The items are walked in their order, loops iteration by iteration 
 of a shared-memory pipeline are constants and every access of a phase is an interval of a buffer, over all threads.
 Between two barriers an interval that one phase writes must not overlap an interval that another phase, or the next
 iteration, reads or writes. An asynchronous copy is complete at the `Wait` for its group, for the waiting thread, and
-after the next barrier for the others.
+after the next barrier for the others. Products that read shared memory in place are unfinished until the `ProductWait`
+for their group; the writes that they read need a `ProxyFence` by the writer between the arrival and the barrier.
 
     fetch writes a[0..63]; compute reads a[0..63]
         ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
@@ -21,18 +22,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from attrs import define, field, frozen
 
 from ...ir import (
+    MMA_INSTRUCTIONS,
+    Accumulate,
     Barrier,
     Commit,
     Guard,
     Index,
     Indirect,
+    Initialise,
     Item,
     Kernel,
     LaneReduce,
     Load,
     Loop,
+    MmaAccumulate,
     Phase,
     Primary,
+    ProductCommit,
+    ProductWait,
+    ProxyFence,
+    RegisterRead,
+    RegisterWrite,
     Share,
     Store,
     Var,
@@ -107,7 +117,9 @@ class _Walk:
     """State between two items: accesses since the last barrier, copies in flight, contents of shared memory.
 
     `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
-    of the enclosing loops.
+    of the enclosing loops. `products` are the reads of unfinished groups of products, the last of them still open, and
+    `adding` the registers that these add to; `unfenced` are writes that products may not see, `hidden` those without a
+    fence before the barrier.
     """
 
     kernel: Kernel
@@ -118,6 +130,10 @@ class _Walk:
     groups: list[list[_Extent]] = field(factory=list)
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
+    products: list[list[_Extent]] = field(factory=lambda: [[]])
+    adding: set[str] = field(factory=set)
+    unfenced: list[_Extent] = field(factory=list)
+    hidden: list[_Extent] = field(factory=list)
     found: dict[str, None] = field(factory=dict)
     known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
         factory=dict
@@ -143,12 +159,36 @@ class _Walk:
                 self.open = []
             elif isinstance(item, Wait):
                 while len(self.groups) > item.pending:
-                    self.writes += self.groups.pop(0)
+                    self._arrive(self.groups.pop(0))
+            elif isinstance(item, ProxyFence):
+                self.unfenced.clear()
+            elif isinstance(item, ProductCommit):
+                self.products.append([])
+            elif isinstance(item, ProductWait):
+                self._finish_products(item)
             if isinstance(item, Barrier) or self.kernel.threads == 1:
                 self._synchronise()
 
+    def _arrive(self, spans: Iterable[_Extent]) -> None:
+        """Record writes of the thread itself, complete but for other threads."""
+        for span in spans:
+            self.writes.append(span)
+            self.unfenced.append(span)
+            self.hidden = [
+                h for h in self.hidden if not (h.overlaps(span) and span.first <= h.first and h.last <= span.last)
+            ]
+
+    def _finish_products(self, wait: ProductWait) -> None:
+        """Finish the older groups of products: other warps may still read until the next barrier."""
+        while len(self.products) > wait.pending + 1:
+            self.reads += self.products.pop(0)
+        if not wait.pending:
+            self.adding.discard(wait.name)
+
     def finish(self) -> None:
-        """Report copies without a wait."""
+        """Report copies and products without a wait."""
+        for name in sorted(self.adding):
+            self._report(f"products add to {name}, and the kernel ends without a wait for them")
         for span in self._copying():
             self._report(f"phase {span.phase} copies {span.text}, and the kernel ends without a wait for it")
 
@@ -156,6 +196,8 @@ class _Walk:
         """Make all writes visible to all threads."""
         self.reads.clear()
         self.combined.clear()
+        self.hidden += self.unfenced
+        self.unfenced.clear()
         for span in self.writes:
             self.filled[span.buffer] = _merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
         self.writes.clear()
@@ -174,12 +216,20 @@ class _Walk:
         if id(phase) not in self.known:
             self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _atomic_updates(phase)
         reads, writes, combined = self.known[id(phase)]
+        in_place = {
+            r.name for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.atom].reads_shared
+        }
+        for name in sorted((self.adding & _registers_used(phase)) - in_place if self.adding else ()):
+            self._report(f"phase {phase.name} uses {name}, to which products may still be adding")
         for span in self._spans(phase, reads):
-            self._read(span)
-        arriving = self.open if phase.asynchronous else self.writes
+            self._read(span, bool(in_place))
+        self.adding |= in_place
         for span in self._spans(phase, writes):
             self._write(span)
-            arriving.append(span)
+            if phase.asynchronous:
+                self.open.append(span)
+            else:
+                self._arrive([span])
         for span in self._spans(phase, combined):
             self._combine(span)
 
@@ -200,15 +250,18 @@ class _Walk:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
                 self._report(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
-    def _read(self, span: _Extent) -> None:
+    def _read(self, span: _Extent, in_place: bool) -> None:
         written = (*self.writes, *self.combined)
         rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c)]
+        if in_place:
+            unseen = (w for w in (*self.unfenced, *self.hidden) if span.overlaps(w))
+            rivals += [f"phase {w.phase} wrote without a fence for products" for w in unseen]
         for rival in rivals:
             self._report(f"phase {span.phase} reads {span.text} that {rival}")
         if not rivals:
             self._check_initialised(span)
-        self.reads.append(span)
+        (self.products[-1] if in_place else self.reads).append(span)
 
     def _check_initialised(self, span: _Extent) -> None:
         """Check that all elements of a read are initialised."""
@@ -232,6 +285,8 @@ class _Walk:
         """Yield the accesses that conflict with changing some elements."""
         others = (r for r in self.reads if r.own is None or r.own != span.own)
         yield from (f"phase {r.phase} read since the last barrier" for r in others if span.overlaps(r))
+        products = (r for group in self.products for r in group)
+        yield from (f"products of phase {r.phase} may still be reading" for r in products if span.overlaps(r))
         yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w))
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c))
 
@@ -287,6 +342,12 @@ def _atomic_updates(phase: Phase) -> list[_Access]:
     """Return the atomic updates of shared memory in a phase."""
     nodes = (n for n in phase.roots if isinstance(n, Store) and n.space == "shared" and n.into)
     return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
+
+
+def _registers_used(phase: Phase) -> set[str]:
+    """Return the names of the registers that a phase reads or adds to."""
+    named = (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce)
+    return {n.name for n in post_order(phase.roots) if isinstance(n, named)}
 
 
 def _walked_steps(extent: int) -> Iterator[int]:

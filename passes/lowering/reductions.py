@@ -40,13 +40,13 @@ from ...ir import (
     streamed_variables,
     variables,
 )
-from ..geometry import holds_rows, is_walked_by_rows, row_dim, writer_of
+from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
 from .address_tables import use_address_tables
 from .index_values import value_of
 from .multiply import multiplication
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
-from .software_pipeline import SharedPipeline, k_loop, staged_tiles, stepped_k_loop, tile_load
+from .software_pipeline import SharedPipeline, k_loop, staged_tiles, stepped_k_loop, tile_load, warpgroup_k_loop
 from .staging import AxisBinding, Tile
 from .warp_split_k import combine_warps, warp_sum_register
 
@@ -129,6 +129,8 @@ def reduction_loop(
     ring = SharedPipeline(state, schedule, tiles, step, prefix)
     if schedule.atom:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
+        if reads_shared_matrices(schedule.atom):
+            return warpgroup_k_loop(ring, found.whole(), found.accumulator)
         return stepped_k_loop(ring, found) if schedule.ahead else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]

@@ -17,6 +17,10 @@ from ...ir import (
     Load,
     Loop,
     Phase,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
     Reduction,
     ReductionSchedule,
     Root,
@@ -30,6 +34,7 @@ from ...ir import (
     dtype_of,
     operands,
 )
+from ..geometry import matrix_tile, reads_shared_matrices
 from .fetch import fetch_phase
 from .multiply import Multiplication
 from .register_staging import register_staging_phases
@@ -45,12 +50,14 @@ def staged_tiles(
 
     A barrier separates segments, so that the buffers of one reuse the memory of another.
     """
-    parts = operands(reduction, [r.name for r in state.frame.segment.reductions])
+    own = [r.name for r in state.frame.segment.reductions]
+    parts = operands(reduction, own)
     shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]
-        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_")
+        matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.atom else None
+        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
         elements = tile.size * schedule.stages
         if len(state.group.segments) > 1:
@@ -60,6 +67,9 @@ def staged_tiles(
             known = state.layout.buffers.get(name)
             elements = max(elements, known.elements if known else 0)
         buffer = SharedBuffer(name, dtype, elements)
+        if matrix is not None:
+            layout = matrix.layout
+            buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
         state.layout.buffers[buffer.name] = buffer
         tiles[operand] = (tile, buffer)
     return tiles
@@ -108,8 +118,11 @@ class SharedPipeline:
 
     @property
     def prefetch_distance(self) -> int:
-        """Prefetch distance in K blocks."""
-        return self.schedule.stages - 1
+        """Prefetch distance in K blocks.
+
+        Where products read stages in place, those of the K block before may be unfinished.
+        """
+        return self.schedule.stages - (2 if reads_shared_matrices(self.schedule.atom) else 1)
 
     @property
     def commit(self) -> tuple[Item, ...]:
@@ -218,6 +231,26 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
         *pipeline.prologue(),
         Loop(pipeline.step, (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)),
     ]
+
+
+def warpgroup_k_loop(pipeline: SharedPipeline, products: Phase, name: str) -> list[Item]:
+    """Return the K loop of products that read the stages in place.
+
+    They add to registers `name`. The products of one K block are unfinished while those of the next one are issued:
+
+        wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
+
+    The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
+    barrier.
+    """
+    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    following = [
+        guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
+    ]
+    *waiting, barrier = pipeline.wait
+    body = (*waiting, ProxyFence(), barrier, ProductFence(), products, ProductCommit())
+    copies = (*following, *pipeline.commit)
+    return [*pipeline.prologue(), Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

@@ -35,7 +35,7 @@ from ...ir import (
     substitute_expr,
     variables,
 )
-from ..geometry import main_read, tile_pitches, tile_shape
+from ..geometry import MatrixTile, main_read, tile_pitches, tile_shape
 from .address_tables import FlattenedAxis
 
 
@@ -77,7 +77,8 @@ class Tile:
     padding, or unused. `uses` gives each coordinate in block-local variables, for the loads of compute phases. `pitch`
     is each coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged
     locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a
-    `carried` tile is staged through registers. `base` elements of other tiles lie before it in its buffer.
+    `carried` tile is staged through registers. `base` elements of other tiles lie before it in its buffer. A `matrix`
+    that instructions read in place has a layout of its own instead of pitches.
     """
 
     coordinates: tuple[Var, ...]
@@ -91,6 +92,7 @@ class Tile:
     staging: Staging
     flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
     base: int = 0
+    matrix: MatrixTile | None = None
 
     @property
     def count(self) -> int:
@@ -102,6 +104,9 @@ class Tile:
 
         It counts elements, not bytes.
         """
+        if self.matrix is not None:
+            deep, along = (p for p, c in zip(places, self.coordinates, strict=True) if c.extent > 1)
+            return self.matrix.address(along, deep)
         total = Index(self.base)
         for place, pitch in zip(places, self.pitch, strict=True):
             total = total + as_index(place) * pitch
@@ -136,12 +141,20 @@ def local_vars(
 
 
 def stage(
-    operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
+    operand: Expr,
+    shapes: Mapping[str, tuple[int, ...]],
+    binding: AxisBinding,
+    choice: Staging,
+    prefix: str,
+    matrix: MatrixTile | None = None,
 ) -> Tile:
     """Return the tile of an operand under a binding of the axes.
 
-    `prefix` begins the names of its coordinate variables.
+    `prefix` begins the names of its coordinate variables. A `matrix` has the elements of a gather tile.
     """
+    if matrix is not None:
+        gathered = _gather(operand, binding, choice, prefix)
+        return evolve(gathered, matrix=matrix, size=matrix.layout.elements, cached=choice.cached)
     shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
     # With an address table, flattened axes have one variable, which no index of a box mixes with others.
     box = bool(shape.halo) and not binding.flats

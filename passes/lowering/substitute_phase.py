@@ -9,16 +9,16 @@ from attrs import evolve
 from ...ir import (
     Accumulate,
     IndexLike,
-    MmaAccumulate,
+    Literal,
     Phase,
-    RegisterWrite,
     Root,
-    Store,
     Value,
     Var,
     substitute,
     substitute_guards,
+    substitute_indices,
     substitute_node,
+    with_operands,
 )
 
 
@@ -27,24 +27,14 @@ def substitute_phase(phase: Phase, values: Mapping[Var, IndexLike]) -> Phase:
     cache: dict[Value, Value] = {}
 
     def root(node: Root) -> Root:
-        if isinstance(node, Store):
-            value = substitute_node(node.value, values, cache)
-            return evolve(
-                node,
-                address=substitute(node.address, values),
-                value=value,
-                guards=substitute_guards(node.guards, values),
-            )
-        if isinstance(node, RegisterWrite):
-            at = tuple(substitute(i, values) for i in node.at)
-            return evolve(node, at=at, value=substitute_node(node.value, values, cache))
-        if isinstance(node, MmaAccumulate):
-            a, b = substitute_node(node.a, values, cache), substitute_node(node.b, values, cache)
-            return evolve(node, at=tuple(substitute(i, values) for i in node.at), a=a, b=b)
-        if isinstance(node, Accumulate):
-            at, over = tuple(substitute(i, values) for i in node.at), tuple(v for v in node.over if v not in values)
-            return evolve(node, at=at, value=substitute_node(node.value, values, cache), over=over)
-        return node
+        over = with_operands(node, lambda value: substitute_node(value, values, cache))
+        moved = substitute_indices(over, values)
+        assert not isinstance(moved, Literal), "a root is no test"
+        return (
+            evolve(moved, over=tuple(v for v in moved.over if v not in values))
+            if isinstance(moved, Accumulate)
+            else moved
+        )
 
     shares = tuple(
         evolve(s, value=substitute(s.value, values), valid=substitute_guards(s.valid, values)) for s in phase.shares

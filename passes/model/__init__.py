@@ -1,5 +1,6 @@
 """Analytic models of candidate schedules: features, lower bound, and cost model."""
 
+from .access import running_axis
 from .banks import conflict_factor
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .cost_model import estimate_time
@@ -24,4 +25,5 @@ __all__ = [
     "limiting",
     "lower_bound",
     "pul",
+    "running_axis",
 ]

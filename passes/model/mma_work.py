@@ -5,7 +5,6 @@ from __future__ import annotations
 from attrs import frozen
 
 from ...ir import (
-    ACCUMULATOR_THREADS,
     FUNCTIONS,
     LANES,
     MATH_MODES,
@@ -15,7 +14,7 @@ from ...ir import (
     MmaInstruction,
     Segment,
 )
-from ..geometry import Count, Geometry, mma_operands
+from ..geometry import Count, Geometry, mma_operands, runs
 
 
 @frozen
@@ -52,7 +51,10 @@ class MmaWork:
 
     @property
     def multiplications(self) -> Count:
-        """Matrix instructions of a warp in a K block."""
+        """Matrix instructions of a warp in a K block.
+
+        Those of a warpgroup count for each of its warps, and for each `n` columns.
+        """
         return self.sides[0].atoms * self.sides[1].atoms * self.steps * self.products
 
 
@@ -66,10 +68,9 @@ def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
     found = mma_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
     assert found is not None, "structures are made for reductions that atoms compute"
     sides = tuple(
-        MmaSide(expr, geometry.thread[d] // (size // along), fragment)
-        for expr, d, size, along, fragment in (
-            (found[0], structure.rows, atom.m, ACCUMULATOR_THREADS[0], atom.a),
-            (found[1], structure.columns, atom.n, ACCUMULATOR_THREADS[1], atom.b),
+        MmaSide(expr, geometry.thread[d] // run, fragment)
+        for expr, d, run, fragment in zip(
+            found, (structure.rows, structure.columns), runs(atom), (atom.a, atom.b), strict=True
         )
     )
     return MmaWork(

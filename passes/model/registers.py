@@ -37,6 +37,7 @@ from ..geometry import Count, Geometry, StagedTile, ceil_div, least, main_read, 
 from .access import copied_width, running_axis
 from .copies import copy_cost, steps_evenly
 from .mma_work import mma_work
+from .roofline import node_cost, nodes
 from .tile_access import held_deep, register_staging_vector
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
@@ -57,6 +58,10 @@ COPY_ADDRESS_REGISTERS = 4.0
 #: Registers per such copy without matrix instructions: with 28 sums and 7 copies beside the words of a halo, 80
 #: registers spilled 44 bytes; with 64 sums and 4 copies 103 were enough.
 STRIDED_WORD_REGISTERS = 2.0
+#: Registers for descriptors and stages where products read shared memory in place: with 128 sums 162 to 170 in all.
+DESCRIPTOR_REGISTERS = 12.0
+#: Most registers of the values of their epilogue, one for each of its instructions.
+MAX_EPILOGUE_REGISTERS = 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
 MAX_COPY_ADDRESSES, HELD_ADDRESS_SHARE = 128.0, 0.6
 #: Most elements in flight of a tile that is computed from several tensors, with their operands and results: 16 spilled
@@ -155,6 +160,9 @@ def _atom_registers(
     places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
     beside = np.where(geometry.loop.ahead, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
+    if work.atom.reads_shared:
+        spent = sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
+        needed = needed - beside + DESCRIPTOR_REGISTERS + min(spent, MAX_EPILOGUE_REGISTERS)
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
 

@@ -35,10 +35,12 @@ from ..geometry import (
     is_scatter_only,
     mma_faults,
     mma_operands,
+    reads_shared_matrices,
+    shared_matrix_faults,
 )
 from ..lowering import lay_out
 from ..model import Features, features_of
-from .rules import FEATURE_RULES, Sizes, messages
+from .rules import FEATURE_RULES, ScheduleSizes, messages
 from .schedule_parameters import SIZE_RULES
 from .staging_parameters import MMA_STAGES
 
@@ -64,9 +66,9 @@ class Scheduled:
                 yield f"reduction {reduction.name}", reduction, loop, schedule
 
     @cached_property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ScheduleSizes:
         """Sizes of all segments."""
-        return Sizes(self.group, self.target, geometry_of(self.group, self.schedule))
+        return ScheduleSizes(self.group, self.target, geometry_of(self.group, self.schedule))
 
     @cached_property
     def features(self) -> Features:
@@ -165,6 +167,8 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
 def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
     if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
+    elif reads_shared_matrices(loop.atom):
+        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
         yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
@@ -184,7 +188,7 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
 
 
 def check_row_cached(case: Scheduled) -> Iterator[str]:
-    """Several statements read the row of a row cache, the only one of its segment."""
+    """Several statements read the only cached row of a segment."""
     for segment, schedule in case.segments:
         loops = {d for r in schedule.reductions for d in r.dims}
         several = cached_reads(segment, (*case.group.shared, *case.group.constants))

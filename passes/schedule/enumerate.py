@@ -23,7 +23,7 @@ from ..geometry import (
     schedule_of,
 )
 from ..model import Features, count_features
-from .rules import FEATURE_RULES, Sizes, broken
+from .rules import FEATURE_RULES, ScheduleSizes, is_broken
 from .schedule_parameters import SIZE_RULES
 from .space import Space
 
@@ -133,9 +133,9 @@ def columns_of(structure: ScheduleTemplate, places: np.ndarray[Any, Any]) -> dic
     return columns
 
 
-def _impossible_sizes(sizes: Sizes) -> dict[str, Count]:
+def _impossible_sizes(sizes: ScheduleSizes) -> dict[str, Count]:
     """Return for each rule about sizes alone the points that break it."""
-    return {rule.__name__: broken(rule(sizes)) for rule in SIZE_RULES}
+    return {rule.__name__: is_broken(rule(sizes)) for rule in SIZE_RULES}
 
 
 def evaluate(
@@ -145,8 +145,8 @@ def evaluate(
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
     launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
     features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
-    illegal = _impossible_sizes(Sizes(space.group, space.target, sizes))
-    illegal |= {rule.__name__: broken(rule(features, space.target)) for rule in FEATURE_RULES}
+    illegal = _impossible_sizes(ScheduleSizes(space.group, space.target, sizes))
+    illegal |= {rule.__name__: is_broken(rule(features, space.target)) for rule in FEATURE_RULES}
     size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
     return Batch(structure, start, size, columns, features, illegal, sizes, points)
 
@@ -183,7 +183,7 @@ def sample_possible_batches(space: Space, most: int) -> Iterator[Batch]:
         columns = columns_at(structure, points)
         sizes = geometries(space.group, structure, columns, space.target.warp_size)
         bad: Count = np.zeros(len(points), dtype=bool)
-        for reason in _impossible_sizes(Sizes(space.group, space.target, sizes)).values():
+        for reason in _impossible_sizes(ScheduleSizes(space.group, space.target, sizes)).values():
             bad = np.logical_or(bad, reason)
         bad[0] = bad[0] and not bad.all()
         columns = {name: column[~bad] for name, column in columns.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from ...ir import (
@@ -10,6 +10,7 @@ from ...ir import (
     ACCUMULATOR_VECTOR,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
     Reduction,
     Segment,
     Target,
@@ -27,6 +28,8 @@ from ..geometry import (
 )
 from .staging_parameters import MMA_STAGES, cache_parameter
 
+#: Warpgroups along the rows of a block, columns of their instructions, and bytes of a row of a K block.
+WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (64, 96, 128, 192, 256), 128
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 
@@ -78,6 +81,41 @@ def mma_parameters(
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def warpgroup_parameters(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
+) -> Iterator[ScheduleParameter]:
+    """Yield the schedule parameters of products that warpgroups read in shared memory.
+
+    They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
+    row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
+    factor of the columns lies along the depth.
+    """
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    for d, axes in enumerate(structure.dims):
+        limit = max(next_power(prod(a.extent for a in axes)), atom.m)
+        values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
+        if d == structure.rows:
+            sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
+            values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
+        elif d == structure.columns:
+            deep = _lies_deep(reduction, structure, 1) and _is_contiguous(axes, segment)
+            vectors = powers(2, widest) if deep else (2,)
+            lanes = ACCUMULATOR_THREADS[1]
+            values = (
+                (lanes, n // lanes, v)
+                for n in PRODUCT_COLUMNS
+                for v in (vectors[-1:] if coarse else vectors)
+                if n <= limit
+            )
+        yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
+    yield ScheduleParameter.of(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
+    yield ScheduleParameter.of(f"{prefix}lanes", (1,))
+    rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield cache_parameter(prefix, target, coarse)
+    yield ScheduleParameter.of(f"{prefix}order", (2,))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import Target
 from ..geometry import ROW_CACHE_UNITS, Count, ScheduleParameter, SegmentTemplate, can_stream_rows, next_power, powers
-from .rules import Finding, Sizes, axes_text
+from .rules import Finding, ScheduleSizes, axes_text
 
 #: Elements of a streamed part of a row, or of an axis that is summed over.
 STREAMED_PART_LENGTHS = (32, 64, 128, 256)
@@ -39,8 +39,8 @@ def row_cache_parameter(prefix: str, coarse: bool) -> ScheduleParameter:
     return ScheduleParameter.of(f"{prefix}kept", eighths)
 
 
-def check_rows_kept(sizes: Sizes) -> Iterator[Finding]:
-    """The row cache holds whole trips over a row that no threads hold in one trip."""
+def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """The row cache holds whole trips over a longer row."""
     for part in (p for p in sizes.parts if p.structure.caches_rows):
         kept, chunk, trips = part.spread.kept, part.chunk[0], part.trips[0]
         whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
@@ -48,15 +48,15 @@ def check_rows_kept(sizes: Sizes) -> Iterator[Finding]:
         yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
 
 
-def check_rows_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Reduction threads hold a row with a value per element, in one trip."""
+def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Reduction threads hold a row of values in one trip."""
     for part in sizes.parts:
         for k in part.structure.whole:
             held = np.equal(part.trips[k], 1) & np.greater(part.lanes, 1) & (not part.structure.stages_any)
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
 
 
-def check_rows_passed_on(sizes: Sizes) -> Iterator[Finding]:
+def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
     """All threads of the block hold rows that a later segment reads.
 
     The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
@@ -81,8 +81,10 @@ def check_rows_passed_on(sizes: Sizes) -> Iterator[Finding]:
                 yield broken_up, "rows come in parts that are no whole chunks of {}", later
 
 
-def check_parts_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Streamed parts are tiles of the first segment, and whole numbers of the later loops' chunks."""
+def check_parts_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Streamed parts are tiles of the first segment.
+
+    They are whole numbers of the later loops' chunks."""
     first, last = sizes.parts[0], sizes.parts[-1]
     if last.structure.parts < 0:
         return

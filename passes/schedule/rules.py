@@ -1,4 +1,6 @@
-"""Rules about the sizes of candidate schedules: one text for arrays of candidates and for a single schedule.
+"""Rules about the sizes of candidate schedules.
+
+One text serves arrays of candidates and a single schedule.
 
 A rule yields findings: where it is broken, and a message with its values. Enumeration asks where any is broken; the
 verifier formats the messages of one schedule.
@@ -27,8 +29,8 @@ Finding: TypeAlias = tuple[Any, ...]
 
 
 @frozen(slots=False)
-class Sizes:
-    """The sizes of candidates of one template, or of one schedule: a part per segment."""
+class ScheduleSizes:
+    """Sizes of a template's candidates, or of one schedule, per segment."""
 
     group: FusedGroup
     target: Target
@@ -43,10 +45,10 @@ class Sizes:
         return found
 
 
-Rule: TypeAlias = Callable[[Sizes], Iterator[Finding]]
+Rule: TypeAlias = Callable[[ScheduleSizes], Iterator[Finding]]
 
 
-def broken(findings: Iterable[Finding]) -> Count:
+def is_broken(findings: Iterable[Finding]) -> Count:
     """Return where candidates break a rule with these findings."""
     found: Count = np.bool_(False)
     for where, *_ in findings:

@@ -13,8 +13,9 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     axis_classes,
+    reads_shared_matrices,
 )
-from .mma_parameters import mma_parameters
+from .mma_parameters import mma_parameters, warpgroup_parameters
 from .row_parameters import (
     check_parts_whole,
     check_rows_kept,
@@ -55,6 +56,9 @@ def segment_parameters(
 
     Names begin with `prefix`; `widest` are the elements of its longest vector.
     """
+    if reads_shared_matrices(structure.atom):
+        yield from warpgroup_parameters(segment, structure, prefix, target, coarse, widest)
+        return
     if structure.atom:
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
@@ -140,12 +144,12 @@ def launch_parameters(
     if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
-    return ScheduleParameter.of("raster", raster), ScheduleParameter.of(
-        "min_blocks", (0,) if coarse else (0, 1, 2, 3, 4)
-    )
+    # A bound on registers makes the compiler spill in the epilogue of a warpgroup's sums.
+    blocks = (0,) if coarse or any(reads_shared_matrices(s.atom) for s in structures) else (0, 1, 2, 3, 4)
+    return ScheduleParameter.of("raster", raster), ScheduleParameter.of("min_blocks", blocks)
 
 
-#: Rules about sizes.
+#: Rules about sizes alone, and about the counts that follow from them.
 SIZE_RULES: tuple[Rule, ...] = (
     check_tiles_divide,
     check_tiles_fit,

@@ -18,7 +18,7 @@ from ..geometry import (
     next_power,
     powers,
 )
-from .rules import Finding, Sizes, axes_text
+from .rules import Finding, ScheduleSizes, axes_text
 
 #: Stages of a K loop; matrix instructions need their K blocks early.
 STAGES, MMA_STAGES = (1, 2, 3, 4), (1, 2, 3, 4, 6, 8)
@@ -93,7 +93,7 @@ def _multiples(extent: int) -> tuple[int, ...]:
     return powers(1, min(next_power(extent), 64))
 
 
-def check_chunks_fit(sizes: Sizes) -> Iterator[Finding]:
+def check_chunks_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A trip of a loop takes at most all elements."""
     for part in sizes.parts:
         for loop, chunk in zip(part.structure.loops, part.chunk, strict=True):
@@ -102,21 +102,23 @@ def check_chunks_fit(sizes: Sizes) -> Iterator[Finding]:
             yield chunk > limit, "loop {}: chunk {} exceeds its extent {} needlessly", axes_text(loop), chunk, extent
 
 
-def check_fragment_sets(sizes: Sizes) -> Iterator[Finding]:
-    """Fragments loaded ahead alternate between registers, so that a K block takes an even number of steps."""
+def check_fragment_sets(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """A K block with prefetched fragments takes an even number of steps.
+
+    Fragments loaded ahead alternate between registers."""
     for part in (p for p in sizes.parts if p.structure.atom):
         even = has_alternating_sets(part.structure.atom, part.chunk[0], part.lanes)
         yield np.logical_and(part.loop.ahead, np.logical_not(even)), "fragments are loaded ahead of an odd step"
 
 
-def check_cached_copies(sizes: Sizes) -> Iterator[Finding]:
+def check_cached_copies(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Only pipelined copies have a cache policy: loads always cache."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         alone = np.logical_and(part.staging.cached, np.less_equal(part.loop.stages, 1))
         yield alone, "operands that are cached need a ring of at least 2 buffers"
 
 
-def check_carried_tiles(sizes: Sizes) -> Iterator[Finding]:
+def check_carried_tiles(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Register staging stores vectors, and excludes matrix instructions."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         odd = np.not_equal(part.staging.pad % 2, 0) | bool(part.structure.atom)

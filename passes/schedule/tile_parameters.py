@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import Segment, Target, Var, reads, variables
 from ..geometry import ScheduleParameter, SegmentTemplate, axis_classes, is_matrix_like, least_block, next_power, powers
-from .rules import Finding, Sizes, axes_text
+from .rules import Finding, ScheduleSizes, axes_text
 
 #: Most neighbours along a window that one thread computes.
 MAX_WINDOW_RUN = 14
@@ -128,7 +128,7 @@ def _vectors(d: int, structure: SegmentTemplate, segment: Segment, widest: int, 
     return (1, widest) if coarse else powers(1, widest)
 
 
-def check_tiles_divide(sizes: Sizes) -> Iterator[Finding]:
+def check_tiles_divide(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Block, thread tile and vector are nested multiples."""
     for part in sizes.parts:
         for dim, block, thread, vector in zip(part.structure.dims, part.block, part.thread, part.vector, strict=True):
@@ -143,8 +143,10 @@ def check_tiles_divide(sizes: Sizes) -> Iterator[Finding]:
             )
 
 
-def check_tiles_fit(sizes: Sizes) -> Iterator[Finding]:
-    """No block is larger than its dim takes; readers determine those of tensors in shared memory."""
+def check_tiles_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """No block is larger than its dim takes.
+
+    Readers determine those of tensors in shared memory."""
     for part in sizes.parts:
         parts = part.structure
         for d, dim in enumerate(parts.dims if not parts.shared else ()):
@@ -160,7 +162,7 @@ def check_tiles_fit(sizes: Sizes) -> Iterator[Finding]:
             )
 
 
-def check_warps_divide(sizes: Sizes) -> Iterator[Finding]:
+def check_warps_divide(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A warp layout divides the threads of each dim."""
     for part in sizes.parts:
         for count, along in zip(part.counts, part.warp, strict=False):
@@ -168,7 +170,7 @@ def check_warps_divide(sizes: Sizes) -> Iterator[Finding]:
             yield uneven, "the warp map {} does not divide the threads of each dim", part.warp
 
 
-def check_threads_fit(sizes: Sizes) -> Iterator[Finding]:
+def check_threads_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A block has no more threads than the machine allows."""
     most = sizes.target.MAX_thread
     yield sizes.threads > most, "{} threads in a block, at most {}", sizes.threads, most

@@ -4,45 +4,37 @@ from .def_use import DefUse, axis_values, is_plain
 from .deterministic_scatter import make_scatters_deterministic
 from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
 from .inline import FusionError, Inliner, apply_guards, constant, split_argument_reduction, tree_size
+from .lone_pieces import separate_lone_pieces
+from .match import DefinedElement, Match
 from .patterns import (
     Converted,
-    Defined,
-    DefinedElement,
-    Either,
     Factor,
     Guarded,
-    Match,
-    Pattern,
     anything,
-    bounds,
     element,
     fn,
     number,
     pointwise,
-    position,
     read_of,
     reduction,
 )
 from .prefix_scan import divide_scans, match_scan
 from .rewriter import Edit, NewUnit, RewriteRule, apply, rewrite, rewrite_program, rewritten
 from .sorts import RowSort, mark_sorts, match_sort
-from .stride_residues import separate_lone_pieces, split_residues
+from .stride_residues import split_residues
 from .units import Programs, Repeat, Unit
 
 __all__ = [
     "Converted",
     "DefUse",
-    "Defined",
     "DefinedElement",
     "Edit",
-    "Either",
     "Factor",
     "FusionError",
     "Guarded",
     "Inliner",
     "Match",
     "NewUnit",
-    "Pattern",
     "Programs",
     "Repeat",
     "RewriteRule",
@@ -52,7 +44,6 @@ __all__ = [
     "apply",
     "apply_guards",
     "axis_values",
-    "bounds",
     "bypass_copies",
     "constant",
     "divide_scans",
@@ -66,7 +57,6 @@ __all__ = [
     "match_sort",
     "number",
     "pointwise",
-    "position",
     "read_of",
     "reduction",
     "rewrite",

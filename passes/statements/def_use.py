@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from attrs import define, evolve, field
 
-from ...ir import Expr, Index, Program, Read, Statement, TensorType, Var, indirects, solve
+from ...ir import Cast, DType, Expr, Index, Program, Read, Statement, TensorType, Var, dtype_of, indirects, solve
 from ...ops.language import unused_name
 from .units import Programs, Unit
 
@@ -41,6 +41,11 @@ class DefUse:
         return index
 
     @classmethod
+    def of_nothing(cls) -> DefUse:
+        """Return the index for patterns that follow no reads."""
+        return cls([], {}, (), frozenset())
+
+    @classmethod
     def of_program(cls, program: Program) -> DefUse:
         """Return the index of one node's statements."""
         unit = Unit("", "", "", program.statements, program.inputs, program.outputs)
@@ -68,6 +73,10 @@ class DefUse:
         name = unused_name(name, self.types)
         self.types[name] = type_
         return name
+
+    def convert(self, value: Expr, dtype: DType) -> Expr:
+        """Return a value in an element type."""
+        return value if dtype_of(value, self.types) is dtype else Cast(dtype, value)
 
     def new_unit(self, unit: Unit, suffix: str, statements: Sequence[Statement]) -> Unit:
         """Return a unit like another one, of other statements."""

@@ -13,9 +13,8 @@ statement; a repeated name matches equal expressions alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar, cast
 
-from attrs import evolve, field, frozen
+from attrs import frozen
 
 from ...ir import (
     Call,
@@ -33,48 +32,8 @@ from ...ir import (
     guarded_read,
     substitute_expr,
 )
-from .def_use import DefUse, axis_values, is_plain
-
-T = TypeVar("T")
-
-
-@frozen
-class DefinedElement:
-    """A definition at an element: read, statement, values of its axes."""
-
-    read: Read
-    statement: Statement
-    values: Mapping[Var, Index]
-
-
-@frozen
-class Match:
-    """Captures by name, of a statement in an index."""
-
-    root: Statement
-    index: DefUse
-    captures: Mapping[str, object] = field(factory=dict)
-
-    def bind(self, name: str, value: object) -> Match | None:
-        """Return the match with a capture, None where it has another one."""
-        if not name:
-            return self
-        known = self.captures.get(name, value)
-        return evolve(self, captures={**self.captures, name: value}) if known == value else None
-
-    def get(self, name: str, kind: type[T]) -> T:
-        """Return a capture of a kind."""
-        found = self.captures[name]
-        assert isinstance(found, kind), f"capture '{name}': expected {kind.__name__}, found {found}"
-        return found
-
-    def expr(self, name: str) -> Expr:
-        """Return a captured expression."""
-        return cast("Expr", self.captures[name])
-
-    def statement(self, name: str) -> Statement:
-        """Return the statement of a captured definition."""
-        return self.get(name, DefinedElement).statement
+from .def_use import DefUse, axis_values
+from .match import DefinedElement, Match
 
 
 class Pattern:
@@ -242,11 +201,22 @@ class Defined(Pattern):
             return None
         return self.body.match(substitute_expr(found.body, {**values, **_same_rows(found, known.root)}), bound)
 
+    def match_statement(self, statement: Statement, index: DefUse | None = None) -> Match | None:
+        """Return the match of a statement, without an index through no reads."""
+        if statement.combine not in self.combines or statement.into is not None or statement.step is not None:
+            return None
+        return self.body.match(statement.body, Match(statement, index or DefUse.of_nothing()))
+
+
+@frozen
+class Scattered:
+    """A scatter that is not atomic, with one of some combiners."""
+
+    combines: Collection[str]
+
     def match_statement(self, statement: Statement, index: DefUse) -> Match | None:
         """Return the match of a statement."""
-        if statement.combine not in self.combines or not is_plain(statement):
-            return None
-        return self.body.match(statement.body, Match(statement, index))
+        return Match(statement, index) if statement.into in self.combines and not statement.atomic else None
 
 
 def pointwise(body: Pattern, name: str = "") -> Defined:

@@ -17,16 +17,15 @@ types are kept in single precision between the statements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isqrt
 
-from attrs import define, evolve, frozen
+from attrs import evolve, frozen
 
 from ...ir import (
     COMBINERS,
     SCAN_MODES,
     Call,
-    Cast,
     Const,
     DType,
     Expr,
@@ -40,7 +39,6 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
-    dtype_of,
     expr_variables,
     indices,
     indirects,
@@ -49,6 +47,10 @@ from ...ir import (
     variables,
 )
 from ...ops.language import canonicalise, unused_name
+from .def_use import DefUse
+from .match import Match
+from .patterns import anything, bounds, fn, number, reduction
+from .rewriter import RewriteRule, rewrite_program
 
 #: Longest row that stays whole, and elements of a part of longer ones, more for rows beyond the third number.
 MAX_WHOLE_ROW, PART_ELEMENTS, _LONG_ROW_ELEMENTS, _LONG_ROW_PART = 64, 16, 4096, 32
@@ -57,88 +59,91 @@ MIN_LANE_ROW, MAX_LANE_ROW, _PART_RANGE = 16, 8192, (256, 4096)
 #: Most parts whose prefix each reading kernel computes itself.
 _MAX_LOCAL_PREFIXES = 1024
 
+SCAN = reduction(
+    [name for name, combiner in COMBINERS.items() if not combiner.position],
+    fn("select", bounds("counted"), anything("term"), number("other")),
+)
+
 
 def divide_scans(program: Program) -> Program:
     """Return an equal program with running reductions marked or in parts."""
-    writer = _ScanRewriter(dict(program.tensors))
-    statements = tuple(new for s in program.statements for new in writer.cut(s))
-    return evolve(program, tensors=writer.tensors, statements=statements) if writer.found else program
+    return rewrite_program(program, RewriteRule(SCAN, _long_scan, lambda match, scan: _cut(scan, match.index)))
 
 
-@define
-class _ScanRewriter:
-    """Rewrites statements; `tensors` grows by the intermediate ones."""
+def _long_scan(match: Match) -> PrefixScan | None:
+    """Return a running reduction over a row that lanes hold or that is divided."""
+    scan = match_scan(match.root)
+    return scan if scan is not None and scan.axis.extent > (MIN_LANE_ROW if _is_row(scan) else MAX_WHOLE_ROW) else None
 
-    tensors: dict[str, TensorType]
-    found: bool = False
 
-    def cut(self, statement: Statement) -> Iterator[Statement]:
-        """Yield the replacement of a statement."""
-        scan = match_scan(statement)
-        held = scan is not None and scan.axis.extent > MIN_LANE_ROW and _is_row(scan)
-        if scan is None or (scan.axis.extent <= MAX_WHOLE_ROW and not held):
-            yield statement
-            return
-        self.found = True
-        if held and scan.axis.extent <= MAX_LANE_ROW:
-            yield evolve(statement, along=scan.axis)
-            return
-        kind = self.tensors[statement.target].dtype.accumulator
-        scan = evolve(scan, value=_convert(scan.value, kind, self.tensors))
-        parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part(scan.axis.extent), kind)
-        of, before = (self._tensor(scan, name, kind, (Var("", parts.count),)) for name in ("of", "before"))
-        yield from self._before(parts, of, before)
-        yield from map(canonicalise, self._lane_scan(parts, before) if held else self._result(parts, before))
+def _cut(scan: PrefixScan, index: DefUse) -> Iterator[Statement]:
+    """Yield the statements of a running reduction, marked or in parts."""
+    statement, held = scan.statement, scan.axis.extent > MIN_LANE_ROW and _is_row(scan)
+    if held and scan.axis.extent <= MAX_LANE_ROW:
+        yield evolve(statement, along=scan.axis)
+        return
+    kind = index.types[statement.target].dtype.accumulator
+    scan = evolve(scan, value=index.convert(scan.value, kind))
+    parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part(scan.axis.extent), kind)
+    of, before = (_add_tensor(parts, name, (Var("", parts.count),), index) for name in ("of", "before"))
+    yield from _totals(parts, of, before, index)
+    yield from map(canonicalise, (_lane_scan if held else _result)(parts, before, index))
 
-    def _before(self, parts: _Parts, of: str, before: str) -> Iterator[Statement]:
-        """Yield the total of each part, and the running reduction of the totals."""
-        scan, statement = parts.scan, parts.scan.statement
-        place, other = (Var(name, parts.count) for name in parts.fresh("p", "q"))
-        whole = evolve(statement, target=of, axes=scan.axes(place), write=scan.places(place))
-        yield evolve(whole, body=parts.element(as_index(place) * parts.size + parts.term), reduce=(parts.term,))
-        counted = scan.counts(as_index(place), as_index(other), 1)
-        body = Call("select", (counted, Read(of, scan.places(other)), parts.none))
-        running = evolve(whole, target=before, body=body, reduce=(other,))
-        yield from (running,) if parts.count <= _MAX_LOCAL_PREFIXES else self.cut(running)
 
-    def _lane_scan(self, parts: _Parts, before: str) -> Iterator[Statement]:
-        """Yield the running reduction along each part, and the result."""
-        scan, statement = parts.scan, parts.scan.statement
-        place, along = (Var(n, e) for n, e in zip(parts.fresh("p", "r"), (parts.count, parts.size), strict=True))
-        within = self._tensor(scan, "within", parts.kind, (place, along))
-        axes = tuple(v for a in statement.axes for v in ((place, along) if a == scan.axis else (a,)))
-        counted = scan.counts(as_index(along), as_index(parts.term), scan.skip)
-        body = Call("select", (counted, parts.element(as_index(place) * parts.size + parts.term), parts.none))
-        write = tuple(map(as_index, axes))
-        yield evolve(statement, target=within, axes=axes, write=write, body=body, reduce=(parts.term,), along=along)
-        axis = as_index(scan.axis)
-        part, rest = axis // parts.size, axis % parts.size
-        places = tuple(i for a in statement.axes for i in ((part, rest) if a == scan.axis else (as_index(a),)))
-        yield self._combine(parts, Read(before, scan.places(part)), Read(within, places))
+def _totals(parts: _Parts, of: str, before: str, index: DefUse) -> Iterator[Statement]:
+    """Yield the total of each part, and the running reduction of the totals."""
+    scan, statement = parts.scan, parts.scan.statement
+    place, other = (Var(name, parts.count) for name in parts.fresh("p", "q"))
+    whole = evolve(statement, target=of, axes=scan.axes(place), write=scan.places(place))
+    yield evolve(whole, body=parts.element(as_index(place) * parts.size + parts.term), reduce=(parts.term,))
+    counted = scan.counts(as_index(place), as_index(other), 1)
+    body = Call("select", (counted, Read(of, scan.places(other)), parts.none))
+    running = evolve(whole, target=before, body=body, reduce=(other,))
+    again = match_scan(running) if parts.count > _MAX_LOCAL_PREFIXES else None
+    yield from (running,) if again is None else _cut(again, index)
 
-    def _result(self, parts: _Parts, before: str) -> Iterator[Statement]:
-        """Yield the running reduction within each part, each element for itself, and the result."""
-        scan, statement, axis = parts.scan, parts.scan.statement, as_index(parts.scan.axis)
-        within = self._tensor(scan, "within", parts.kind, (Var("", scan.axis.extent),))
-        start = axis // parts.size
-        counted = scan.counts(axis % parts.size, as_index(parts.term), scan.skip)
-        body = Call("select", (counted, parts.element(start * parts.size + parts.term), parts.none))
-        places = scan.places(scan.axis)
-        yield evolve(statement, target=within, write=places, body=body, reduce=(parts.term,))
-        yield self._combine(parts, Read(before, scan.places(start)), Read(within, places))
 
-    def _combine(self, parts: _Parts, carried: Expr, within: Expr) -> Statement:
-        """Return the result: the totals of earlier parts, combined with the running reduction within the part."""
-        statement = parts.scan.statement
-        whole = Call(COMBINERS[str(statement.combine)].fn, (carried, within))
-        kind = self.tensors[statement.target].dtype
-        return evolve(statement, body=_convert(whole, kind, self.tensors), reduce=(), combine=None)
+def _lane_scan(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
+    """Yield the running reduction along each part, and the result."""
+    scan, statement = parts.scan, parts.scan.statement
+    place, along = (Var(n, e) for n, e in zip(parts.fresh("p", "r"), (parts.count, parts.size), strict=True))
+    within = _add_tensor(parts, "within", (place, along), index)
+    axes = tuple(v for a in statement.axes for v in ((place, along) if a == scan.axis else (a,)))
+    counted = scan.counts(as_index(along), as_index(parts.term), scan.skip)
+    body = Call("select", (counted, parts.element(as_index(place) * parts.size + parts.term), parts.none))
+    write = tuple(map(as_index, axes))
+    yield evolve(statement, target=within, axes=axes, write=write, body=body, reduce=(parts.term,), along=along)
+    axis = as_index(scan.axis)
+    part, rest = axis // parts.size, axis % parts.size
+    places = tuple(i for a in statement.axes for i in ((part, rest) if a == scan.axis else (as_index(a),)))
+    yield _combine(parts, Read(before, scan.places(part)), Read(within, places), index)
 
-    def _tensor(self, scan: PrefixScan, part: str, dtype: DType, along: tuple[Var, ...]) -> str:
-        name = unused_name(f"{scan.statement.target}.{part}", self.tensors)
-        axes = tuple(v for a in scan.statement.axes for v in (along if a == scan.axis else (a,)))
-        self.tensors[name] = TensorType(dtype, tuple(v.extent for v in axes))
-        return name
+
+def _result(parts: _Parts, before: str, index: DefUse) -> Iterator[Statement]:
+    """Yield the running reduction within each part, each element for itself, and the result."""
+    scan, statement, axis = parts.scan, parts.scan.statement, as_index(parts.scan.axis)
+    within = _add_tensor(parts, "within", (Var("", scan.axis.extent),), index)
+    start = axis // parts.size
+    counted = scan.counts(axis % parts.size, as_index(parts.term), scan.skip)
+    body = Call("select", (counted, parts.element(start * parts.size + parts.term), parts.none))
+    places = scan.places(scan.axis)
+    yield evolve(statement, target=within, write=places, body=body, reduce=(parts.term,))
+    yield _combine(parts, Read(before, scan.places(start)), Read(within, places), index)
+
+
+def _combine(parts: _Parts, carried: Expr, within: Expr, index: DefUse) -> Statement:
+    """Return the result: the totals of earlier parts, combined with the running reduction within the part."""
+    statement = parts.scan.statement
+    whole = Call(COMBINERS[str(statement.combine)].fn, (carried, within))
+    value = index.convert(whole, index.types[statement.target].dtype)
+    return evolve(statement, body=value, reduce=(), combine=None)
+
+
+def _add_tensor(parts: _Parts, name: str, along: tuple[Var, ...], index: DefUse) -> str:
+    """Add a tensor over the axes of a scan, with others along the row."""
+    statement = parts.scan.statement
+    axes = tuple(v for a in statement.axes for v in (along if a == parts.scan.axis else (a,)))
+    return index.add_tensor(f"{statement.target}.{name}", TensorType(parts.kind, tuple(v.extent for v in axes)))
 
 
 @frozen
@@ -205,10 +210,6 @@ def _is_row(scan: PrefixScan) -> bool:
     return all(abs(index.coefficient(axis)) == 1 for index, axis in (*last, (statement.write[-1], scan.axis)))
 
 
-def _convert(value: Expr, dtype: DType, tensors: Mapping[str, TensorType]) -> Expr:
-    return value if dtype_of(value, tensors) is dtype else Cast(dtype, value)
-
-
 @frozen
 class PrefixScan:
     """A statement as a running reduction of `value` over `term`.
@@ -247,18 +248,13 @@ class PrefixScan:
 
 def match_scan(statement: Statement) -> PrefixScan | None:
     """Return a statement as the running reduction that it is."""
-    body = statement.body
-    combiner = COMBINERS.get(str(statement.combine))
-    if combiner is None or combiner.position or statement.step is not None or statement.into is not None:
+    match = SCAN.match_statement(statement)
+    if match is None or len(statement.reduce) != 1:
         return None
-    if len(statement.reduce) != 1 or not isinstance(body, Call) or body.fn != "select":
+    other, guards, value = match.get("other", Const), match.get("counted", InRange).guards, match.expr("term")
+    if len(guards) != 1 or other.value != COMBINERS[str(statement.combine)].identity(other.dtype):
         return None
-    condition, value, other = body.args
-    if not isinstance(condition, InRange) or len(condition.guards) != 1 or not isinstance(other, Const):
-        return None
-    (guard,), (term,) = condition.guards, statement.reduce
-    if other.value != combiner.identity(other.dtype) or guard.index.bounds()[1] >= guard.high:
-        return None
+    (guard,), (term,) = guards, statement.reduce
     factors = dict(guard.index.terms)
     axis = next((a for a in statement.axes if a in factors), None)
     if axis is None or axis.extent != term.extent or set(factors) != {axis, term}:
@@ -266,4 +262,5 @@ def match_scan(statement: Statement) -> PrefixScan | None:
     skip, backwards = guard.low - guard.index.const, factors[axis] == -1
     right = {factors[axis], factors[term]} == {1, -1} and skip in (0, 1) and axis not in expr_variables(value)
     looked_up = any(term in variables(i) and indirects(i) for i in indices(value))
-    return PrefixScan(statement, axis, term, value, skip, backwards) if right and not looked_up else None
+    bounded = guard.index.bounds()[1] < guard.high
+    return PrefixScan(statement, axis, term, value, skip, backwards) if right and bounded and not looked_up else None

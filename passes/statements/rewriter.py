@@ -10,14 +10,15 @@ unit; a `NewUnit` among them is a unit of its own, ahead of that unit where it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from attrs import evolve, frozen
 
 from ...ir import Program, Statement
 from .def_use import DefUse
-from .patterns import Defined, Match
+from .match import Match
+from .patterns import Defined, Scattered
 from .units import Programs, Unit
 
 F = TypeVar("F")
@@ -42,24 +43,29 @@ Edit: TypeAlias = Mapping[Statement, Sequence[Statement | NewUnit]]
 class RewriteRule(Generic[F]):
     """Rewrite of the statements that match a pattern.
 
-    `guard` returns facts for the replacement, None where the rule does not apply.
+    `guard` returns facts for the replacement, None where the rule does not apply. Statements alone replace the
+    matched one.
     """
 
-    pattern: Defined
+    pattern: Defined | Scattered
     guard: Callable[[Match], F | None]
-    replacement: Callable[[Match, F], Edit]
+    replacement: Callable[[Match, F], Edit | Iterable[Statement]]
 
     def edit(self, statement: Statement, index: DefUse) -> Edit | None:
         """Return the replacement of a statement, if the rule applies."""
         match = self.pattern.match_statement(statement, index)
         facts = None if match is None else self.guard(match)
-        return None if match is None or facts is None else self.replacement(match, facts)
+        if match is None or facts is None:
+            return None
+        new = self.replacement(match, facts)
+        return new if isinstance(new, Mapping) else {statement: [*new]}
 
 
 def rewrite(programs: Programs, rule: RewriteRule[F]) -> Programs:
     """Return programs with a rule applied outside of loops.
 
-    They are the same object where it applies to no statement."""
+    They are the same object where it applies to no statement.
+    """
     index = DefUse.of_programs(programs)
     edits = list(_edits(index, rule))
     return rewritten(programs, index) if edits else programs
@@ -103,21 +109,23 @@ def apply(index: DefUse, edit: Edit) -> None:
     index.units = units
 
 
-def rewritten(programs: Programs, index: DefUse) -> Programs:
+def rewritten(programs: Programs, index: DefUse, in_order: bool = False) -> Programs:
     """Return programs with the units of an index.
 
-    Changed units get the reads and writes of their statements."""
+    Changed units get the reads and writes of their statements. New writes follow those of before, or all are
+    `in_order` of the statements; kernels list their results in this order.
+    """
     known = {unit.name: unit for unit in programs.units}
     readers: dict[str, set[str]] = {}
     for unit in index.units:
         for tensor in unit.reads if unit.repeat else (t for s in unit.statements for t in s.tensors_read):
             readers.setdefault(tensor, set()).add(unit.name)
     left = (unit for unit in index.units if unit.statements or unit.repeat or unit is known.get(unit.name))
-    units = tuple(_with_uses(unit, known.get(unit.name), index, readers) for unit in left)
+    units = tuple(_with_uses(unit, known.get(unit.name), index, readers, in_order) for unit in left)
     return evolve(programs, types=index.types, units=units)
 
 
-def _with_uses(unit: Unit, before: Unit | None, index: DefUse, readers: Mapping[str, set[str]]) -> Unit:
+def _with_uses(unit: Unit, before: Unit | None, index: DefUse, readers: Mapping[str, set[str]], in_order: bool) -> Unit:
     """Return a unit with its reads, and the results that others read as its writes."""
     own = dict.fromkeys(s.target for s in unit.statements)
     needed = [t for t in own if t in index.pinned or readers.get(t, set()) - {unit.name}]
@@ -126,5 +134,6 @@ def _with_uses(unit: Unit, before: Unit | None, index: DefUse, readers: Mapping[
         return unit
     read = dict.fromkeys(t for s in unit.statements for t in s.tensors_read if t not in own and t not in index.tables)
     starts = (t for t in unit.reads if t in own)  # of scatters
-    writes = (*(t for t in unit.writes if t in own), *(t for t in needed if t not in unit.writes))
+    known = () if in_order else [t for t in unit.writes if t in own]
+    writes = (*known, *(t for t in needed if t not in known))
     return evolve(unit, reads=(*read, *starts), writes=writes)

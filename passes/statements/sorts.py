@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nan
 from typing import Any
 
-from attrs import define, evolve, frozen
+from attrs import evolve, frozen
 
 from ...ir import (
     FUNCTIONS,
@@ -46,6 +46,9 @@ from ...ir import (
 )
 from ...ops.language import unused_name
 from .inline import FusionError, Inliner
+from .match import Match
+from .patterns import Either, element, fn, number, position, reduction
+from .rewriter import RewriteRule, rewrite_program
 
 #: Shortest row worth a sort, and longest row that the lanes of a block hold.
 MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 4096
@@ -54,6 +57,9 @@ MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "and", "or", "not", "select"))
 _PAIRS = [(a, b) for a in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan) for b in (-1.0, -0.0, 0.0, 1.0, inf, -inf, nan)]
+
+RANK = fn("eq", element("ranks"), Either((position("rank"), number("rank"))))
+SELECTION = reduction("sum", fn("select", RANK, position("value"), number("other", 0)))
 
 
 @frozen
@@ -77,9 +83,29 @@ class RowSort:
 
 def mark_sorts(program: Program) -> Program:
     """Return an equal program with statements marked that find elements by rank."""
-    writer = _OrderRewriter(program, dict(program.tensors))
-    statements = tuple(new for s in program.statements for new in writer.mark(s))
-    return evolve(program, tensors=writer.tensors, statements=statements) if writer.found else program
+    return rewrite_program(program, RewriteRule(SELECTION, lambda match: _sorted_row(match, program), _mark))
+
+
+def _sorted_row(match: Match, program: Program) -> _Selected | None:
+    """Return the elements that a statement selects by their rank in a sorted row."""
+    found = _match_selection(match.root)
+    before = program.statements[: program.statements.index(match.root)]
+    return found if found is not None and _order(found, before, program.tensors) is not None else None
+
+
+def _mark(match: Match, found: _Selected) -> list[Statement]:
+    """Return the order of the row, and the statement as its reader."""
+    statement, index = match.root, match.index
+    taken = {v.name for v in (*statement.axes, *statement.reduce)}
+    whole = Var(found.axis.name if found.axis else unused_name("c", taken), found.term.extent)
+    axes = (*(a for a in statement.axes if a != found.axis), whole)
+    places = tuple(map(as_index, axes))
+    name = index.add_tensor(f"{statement.target}.order", TensorType(DType.I64, tuple(a.extent for a in axes)))
+    condition = Call("eq", (found.ranks, IndexValue(as_index(whole), index.types[found.ranks.tensor].dtype)))
+    body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
+    order = evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
+    here = Read(name, (*places[:-1], found.place))
+    return [order, evolve(statement, body=_place_value(found, here), reduce=(), combine=None)]
 
 
 def match_sort(statement: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> RowSort | None:
@@ -111,20 +137,13 @@ class _Selected:
 
 
 def _match_selection(statement: Statement) -> _Selected | None:
-    body = statement.body
-    if statement.combine != "sum" or len(statement.reduce) != 1 or statement.step is not None or statement.into:
+    match = SELECTION.match_statement(statement)
+    if match is None or len(statement.reduce) != 1:
         return None
-    if not isinstance(body, Call) or body.fn != "select":
+    ranks, rank, value = match.get("ranks", Read), match.expr("rank"), match.get("value", IndexValue)
+    if indirects(value.index) or value.dtype is not DType.I64:
         return None
-    condition, value, other = body.args
-    if not isinstance(condition, Call) or condition.fn != "eq" or not isinstance(other, Const) or other.value != 0:
-        return None
-    ranks, rank = condition.args
-    if not isinstance(ranks, Read) or ranks.guards or not isinstance(rank, (IndexValue, Const)):
-        return None
-    if not isinstance(value, IndexValue) or indirects(value.index) or value.dtype is not DType.I64:
-        return None
-    place = rank.index if isinstance(rank, IndexValue) else as_index(int(rank.value))
+    place = rank.index if isinstance(rank, IndexValue) else as_index(int(match.get("rank", Const).value))
     axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
     if not (place.is_const or any(place == as_index(a) for a in statement.axes)) or axes & used:
         return None
@@ -251,36 +270,6 @@ class _Comparison:
         if abs(factors[self.term]) != 1:
             return None
         return guard.low <= guard.index.const + factors[self.other] * distance < guard.high
-
-
-@define
-class _OrderRewriter:
-    """Rewrites statements; `tensors` grows by the orders."""
-
-    program: Program
-    tensors: dict[str, TensorType]
-    found: bool = False
-
-    def mark(self, statement: Statement) -> Iterator[Statement]:
-        """Yield the replacement of a statement: an order, and its reader."""
-        found = _match_selection(statement)
-        before = self.program.statements[: self.program.statements.index(statement)]
-        if found is None or _order(found, before, self.program.tensors) is None:
-            yield statement
-            return
-        self.found = True
-        taken = {v.name for v in (*statement.axes, *statement.reduce)}
-        whole = Var(found.axis.name if found.axis else unused_name("c", taken), found.term.extent)
-        axes = (*(a for a in statement.axes if a != found.axis), whole)
-        name = unused_name(f"{statement.target}.order", self.tensors)
-        self.tensors[name] = TensorType(DType.I64, tuple(a.extent for a in axes))
-        ranks = self.tensors[found.ranks.tensor].dtype
-        condition = Call("eq", (found.ranks, IndexValue(as_index(whole), ranks)))
-        body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
-        places = tuple(map(as_index, axes))
-        yield evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
-        here = Read(name, (*places[:-1], found.place))
-        yield evolve(statement, body=_place_value(found, here), reduce=(), combine=None)
 
 
 def _place_value(found: _Selected, place: Read) -> Expr:

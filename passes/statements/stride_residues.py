@@ -13,18 +13,11 @@ leaves as many taps, and has as many elements, residues are an axis, and the res
 Else there is a statement for each residue, over its own terms. These write one tensor in pieces, as gradients of
 strided reads do. Only elementwise statements are fused with them (`pieces`), so only sums are split that also run over
 enough other terms to be limited by arithmetic.
-
-Where the stride of a convolution is greater than its filters, one such piece of its gradient is a sum and all others
-are zero. The sum is then a dense tensor of its own, and an elementwise statement spreads it: it fuses with readers of
-the whole, and writes whole lines, where kernels for pieces would write scattered elements:
-
-    dx[2*t] = sum[k] w[k] * dy[k, t];   dx[2*t + 1] = 0
-      ->   p[t] = sum[k] w[k] * dy[k, t];   dx[i] = p[i // 2] if i % 2 == 0 else 0
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import gcd, prod
 
@@ -37,18 +30,19 @@ from ...ir import (
     Guard,
     Index,
     InRange,
-    Mod,
     Program,
-    Read,
     Statement,
-    TensorType,
     Var,
     as_index,
+    congruence,
     primary_index,
     substitute,
     substitute_expr,
 )
-from ...ops.language import canonicalise, split_axis, unused_name
+from ...ops.language import split_axis
+from .match import Match
+from .patterns import anything, fn, number, reduction
+from .rewriter import RewriteRule, rewrite_program
 
 #: Most statements that one becomes, and fewest terms over axes without conditions.
 MAX_PIECES, MIN_TERMS = 16, 8
@@ -66,47 +60,71 @@ class _Condition:
     period: int
 
 
+@frozen
+class _Split:
+    """The sum over terms that satisfy all but its conditions on residues, and the periods of these along axes."""
+
+    kept: Statement
+    conditions: tuple[_Condition, ...]
+    periods: Mapping[Var, int]
+    is_even: bool
+    zero: Const
+
+
+TESTED_SUM = reduction("sum", fn("select", anything("condition"), anything("term"), number("zero", 0)))
+
+
 def split_residues(program: Program) -> Program:
     """Return the program with sums that test residues split by them."""
-    pieces = [tuple(_pieces(s, program)) or (s,) for s in program.statements]
-    return evolve(program, statements=tuple(s for each in pieces for s in each))
+    return rewrite_program(program, RewriteRule(TESTED_SUM, _split, _split_sum))
 
 
-def _pieces(statement: Statement, program: Program) -> Iterator[Statement]:
-    """Yield the statements that replace one, nothing where it stays."""
-    if statement.combine != "sum" or statement.step is not None or statement.into is not None:
-        return
-    found = _split_conditions(statement)
-    if found is None:
-        return
-    conditions, other, body, zero = found
+def _split(match: Match) -> _Split | None:
+    """Return the residues that a sum tests, if others of its terms are enough and its pieces are few."""
+    statement, zero = match.root, match.get("zero", Const)
+    guards = list(_conjuncts(match.expr("condition")))
+    if None in guards:
+        return None
+    conditions: list[_Condition] = []
+    other: list[Guard] = []
+    for guard in (g for g in guards if g is not None):
+        known = _condition(guard, statement)
+        if known is None or (known.var is not None and known.var in [each.var for each in conditions]):
+            other.append(guard)
+        else:
+            conditions.append(known)
     thinned = {c.var for c in conditions}
     if not conditions or prod(v.extent for v in statement.reduce if v not in thinned) < MIN_TERMS:
-        return
+        return None
     periods = {axis: _period(axis, conditions) for axis in statement.axes}
-    kept = Call("select", (InRange(tuple(other)), body, zero)) if other else body
-    if _is_even(conditions, periods):
-        yield _fold_residues(evolve(statement, body=kept), conditions, periods)
-        return
-    if prod(periods.values()) > MAX_PIECES:
-        return
+    is_even = _is_even(conditions, periods)
+    body = Call("select", (InRange(tuple(other)), match.expr("term"), zero)) if other else match.expr("term")
+    few = is_even or prod(periods.values()) <= MAX_PIECES
+    return _Split(evolve(statement, body=body), tuple(conditions), periods, is_even, zero) if few else None
+
+
+def _split_sum(match: Match, found: _Split) -> Iterable[Statement]:
+    """Return one statement with an axis for residues, or a statement for each residue."""
+    if found.is_even:
+        return [_fold_residues(found.kept, found.conditions, found.periods)]
+    return _pieces(found)
+
+
+def _pieces(found: _Split) -> Iterator[Statement]:
+    """Yield the statement of each residue of the axes that has elements."""
+    statement, periods = found.kept, found.periods
     for residues in product(*(range(periods[axis]) for axis in statement.axes)):
-        turns = {
-            axis: Var(axis.name, -(-(axis.extent - first) // periods[axis]))
-            for axis, first in zip(statement.axes, residues, strict=True)
-        }
+        firsts = dict(zip(statement.axes, residues, strict=True))
+        turns = {axis: Var(axis.name, -(-(axis.extent - first) // periods[axis])) for axis, first in firsts.items()}
         if all(turn.extent > 0 for turn in turns.values()):
-            moved = {
-                axis: as_index(turns[axis]) * periods[axis] + first
-                for axis, first in zip(statement.axes, residues, strict=True)
-            }
+            moved = {axis: as_index(turns[axis]) * periods[axis] + first for axis, first in firsts.items()}
             whole = evolve(
                 statement,
                 axes=tuple(turns.values()),
                 write=tuple(substitute(index, dict(moved)) for index in statement.write),
-                body=substitute_expr(kept, moved),
+                body=substitute_expr(statement.body, moved),
             )
-            yield _single_residue(whole, conditions, moved, zero)
+            yield _single_residue(whole, found.conditions, moved, found.zero)
 
 
 def _is_even(conditions: Sequence[_Condition], periods: Mapping[Var, int]) -> bool:
@@ -143,28 +161,6 @@ def _first_of_all(condition: _Condition) -> Index:
     return value - value // period * period
 
 
-def _split_conditions(statement: Statement) -> tuple[list[_Condition], list[Guard], Expr, Const] | None:
-    """Return the residue conditions of a sum, its other conditions, the term where they hold, and the zero where they
-    do not; none for other forms.
-    """
-    body = statement.body
-    if not (isinstance(body, Call) and body.fn == "select"):
-        return None
-    condition, inner, zero = body.args
-    guards = list(_conjuncts(condition))
-    if not (isinstance(zero, Const) and zero.value == 0) or None in guards:
-        return None
-    found: list[_Condition] = []
-    other: list[Guard] = []
-    for guard in (g for g in guards if g is not None):
-        known = _condition(guard, statement)
-        if known is None or (known.var is not None and known.var in [each.var for each in found]):
-            other.append(guard)
-        else:
-            found.append(known)
-    return found, other, inner, zero
-
-
 def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
     """Yield the guards of a conjunction, none for another condition."""
     if isinstance(condition, InRange):
@@ -178,20 +174,19 @@ def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
 
 def _condition(guard: Guard, statement: Statement) -> _Condition | None:
     """Return a guard as a condition on a residue."""
-    if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
+    found = congruence(guard)
+    if found is None:
         return None
-    primary, times = guard.index.terms[0]
-    if not isinstance(primary, Mod) or times != 1:
-        return None
+    index, period = found
     known = {*statement.axes, *statement.reduce}
-    reduced = [(p, f) for p, f in primary.num.terms if p in statement.reduce]
-    if len(reduced) > 1 or any(p not in known for p, _ in primary.num.terms):
+    reduced = [(p, f) for p, f in index.terms if p in statement.reduce]
+    if len(reduced) > 1 or any(p not in known for p, _ in index.terms):
         return None
     if not reduced:
-        return _Condition(None, 0, primary.num, primary.den)
+        return _Condition(None, 0, index, period)
     var, factor = reduced[0]
     assert isinstance(var, Var)
-    return _Condition(var, factor, primary.num - as_index(var) * factor, primary.den)
+    return _Condition(var, factor, index - as_index(var) * factor, period)
 
 
 def _period(axis: Var, conditions: Sequence[_Condition]) -> int:
@@ -237,71 +232,3 @@ def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
     if residue % common:
         return None, step
     return -(residue // common) * pow(condition.factor // common, -1, step) % step, step
-
-
-# ---- one piece among zeros
-
-
-def separate_lone_pieces(program: Program) -> Program:
-    """Return the program with lone sums as dense tensors.
-
-    Separate statements spread them.
-    """
-    tensors, statements = dict(program.tensors), list(program.statements)
-    for target in dict.fromkeys(s.target for s in program.statements):
-        pieces = [s for s in program.statements if s.target == target]
-        found = _lone(pieces)
-        if found is None:
-            continue
-        name = unused_name(f"{target}_piece", tensors)
-        type_ = program.tensors[target]
-        tensors[name] = TensorType(type_.dtype, tuple(a.extent for a in found.axes))
-        alone = evolve(found, target=name, write=tuple(map(as_index, found.axes)))
-        last = statements.index(pieces[-1])
-        statements[last : last + 1] = [pieces[-1], alone, canonicalise(_spread_statement(found, name, type_))]
-        statements = [s for s in statements if s not in pieces]
-    return evolve(program, tensors=tensors, statements=tuple(statements))
-
-
-def _lone(pieces: Sequence[Statement]) -> Statement | None:
-    """Return the piece that is a long sum, written at multiples of its axes, where all others are zero."""
-    sums = [s for s in pieces if s.combine == "sum" and prod(v.extent for v in s.reduce) >= MIN_TERMS]
-    others = [s for s in pieces if s not in sums]
-    if len(sums) != 1 or not others or any(s.step is not None or s.into is not None for s in pieces):
-        return None
-    (found,) = sums
-    if not all(s.is_pointwise and isinstance(s.body, Const) and s.body.value == 0 for s in others):
-        return None
-    places = [_place(index) for index in found.write]
-    used = [var for place in places if place is not None for var in place[:1] if var is not None]
-    return found if None not in places and sorted(used, key=str) == sorted(found.axes, key=str) else None
-
-
-def _place(index: Index) -> tuple[Var | None, int] | None:
-    """Return the variable of an index `n * v + first`, with n; no variable for a constant."""
-    if not index.terms:
-        return None, 1
-    (primary, factor), *rest = index.terms
-    return (primary, factor) if isinstance(primary, Var) and factor > 0 and not rest else None
-
-
-def _spread_statement(piece: Statement, name: str, type_: TensorType) -> Statement:
-    """Return the statement that writes a whole tensor from its only piece that is not zero."""
-    axes = tuple(Var(f"e{n}", extent) for n, extent in enumerate(type_.shape))
-    tests: list[Guard] = []
-    values: dict[Var, Index] = {}
-    for axis, index in zip(axes, piece.write, strict=True):
-        place = _place(index)
-        assert place is not None
-        var, factor = place
-        moved = as_index(axis) - index.const
-        if var is None:
-            tests.append(Guard(moved, 0, 1))
-            continue
-        values[var] = moved // factor
-        tests += [Guard(moved % factor, 0, 1), Guard(values[var], 0, var.extent)]
-    kept = tuple(test for test in tests if not test.always)
-    body = Read(name, tuple(values[a] for a in piece.axes), kept, 0.0)
-    wide = tuple(a for a in axes if a.extent > 1)
-    write = tuple(as_index(a) if a.extent > 1 else as_index(0) for a in axes)
-    return Statement(piece.target, wide, write, body, span=piece.span)

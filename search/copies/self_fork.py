@@ -42,7 +42,7 @@ MAX_RESIDENT_BYTES = 2 << 30
 #: Seconds between two checks of its exit.
 POLL_SECONDS = 0.01
 #: Number of the prctl option that sets a process name, and the name.
-PR_SET_NAME, PROCESS_NAME = 15, b"cuts-nursery"
+PR_SET_NAME, PROCESS_NAME = 15, b"cuts-forks"
 #: Module of the fork server process, which imports modules that import this one.
 FORK_LOOP_MODULE = f"{__package__}.copying"
 #: Streams of a fork that must not be closed, as they may hold text that the parent has yet to write.

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 #: Logarithms by name; of one point, or arrays of several.
 ScheduleFeatures = Mapping[str, Any]
 #: Numbers of a schedule that follow from its structure, and need no feature.
-IMPLIED = frozenset({"rows", "columns", "pad", "carried", "zigzag", "meets"})
+DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "carried", "zigzag", "meets"})
 
 
 def features_of_batch(batch: Batch) -> ScheduleFeatures:
@@ -61,7 +61,7 @@ def _segment(part: Geometry) -> Iterator[tuple[str, Any]]:
     for loop, chunk in zip(structure.loops, part.chunk, strict=True):
         yield f"{_axes(loop)} chunk", chunk
     for parameters in (part.spread, part.loop, part.staging):
-        yield from ((n, getattr(parameters, n)) for n in numbers_of(type(parameters)) if n not in IMPLIED)
+        yield from ((n, getattr(parameters, n)) for n in numbers_of(type(parameters)) if n not in DERIVED_PARAMETERS)
     yield "turns", part.turns
     yield "part", part.part
     yield f"atom {structure.atom} {structure.rows} {structure.columns}", 1

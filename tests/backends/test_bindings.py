@@ -24,7 +24,7 @@ from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device
 from cuts.ir.errors import BackendError
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 from .fake_bindings import FakeBindings

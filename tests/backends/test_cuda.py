@@ -10,7 +10,7 @@ from attrs import evolve
 from cuts import build
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, GraphError
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 from cuts.tests.fusion.build import graph, op
 from cuts.tests.needs import cuda_reason, needs_cuda
 from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x

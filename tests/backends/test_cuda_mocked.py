@@ -19,7 +19,7 @@ from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 from cuts.tests.runtime.handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
 
 ADDRESS = 0x7F00_0000_0000

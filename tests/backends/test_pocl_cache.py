@@ -21,7 +21,7 @@ from cuts.tests.needs import needs_opencl
 
 RUN = """
 import numpy as np
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 x = random_x()
 np.testing.assert_allclose(Session(example_plan()).run({"x": x})["y"], expected_outputs(x)["y"], rtol=1e-5, atol=1e-6)

@@ -21,7 +21,7 @@ from cuts.tests.needs import needs_opencl
 from onnx import TensorProto, helper, numpy_helper
 
 WARNING = (
-    "cuts: warning: 2 operations are outside the vocabulary and run uncompiled: "
+    "cuts: warning: 2 operations are outside the vocabulary and run uncompiled (3 of 16 nodes, 18.8%): "
     "If ('choice'); NonMaxSuppression ('nms')\n"
 )
 
@@ -92,7 +92,7 @@ def test_a_plan_in_parts_is_right_after_reopening(cuts: Cuts, model: Path, tmp_p
     made = cuts("compile", "detector.onnx", "--target", target, "-o", "p", "--verify", "--json")
     assert (made.code, WARNING in made.err) == (0, True)
     assert made.json["uncompiled"] == {"NonMaxSuppression": ["nms"], "If": ["choice"]}
-    assert (len(made.json["parts"]), made.json["verify"]["ok"]) == (3, True)
+    assert (len(made.json["parts"]), made.json["verify"]["ok"]) == (2, True)
     model.unlink()
     x = np.random.default_rng(1).standard_normal((1, 8)).astype(np.float32)
     np.savez(tmp_path / "x.npz", x=x)

@@ -5,7 +5,7 @@ Memory is taken and given back as in a run; nothing moves or computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,8 @@ class _Device(_Nothing):
     def build(self, kernels: tuple[object, ...], binaries: object) -> tuple[object, ...]:
         return tuple(kernels)
 
-    def bind(self, *_: object) -> Any:
-        return lambda: None
+    def bind_turns(self, loaded: object, kernel: object, turns: Sequence[object]) -> Any:
+        return tuple(lambda: None for _ in turns)
 
 
 class _Disk(_Nothing):

@@ -9,8 +9,11 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.compile.build import build_staged
+from cuts.compile.build import build, build_staged
+from cuts.compile.plan import CompiledPlan
+from cuts.frontends.onnx.operators import TABLE
 from cuts.frontends.onnx.staged_model import OpaqueWarning  # onnx is optional
+from cuts.ir import GraphError
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -40,7 +43,7 @@ X = np.array([1, -2, 3, 1, 3, 0], np.float32)
 def test_what_lies_around_a_foreign_operation_is_compiled() -> None:
     proto = model(["y", "n", "places"])
     with pytest.warns(
-        OpaqueWarning, match=r"1 operation is outside the vocabulary and runs uncompiled: Unique \('distinct'\)"
+        OpaqueWarning, match=r"1 operation .* runs uncompiled \(1 of 7 nodes, 14.3%\): Unique \('distinct'\)"
     ):
         split = build_staged(proto, target="reference")
     assert [([n.op_type for n in s.part], [n.op_type for n in s.foreign]) for s in split.stages.stages] == [
@@ -72,3 +75,87 @@ def test_supported_model_is_one_part_without_warning() -> None:
     assert split.foreign == {}
     assert len(split.stages.stages) == 1
     assert np.allclose(split.run({"x": X})["n"], -np.maximum(X, 0))
+
+
+def of_nodes(nodes: list[Any], outputs: list[str], shape: list[int], **weights: Any) -> Any:
+    """Return a model with the input x."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_value_info(name, onnx.TypeProto()) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_onnxruntime_runs_its_own_operations() -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["q"]),
+        helper.make_node("Relu", ["q"], ["r"]),
+        helper.make_node(
+            "MultiHeadAttention", ["q", "r", "q"], ["a"], name="heads", domain="com.microsoft", num_heads=2
+        ),
+        helper.make_node("MatMul", ["a", "w"], ["p"]),
+        helper.make_node("Softmax", ["p"], ["y"]),
+    ]
+    proto = of_nodes(nodes, ["y"], [1, 4, 8], w=np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32))
+    with pytest.warns(OpaqueWarning, match=r"\(1 of 5 nodes, 20.0%\): com.microsoft.MultiHeadAttention \('heads'\)"):
+        plan = build_staged(proto, "reference")
+    x = {"x": np.random.default_rng(1).standard_normal((1, 4, 8)).astype(np.float32)}
+    session = runtime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        assert np.allclose(plan.run(x)["y"], session.run(None, x)[0], rtol=1e-5, atol=1e-6)
+    assert plan.foreign_time is not None and 0 < plan.foreign_time < 1
+    assert len(plan.parts) == 2
+
+
+def test_light_nodes_between_foreign_ones_make_no_part() -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["s"]),
+        helper.make_node("Unique", ["s"], ["u"]),
+        helper.make_node("Constant", [], ["form"], value=numpy_helper.from_array(np.array([1, -1]))),
+        helper.make_node("Reshape", ["u", "form"], ["row"]),
+        helper.make_node("NonZero", ["row"], ["n"]),
+        helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = of_nodes(nodes, ["y"], [2, 3])
+    with pytest.warns(OpaqueWarning, match="2 operations are outside the vocabulary"):
+        plan = build_staged(proto, "reference")
+    x = {"x": np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)}
+    assert np.allclose(plan.run(x)["y"], ReferenceEvaluator(proto).run(None, x)[0])
+    assert len(plan.parts) == 1 and set(plan.foreign) == {"Unique", "NonZero"}
+
+
+def test_build_falls_back_where_it_may() -> None:
+    proto = model(["y"])
+    with pytest.raises(GraphError, match="1 operation is not supported: Unique"):
+        build(proto, "reference")
+    with pytest.warns(OpaqueWarning):
+        plan = build(proto, "reference", fallback=True)
+    assert np.allclose(plan.run({"x": X})["y"], ReferenceEvaluator(proto).run(None, {"x": X})[0])
+    readable = of_nodes([helper.make_node("Exp", ["x"], ["y"])], ["y"], [2, 3])
+    assert isinstance(build(readable, "reference", fallback=True), CompiledPlan)
+
+
+def test_a_conversion_that_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(call: Any) -> None:
+        raise AssertionError("half way")
+
+    monkeypatch.setitem(TABLE, "Softplus", convert)
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("Softmax", ["e"], ["s"]),
+        helper.make_node("Softplus", ["s"], ["p"]),
+        helper.make_node("Softmax", ["p"], ["y"]),
+    ]
+    proto = of_nodes(nodes, ["y"], [2, 3])
+    plan = build_staged(proto, "reference")
+    x = {"x": np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)}
+    with pytest.warns(OpaqueWarning, match="Softplus"):
+        found = plan.run(x)["y"]
+    assert np.allclose(found, ReferenceEvaluator(proto).run(None, x)[0])
+    assert len(plan.parts) == 2

@@ -311,15 +311,35 @@ def test_unsupported_graph_gives_one_warning(make: Any, x: Any, trained: bool) -
     assert "not supported" in str(warning.message)
 
 
-class Frequent(nn.Module):
+@torch.library.custom_op("cuts_recurrent_tests::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+double.register_fake(torch.empty_like)
+
+
+class Doubled(torch.autograd.Function):
+    """Identity with the double gradient, by an unknown operation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return torch.ops.cuts_recurrent_tests.double(gradient)
+
+
+class UnknownGradient(nn.Module):
     """Recurrent layer, and a table whose gradient is unsupported."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.layer = nn.Embedding(5, 4, scale_grad_by_freq=True), nn.LSTM(4, 3)
+        self.table, self.layer = nn.Embedding(5, 4), nn.LSTM(4, 3)
 
     def forward(self, x: Any) -> tuple[Any, ...]:
-        return (self.layer(self.table(x))[0],)
+        return (self.layer(Doubled.apply(self.table(x)))[0],)
 
 
 @needs_opencl
@@ -329,7 +349,7 @@ def test_unsupported_backward_graph_is_right(dynamic: bool) -> None:
 
     PyTorch makes it at the first backward pass, after the forward graph is compiled, or together with that.
     """
-    model, x = Frequent(), torch.tensor([[1, 2], [4, 1], [1, 0]])
+    model, x = UnknownGradient(), torch.tensor([[1, 2], [4, 1], [1, 0]])
     compiled = torch.compile(model, backend=cuts_backend, dynamic=dynamic)
     gradients = []
     for call in (model, compiled):

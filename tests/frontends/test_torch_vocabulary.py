@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -35,7 +36,7 @@ def i(*shape: int, below: int) -> Any:
     return torch.randint(0, below, shape, generator=CHANCE)
 
 
-CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+CASES: dict[str, tuple[Any, ...]] = {
     "histogram": (lambda a: (torch.histc(a, 5, -1, 1), torch.histc(a, 4), torch.histc(a * 0, 3)), (x(40),)),
     "windows of memory": (lambda a: a.as_strided((5, 4), (3, 1)) * torch.as_strided_copy(a, (5, 4), (1, 2), 3),
                           (x(20),)),
@@ -70,6 +71,30 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
                                   F.embedding_bag(m, t, o, per_sample_weights=v, mode="sum", padding_idx=2)),
         (x(6, 3), i(4, 2, below=6), x(4, 2), i(8, below=6), x(8), torch.tensor([0, 3, 3, 5]))),
     "gradients by frequency": (lambda t, n: F.embedding(n, t, 1, scale_grad_by_freq=True), (x(6, 3), i(4, 3, below=6))),
+    **{f"distances {p}": (lambda a, b, p=p: (torch.cdist(a, b, p), F.pdist(b, p)), (x(4, 3), x(5, 3)))
+       for p in (0.5, 1.0, 2.0, 3.0, math.inf)},
+    "distance": (lambda a, b: (torch.dist(a, b), torch.dist(a, b[0], 3)), (x(4, 3), x(4, 3))),
+    **{f"products of groups of {axis}": (call, (x(*a).bfloat16(), x(*b).bfloat16(), torch.tensor([8, 16, 32]).int()),
+                                         0.02)
+       for axis, a, b, call in (
+           ("rows", (32, 16), (3, 16, 8), lambda a, b, n: torch._grouped_mm(a, b, offs=n)),
+           ("columns", (3, 8, 16), (16, 32), lambda a, b, n: torch._grouped_mm(a, b, offs=n)),
+           ("terms", (16, 32), (32, 8), lambda a, b, n: torch._grouped_mm(a, b, offs=n)),
+           ("matrices", (3, 8, 16), (3, 16, 8), lambda a, b, n: torch._grouped_mm(a, b)))},
+    "modes": (lambda a: (torch.mode(a.round(), 1)[0], torch.mode(a.round(), 0, True)[0]), (x(3, 40),)),
+    "medians of numbers": (lambda a: (a.where(a > 0, math.nan).nanmedian(1), a.where(a > 0, math.nan).nanmedian(),
+                                      (a / 0).nanmedian(0, True)[0]), (x(4, 7),)),
+    "powers of two": (lambda a, n: (torch.ldexp(a.detach(), n - 9), torch.frexp(a * 100)), (x(40), i(40, below=20))),
+    "fractional steps": (lambda a, n: F.fractional_max_pool2d(
+        a, (2, 3), output_size=(3, 4), return_indices=True, _random_samples=n.detach()),
+                         (x(1, 2, 7, 9), x(1, 2, 2).sigmoid())),
+    "fractional steps of three axes": (lambda a, n: F.fractional_max_pool3d(
+        a, 2, output_size=(3, 4, 2), _random_samples=n.detach()), (x(2, 7, 9, 5), x(1, 2, 3).sigmoid())),
+    "written positions": (lambda a, n, b: (torch.take(a, n), a.put(n, b), a.put(n, b, accumulate=True)),
+                          (x(4, 3), torch.tensor([1, 5, 7]), x(3))),
+    "written masks": (lambda a, b: a.masked_scatter(a > 0, b), (x(4, 5), x(4, 5))),
+    "repeated elements": (lambda a, n: torch.repeat_interleave(a, n, 0, output_size=6),
+                          (x(3, 2), torch.tensor([1, 0, 5]))),
     "rows of a largest norm": (lambda t, n: F.embedding(n, t.clone(), max_norm=1.0), (x(6, 3), i(4, 2, below=6))),
 }  # fmt: skip
 
@@ -112,8 +137,28 @@ def evaluate_call(target: Any, operands: tuple[Any, ...], *numbers: Any, result:
     several = len(target._schema.returns) > 1
     graph.output((graph.call_function(operator.getitem, (made, result)) if several else made,))
     captured = graph_of_nodes(graph)
-    arrays = {name: array_of(tensor) for name, tensor in zip(captured.graph.inputs, operands, strict=True)}
+    given = {f"operand{n}": array_of(operand) for n, operand in enumerate(operands)}
+    arrays = {name: given[name] for name in captured.graph.inputs}
     return evaluate_graph(captured.graph, captured.registry, arrays)[captured.graph.outputs[0]]
+
+
+def test_products_of_experts_of_transformers() -> None:
+    """Compare transformers' own operation, by its name alone."""
+    library = torch.library.Library("transformers", "FRAGMENT")
+    if not hasattr(torch.ops.transformers, "grouped_mm_fallback"):
+        library.define("grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+        library.define("grouped_mm_fallback_backward(Tensor a, Tensor b, Tensor offs, Tensor dy) -> (Tensor, Tensor)")
+    operators, (a, b, dy) = torch.ops.transformers, (x(12, 4), x(3, 4, 5), x(12, 5))
+    ends = torch.tensor([3, 3, 12])
+    found = evaluate_call(operators.grouped_mm_fallback.default, (a, b, ends))
+    np.testing.assert_allclose(found, torch.cat([a[:3] @ b[0], a[3:] @ b[2]]), 1e-5, 1e-5)
+    wanted = (
+        torch.cat([dy[:3] @ b[0].T, dy[3:] @ b[2].T]),
+        torch.stack([a[:3].T @ dy[:3], b[1] * 0, a[3:].T @ dy[3:]]),
+    )
+    for number, expected in enumerate(wanted):
+        found = evaluate_call(operators.grouped_mm_fallback_backward.default, (a, b, ends, dy), result=number)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
 def test_a_dropped_path_keeps_or_drops_whole_samples() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 
 import cuts
@@ -32,11 +32,10 @@ from cuts.passes.context import CompileContext
 from cuts.passes.costs.candidate_subgraphs import (
     CandidateSubgraph,
     CostedKernels,
-    Planner,
     SubgraphKernels,
     partition_subgraph,
-    partition_subgraphs,
 )
+from cuts.passes.costs.executor import ScheduleRequest
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -312,8 +311,15 @@ def test_the_cheapest_is_taken(contraction: float, best: str) -> None:
     assert "winograd_filter" not in {n.op for n in final.nodes}, "filters are constants"
 
 
+#: Partitions candidate subgraphs into kernels.
+Planner = Callable[[Sequence[CandidateSubgraph]], Sequence[SubgraphKernels]]
 #: Kernels of candidate subgraphs by their computation, so that tests about decisions partition each into kernels once.
 CUT: dict[tuple[object, ...], SubgraphKernels] = {}
+
+
+def submitting(plan: Planner) -> Callable[[Sequence[CandidateSubgraph]], Callable[[], Sequence[SubgraphKernels]]]:
+    """Return a function that has candidate subgraphs partitioned by a planner."""
+    return lambda fragments: lambda: plan(fragments)
 
 
 def planner_with_costs(seconds: Sequence[float]) -> Planner:
@@ -346,7 +352,7 @@ def planner_with_costs(seconds: Sequence[float]) -> Planner:
 def test_the_model_decides_where_its_error_is_smaller(seconds: Sequence[float], guessed: str) -> None:
     graph = convolution(2, 16, 16, 16, 16)
     step = ChooseAlgorithms(
-        INSTANCES, Words(1.0), TARGET, "mixed", planner_with_costs(seconds), known=lambda form: False
+        INSTANCES, Words(1.0), TARGET, "mixed", submitting(planner_with_costs(seconds)), known=lambda form: False
     )
     step.run(graph)
     assert step.replaced == ({"c": guessed} if guessed else {})
@@ -361,7 +367,12 @@ def test_what_was_measured_decides_whatever_a_model_said(
     graph = convolution(2, 16, 16, 16, 16)
     known: list[FusedGroup] = []
     step = ChooseAlgorithms(
-        INSTANCES, Words(contraction), TARGET, "mixed", planner_with_costs(seconds), known=lambda form: form in known
+        INSTANCES,
+        Words(contraction),
+        TARGET,
+        "mixed",
+        submitting(planner_with_costs(seconds)),
+        known=lambda form: form in known,
     )
     step.run(graph)
     for _ in seconds:  # as a search measures them
@@ -382,7 +393,7 @@ def test_an_alternative_with_much_traffic_is_not_partitioned() -> None:
         asked.append({n.op for f in fragments for n in f.graph.nodes})
         return [CostedKernels((), 5e-6) for f in fragments]
 
-    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan)
+    step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", submitting(plan))
     assert step.run(graph) is graph
     assert asked == [{"conv", "relu"}]
 
@@ -413,7 +424,7 @@ def test_the_largest_possible_savings_are_partitioned_first() -> None:
             CostedKernels((), 1e-3 if f.graph.types[f.graph.outputs[0]].shape[2] == 56 else 6e-5) for f in fragments
         ]
 
-    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", plan).run(graph)
+    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", submitting(plan)).run(graph)
     assert {asked[1][0], asked[1][-1]} == {(56, 4), (56, 2)}
     assert asked[1][0] == (56, 4)
 
@@ -428,7 +439,7 @@ def test_what_the_model_cannot_decide_is_asked_first() -> None:
         Words(1.0),
         TARGET,
         "mixed",
-        planner_with_costs((1.0, 9.0, 2.0, 9.0, 0.9, 1.0)),
+        submitting(planner_with_costs((1.0, 9.0, 2.0, 9.0, 0.9, 1.0))),
         known=lambda form: False,
     )
     step.run(graph)
@@ -571,21 +582,22 @@ def test_processes_plan_as_this_one_does() -> None:
         asked.extend(fragments)
         return [None] * len(fragments)
 
-    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", note).run(convolution(1, 4, 4, 8, 8))
+    ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed", submitting(note)).run(convolution(1, 4, 4, 8, 8))
     wanted = [*asked * 3, evolve(asked[0], graph=evolve(asked[0].graph, nodes=()))]
     with PlanningWorkers(processors=MIN_PLANNING_QUERIES) as planning:
-        assert planning.cut(wanted[:1]) == partition_subgraphs(wanted[:1])
-        found = planning.cut(wanted)
-        assert found == partition_subgraphs(wanted)
+        assert planning.submit(wanted[:1])() == [partition_subgraph(wanted[0])]
+        found = planning.submit(wanted)()
+        assert found == [*map(partition_subgraph, wanted)]
         forms = [form for each in found if each is not None for form, _ in each.costs] * MIN_PLANNING_QUERIES
-        assert planning.choose(forms[:1], TARGET) == [None]
-        assert planning.choose(forms, TARGET) == [choose(form, TARGET)[0] for form in forms]
+        requests = [ScheduleRequest(form, TARGET) for form in forms]
+        assert planning.submit(requests[:1])() == [None]
+        assert planning.submit(requests)() == [choose(form, TARGET)[0] for form in forms]
 
 
 def test_a_compiled_convolution_by_winograd() -> None:
     graph, target = convolution(4, 32, 32, 20, 19), find_target("opencl")
     plan = plan_of(
-        compile_graph(graph, REGISTRY, target, CompileOptions(), emit, ByModel(target)), graph, load_spec(()), target
+        ByModel(target).compile(graph, REGISTRY, target, CompileOptions(), emit), graph, load_spec(()), target
     )
     assert not any(
         group["algorithms"] for group in cuts.build(graph, target="opencl").plan.groups

@@ -64,15 +64,17 @@ class Others(ByModel):
     answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
     asked: list[int] = field(factory=list)
 
-    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
+    def submit(self, requests: Sequence[Any]) -> Callable[[], Sequence[Any]]:
         """Price groups when the answers are waited for."""
-        self.asked.append(len(pricings))
-        return lambda: self.answers(pricings)
+        if not isinstance(requests[0], CostRequest):
+            return super().submit(requests)
+        self.asked.append(len(requests))
+        return lambda: self.answers(requests)
 
 
 def form_groups(selector: ByModel) -> tuple[Partition, CompileContext]:
     """Return the groups of the network, and the context with their costs."""
-    context = CompileContext(REGISTRY, TARGET, CompileOptions(mode="mixed"), emit, selector)
+    context = selector.context(REGISTRY, TARGET, CompileOptions(mode="mixed"), emit)
     return next(result for name, result in stage_results(NETWORK, context) if name == "partition"), context
 
 

@@ -151,7 +151,7 @@ def image(size: int, batch: int) -> Graph:
 def test_algorithms_of_empty_results_are_left_out(size: int, precision: PrecisionName) -> None:
     graph, options = image(size, 0), CompileOptions(precision=precision)
     compile_graph(graph, REGISTRY, TARGET, options, emit)
-    compile_graph(graph, REGISTRY, TARGET, options, emit, ByModel(TARGET))
+    ByModel(TARGET).compile(graph, REGISTRY, TARGET, options, emit)
 
 
 def test_an_algorithm_with_unfit_steps_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -171,7 +171,8 @@ def test_updates_of_a_tensor_without_elements_go(deciding: str) -> None:
     ends = (make.node("sigmoid", scattered), make.node("exp", "in 0"))
     graph = Graph("none", tuple(make.inputs), ends, dict(make.types), tuple(make.nodes))
     assert not REGISTRY.instances.of_node(graph.nodes[0], graph).program.statements
-    compile_graph(graph, REGISTRY, TARGET, CompileOptions(), emit, Chance(TARGET) if deciding == "chance" else None)
+    run = Chance(TARGET).compile if deciding == "chance" else compile_graph
+    run(graph, REGISTRY, TARGET, CompileOptions(), emit)
 
 
 def test_elements_are_not_matched_with_none() -> None:
@@ -203,5 +204,5 @@ def test_a_candidate_with_a_fault_is_left_out(
 ) -> None:
     monkeypatch.setattr(fragments, "choose_layouts", _fails)
     with caplog.at_level(logging.WARNING, "cuts.passes"):
-        assert compile_graph(image(3, 1), REGISTRY, TARGET, CompileOptions(), emit, ByModel(TARGET)).kernels
+        assert ByModel(TARGET).compile(image(3, 1), REGISTRY, TARGET, CompileOptions(), emit).kernels
     assert "candidate kernels of nodes node 0: ValueError: planted" in caplog.text

@@ -17,11 +17,14 @@ from cuts.ops import Registry
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.fold_units import drop_unused
 from cuts.passes.fusion.programs import Programs, build_programs
-from cuts.passes.fusion.sums.contraction_recompute import RecomputeChoice, recompute_contractions
+from cuts.passes.fusion.sums import contraction_recompute
+from cuts.passes.fusion.sums.contraction_recompute import Family, RecomputeChoice, recompute_contractions
 from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.fusion.sums.sum_interchange import interchange_sums
 from cuts.passes.verify import verify_programs
+from cuts.tests.operations import DIFFERENTIABLE
+from cuts.tests.operations_graph import bench_of
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, a mask, and whether the result is an
 #: output besides the gradients.
@@ -120,6 +123,31 @@ def test_all_stays_where_scores_are_stored_anyway() -> None:
     kept = evolve(programs, graph=evolve(graph, outputs=(*graph.outputs, scores)))
     assert recompute_contractions(kept) is kept
     assert recompute_contractions(programs, lambda family: "keep") is programs
+
+
+def test_readers_that_were_recomputed_stay() -> None:
+    graph, registry = gradient("alone")
+    programs = prepare_programs(graph, registry)
+    families: list[Family] = []
+    after = recompute_contractions(programs, lambda family: families.append(family) or "each")
+    assert after is not programs
+    assert contraction_recompute._recompute(after, families[0], True) is after
+
+
+def test_connected_readers_are_recomputed_once() -> None:
+    uses = [use for use in DIFFERENTIABLE if use.op == "grid_sample"]
+    made = bench_of(uses, backward=True)
+    programs = prepare_programs(made.graph, made.spec.registry)
+    after = recompute_contractions(programs)
+    assert after is not programs
+    verify_programs(after)
+
+
+def test_results_are_written_in_the_order_of_statements() -> None:
+    graph, registry = gradient("alone")
+    for unit in recompute_contractions(prepare_programs(graph, registry)).units:
+        targets = list(dict.fromkeys(s.target for s in unit.statements))
+        assert list(unit.writes) == [t for t in targets if t in unit.writes]
 
 
 def test_terms_of_an_exchanged_sum_are_the_same() -> None:

@@ -15,9 +15,10 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder, NormalForms
+from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.groups import Group, form_key, rename_group
 from cuts.passes.fusion.legality import Policy, issue_slots
+from cuts.passes.fusion.normal_forms import NormalForms
 from cuts.passes.fusion.partition import (
     algorithm_1,
     combine_partitions,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,20 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
+from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ir.errors import PassError, UsageError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.passes import pipeline
 from cuts.passes.context import CompileContext
-from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
+from cuts.passes.costs.cost_model import KernelsQuery, Questions
+from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.stage import Stage
 
-from ..kernels.cases import Unhurried
+from ..kernels.cases import KnownTimes, Unhurried
 from .build import REGISTRY, graph, op
 
 CHAIN = graph({"x": (4, 8), "w": (8, 8)}, op("a", "matmul", "x", "w"), op("b", "relu", "a"),
@@ -118,15 +119,11 @@ class Slowest(Unhurried):
     It has a price of shared memory traffic.
     """
 
-    complete = False
     rounds = 0
-    budget = Budget()
-    may_share_launches = False
-    scale = 1.0
-    decisions = None
 
     def __init__(self, shared: float) -> None:
         self.shared = shared
+        self.times = KnownTimes(True, complete=lambda: False, known=False)
         self.workloads: list[Workload] = []
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
@@ -136,15 +133,12 @@ class Slowest(Unhurried):
     def cost(self, group: FusedGroup) -> float:
         return self.shared if self.rounds and len(group.segments) > 1 else self.modelled.cost(group)
 
-    def learn(self, questions: Questions, share: float, plan: KernelsQuery | None = None) -> bool:
+    def measure(self, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None) -> bool:
         self.rounds += 1
+        self.times.known = True
         return self.rounds == 1
 
-    def is_measured(self, group: FusedGroup) -> bool:
-        """Know all that was to be learnt."""
-        return self.rounds > 0
-
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
+    def schedule(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         self.workloads = list(workloads.values())
         return {
             k: evolve(choose(w.form, find_target("cuda:sm_90"), count=5)[-1], measured={"measured": 1.0})
@@ -154,7 +148,7 @@ class Slowest(Unhurried):
 
 def test_a_selector_chooses_schedules_and_reports_its_times() -> None:
     selector = Slowest(0.0)
-    found = compile_graph(CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit, selector)
+    found = selector.compile(CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="fusion"), emit)
     assert [(w.nodes, w.uses) for w in selector.workloads] == [(("n0", "n1"), 2), (("n5",), 1)]
     assert found.kernels[0].source != compile_made(CHAIN, mode="fusion").kernels[0].source
     assert found.groups[0]["measured"] == 1.0
@@ -163,7 +157,5 @@ def test_a_selector_chooses_schedules_and_reports_its_times() -> None:
 
 @pytest.mark.parametrize(("price", "groups"), [(0.0, 2), (1.0, 3)])
 def test_what_a_selector_learns_changes_the_partition(price: float, groups: int) -> None:
-    found = compile_graph(
-        CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="mixed"), emit, Slowest(price)
-    )
+    found = Slowest(price).compile(CHAIN, REGISTRY, find_target("cuda:sm_90"), CompileOptions(mode="mixed"), emit)
     assert len(found.steps) == groups

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 from attrs import field, frozen
@@ -12,8 +13,8 @@ from cuts.ir.affine import Var
 from cuts.ir.compiled import FULL_SHARE
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
-from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraphs
-from cuts.passes.costs.tuner_interface import Workload
+from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraph
+from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
@@ -46,16 +47,26 @@ class Chance(ByModel):
         """Return random costs."""
         return _Drawn(self)
 
-    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
+    def submit(self, requests: Sequence[Any]) -> Callable[[], Sequence[Any]]:
         """Let an algorithm of several nodes cost nothing, or be impossible."""
+        if not isinstance(requests[0], CandidateSubgraph):
+            return super().submit(requests)
+        found = self._plan(requests)
+        return lambda: found
+
+    def _plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
         if self.seed % ALGORITHMS:
             return [None] * len(fragments)
         rng = np.random.default_rng(self.seed)
         free = [len(f.graph.nodes) > 4 for f in fragments]
-        own = iter(partition_subgraphs([f for f, several in zip(fragments, free, strict=True) if not several]))
-        return [(CostedKernels((), 0.0) if rng.integers(2) else None) if several else next(own) for several in free]
+        return [
+            (CostedKernels((), 0.0) if rng.integers(2) else None) if several else partition_subgraph(fragment)
+            for fragment, several in zip(fragments, free, strict=True)
+        ]
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
+    def schedule(
+        self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE
+    ) -> Mapping[Hashable, Candidate]:
         """Return a random legal point of each kernel."""
         return {key: self._candidate(work.form) for key, work in workloads.items()}
 

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
-from cuts.compile.driver import build_graph
+from cuts.compile.driver import build_graph, compile_unmeasured
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan
 from cuts.ir.compiled import FULL_SHARE, CompileOptions, Mode
@@ -24,13 +24,13 @@ from cuts.numerics.reference import accumulations
 from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.costs.tuner_interface import Workload
+from cuts.passes.costs.executor import Workload
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.choose import Candidate
 from cuts.passes.schedule.space import make_space
 from cuts.runtime.arrays import random_inputs
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 
 from ..kernels.cases import legal_points
 from .chance import Chance
@@ -74,9 +74,11 @@ class Watched(Chance):
 
     races: dict[str, None] = field(factory=dict, eq=False, repr=False)
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
+    def schedule(
+        self, workloads: Mapping[Hashable, Workload], share: float = FULL_SHARE
+    ) -> Mapping[Hashable, Candidate]:
         """Return a legal point of each kernel, and record lowered forms' races."""
-        chosen = super().choose(workloads, share)
+        chosen = super().schedule(workloads, share)
         for key, work in workloads.items():
             for schedule in (chosen[key].schedule, *self._staged_points(work.form)):
                 self.races.update(dict.fromkeys(check_barriers(lower(work.form, schedule, work.storages, self.target))))
@@ -164,7 +166,8 @@ class Bench:
         target = find_target(self.target) if chance is None else chance.target
         if chance is None and target.on_host and seed % 2:
             target = evolve(target, lockstep=True, NUM_SM=132, MAX_thread=32, MAX_shared=16384)
-        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way], verify=True), chance)
+        run = compile_unmeasured if chance is None else chance.compile
+        return build_graph(graph, Spec(self.registry), target, CompileOptions(mode=_MODES[way], verify=True), run)
 
     def _run(self, plan: CompiledPlan, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Run a plan twice, with other inputs first, and return the second results: unwritten elements would be those

@@ -74,7 +74,7 @@ BUGS = (
     Bug("launches", "a reader of changed memory may follow the change", "passes.launch_order:_Order.waiting_readers",
         "self.place[unit.name] < place and", "self.place[unit.name] < 0 and", _LAUNCHES),
     Bug("launches", "launches are reported in any order", "passes.horizontal_fusion:_replay_launches",
-        "for broken in launch_violations([launch.groups for launch in found], record.launches, work.views):",
+        "for broken in launch_violations([launch.groups for launch in found], record.launches, views):",
         "for broken in ():", _DECISIONS),
     Bug("split", "parts of a reduction that does not divide lose its end",
         "passes.split.split_reduction:split_reduction",

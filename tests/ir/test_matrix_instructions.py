@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.ir.affine import index_value
+from cuts.ir.affine import Var, index_value
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.machine import (
     ACCUMULATOR_THREADS,
@@ -16,13 +16,19 @@ from cuts.ir.machine import (
     LANE,
     LANES,
     MMA_INSTRUCTIONS,
+    SWIZZLES,
+    WARPGROUP,
+    WARPGROUP_THREAD,
     MatrixFragment,
     MmaInstruction,
+    SharedMatrixLayout,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
-every_atom = pytest.mark.parametrize("atom", MMA_INSTRUCTIONS.values(), ids=MMA_INSTRUCTIONS)
+REGISTER_ROWS = {name: atom for name, atom in MMA_INSTRUCTIONS.items() if not atom.reads_shared}
+SHARED_ROWS = {name: atom for name, atom in MMA_INSTRUCTIONS.items() if atom.reads_shared}
+every_atom = pytest.mark.parametrize("atom", REGISTER_ROWS.values(), ids=REGISTER_ROWS)
 
 
 def places(fragment: MatrixFragment) -> np.ndarray:
@@ -141,3 +147,34 @@ def test_two_parts_keep_22_bits(x: np.ndarray) -> None:
 def test_operands_keep_what_is_no_finite_number(name: str) -> None:
     special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], np.float32)
     np.testing.assert_array_equal(of_11_bits(name, special), special)
+
+
+@pytest.mark.parametrize("atom", SHARED_ROWS.values(), ids=SHARED_ROWS)
+def test_threads_of_a_warpgroup_hold_each_result_once(atom: MmaInstruction) -> None:
+    """The map of C is that of the PTX ISA."""
+    threads, elements = np.meshgrid(np.arange(LANES * WARPGROUP), np.arange(atom.c.size), indexing="ij")
+    at = {WARPGROUP_THREAD: threads, ELEMENT: elements}
+    row, column = (np.broadcast_to(index_value(i, at.__getitem__), threads.shape) for i in (atom.c.row, atom.c.column))
+    assert (row == 16 * (threads // 32) + threads % 32 // 4 + 8 * (elements // 2 % 2)).all()
+    assert (column == 2 * (threads % 4) + elements % 2).all()
+    assert len(set(zip(row.flat, column.flat, strict=True))) == atom.m * atom.n == row.size
+
+
+@given(st.sampled_from(sorted(SWIZZLES)), st.booleans(), st.sampled_from((64, 128, 192)), st.sampled_from((64, 128)))
+def test_shared_matrices_lie_as_descriptors_say(swizzle: int, deep: bool, extent: int, depth: int) -> None:
+    """Every element has the canonical place of its k step."""
+    layout = SharedMatrixLayout(extent, depth, 2, swizzle, deep)
+    assert layout.faults(16) == []
+    mn, k = np.meshgrid(np.arange(extent), np.arange(depth), indexing="ij")
+    along, deeper = Var("mn", extent), Var("k", depth)
+    found = index_value(layout.address(along, deeper), {along: mn, deeper: k}.__getitem__)
+    assert sorted(found.flat) == list(range(extent * depth))
+    start = found[64 * (mn // 64), 16 * (k // 16)] * 2
+    r, c, lead, stride, width = mn % 64, k % 16, layout.leading, layout.stride, layout.width
+    if deep:
+        place = r // 8 * stride + r % 8 * width + (c * 2 if swizzle else c // 8 * lead + c % 8 * 2)
+    elif swizzle:
+        place = r * 2 // width * lead + c // 8 * stride + c % 8 * width + r * 2 % width
+    else:
+        place = r // 8 * stride + c // 8 * lead + c % 8 * 16 + r % 8 * 2
+    assert (found * 2 == start + place).all()

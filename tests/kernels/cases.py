@@ -6,12 +6,11 @@ Random fused groups and random legal points of their spaces.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
-from cuts.ir.compiled import Budget, KernelFunction
+from attrs import define, evolve, field, frozen
+from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.machine import Target
 from cuts.ir.schedule import Schedule
@@ -19,15 +18,16 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, reads
 from cuts.ops import Registry
-from cuts.passes.costs.async_cost import CostRequest, CostResult
-from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraphs
-from cuts.passes.costs.tuner_interface import KernelsQuery, Member, Questions, Workload
-from cuts.passes.decisions import Decisions
+from cuts.passes.assemble import assemble_kernels
+from cuts.passes.context import CompileContext, Emit
+from cuts.passes.costs.cost_model import KernelsQuery, MeasuredTimes, Questions
+from cuts.passes.costs.executor import LocalExecutor, Member, Workload
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.geometry import schedule_of
+from cuts.passes.pipeline import run_stages
 from cuts.passes.schedule.choose import Candidate, choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
@@ -274,39 +274,38 @@ def arrays(group: FusedGroup, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-class Unhurried:
-    """Base of selectors that measure nothing and build everything on demand."""
+@define(eq=False)
+class KnownTimes(MeasuredTimes):
+    """Measured times of all groups, or of none."""
 
-    def note(self, decisions: Decisions, unfused_seconds: float) -> None:
-        """Discard the decisions."""
+    known: bool = True
 
-    def plan(self, fragments: Sequence[CandidateSubgraph]) -> Sequence[SubgraphKernels]:
-        """Cut fragments in this process."""
-        return partition_subgraphs(fragments)
+    def has(self, group: FusedGroup) -> bool:
+        """Return the same for every group."""
+        return self.known
 
-    def build_ahead(self, workloads: Sequence[Workload]) -> None:
-        """Have nothing made."""
+    def note(self, group: FusedGroup, seconds: float) -> None:
+        """Forget it."""
 
-    def search_ahead(self, groups: Sequence[FusedGroup]) -> None:
-        """Have nothing gone on with."""
 
-    def overdue(self) -> bool:
-        """Have all the time that there is."""
-        return False
+class Unhurried(LocalExecutor):
+    """Base of cost models that measure nothing and build everything on demand."""
 
-    def reserving_budget(self, kernels: int, seconds: float) -> AbstractContextManager[None]:
-        """Keep nothing back."""
-        return nullcontext()
+    times: KnownTimes
 
-    def plan_ahead(self, fragments: Sequence[CandidateSubgraph]) -> Callable[[], Sequence[SubgraphKernels]]:
-        """Cut fragments on demand."""
-        return lambda: self.plan(fragments)
+    def compile(
+        self, graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
+    ) -> CompiledGraph:
+        """Compile a graph, without shared launches."""
+        context = self.context(registry, target, evolve(options, horizontal_fusion=False), emit)
+        kernels = run_stages(graph, context)
+        return CompiledGraph(graph, (), ()) if kernels is None else assemble_kernels(kernels, context)
 
-    def price(self, pricings: Sequence[CostRequest]) -> Callable[[], Sequence[CostResult | None]]:
-        """Have nothing priced ahead."""
-        return list
+    def context(self, registry: Registry, target: Target, options: CompileOptions, emit: Emit) -> CompileContext:
+        """Return the context of a compilation."""
+        return CompileContext(registry, target, options, emit, self, self, Budget())  # type: ignore[arg-type]
 
-    def learn(self, questions: Questions, share: float, plan: KernelsQuery | None = None) -> bool:
+    def measure(self, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None) -> bool:
         """Measure nothing."""
         return False
 
@@ -314,38 +313,21 @@ class Unhurried:
         """Doubt it."""
         return [False] * len(launches)
 
-    def note_time(self, group: FusedGroup, seconds: float) -> None:
-        """Forget it."""
-
-    def is_measured(self, group: FusedGroup) -> bool:
-        """Take the model's word for it."""
-        return True
-
-    def make(
-        self, chosen: Mapping[Hashable, Schedule], launches: Mapping[Hashable, Sequence[Member]]
-    ) -> tuple[Mapping[Hashable, KernelFunction], Mapping[Hashable, KernelFunction]]:
-        """Leave all of it to the pipeline."""
-        return {}, {}
-
 
 @frozen
 class ByModel(Unhurried):
-    """Selector that takes the cost model's estimates for measurements.
+    """Cost model that takes the analytic estimates for measurements.
 
     A pipeline then runs the steps that need measured times.
     """
 
     target: Target
-    complete: bool = True
-    budget: Budget = field(factory=Budget, eq=False)
-    may_share_launches: bool = False
-    scale: float = 1.0
-    decisions: None = None
+    times: KnownTimes = field(factory=lambda: KnownTimes(True), eq=False, repr=False)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
         """Return the model."""
         return modelled
 
-    def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
+    def schedule(self, kernels: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
         """Return the model's first choices."""
-        return {key: choose(work.form, self.target)[0] for key, work in workloads.items()}
+        return {key: choose(work.form, self.target)[0] for key, work in kernels.items()}

@@ -327,6 +327,6 @@ def test_every_atom_has_structures(name: str) -> None:
     """Targets that list a matrix instruction have templates with it."""
     atom = MMA_INSTRUCTIONS[name]
     target = evolve(GPU, atoms=((name, 4.0),))
-    group = product(atom.held, MODES[atom.format][0], (1, 32, 32, 32), (False, False))
+    group = product(atom.held, MODES[atom.format][0], (1, atom.m + 16, 64, 32), (False, False))
     found = {s.segments[0].atom for s in make_space(group, target).templates}
     assert found == {"", name}

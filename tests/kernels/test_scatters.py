@@ -37,6 +37,7 @@ from cuts.ops.gradient.adjoint import adjoint
 from cuts.passes.context import CompileContext
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.statements import deterministic_scatter as scatters
+from cuts.passes.statements import scatter_rows
 from cuts.tests.amounts import examples
 from cuts.tests.needs import needs_opencl, needs_toolchain
 from cuts.tests.ops.test_empty_tensors import graph
@@ -58,7 +59,7 @@ def no_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def numbered_rows(monkeypatch: pytest.MonkeyPatch, no_comparisons: None) -> None:
     """Let updates take the path of few rows of a large tensor."""
-    monkeypatch.setattr(scatters, "MIN_SAVED_ELEMENTS", -(1 << 40))
+    monkeypatch.setattr(scatter_rows, "MIN_SAVED_ELEMENTS", -(1 << 40))
 
 
 def updates_of(dtype: DType, count: int, width: int, seed: int, special: str = "") -> np.ndarray[Any, Any]:

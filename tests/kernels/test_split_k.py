@@ -5,7 +5,7 @@ It pays where there are too few results to fill a machine.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import cuts
 import numpy as np
@@ -24,15 +24,15 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
+from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.costs.evaluators import AnalyticCost
-from cuts.passes.costs.tuner_interface import KernelsQuery, Questions, Workload
+from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
-from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule import Candidate
 from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
@@ -263,7 +263,7 @@ def long_product() -> Graph:
 def test_a_compiled_graph_with_a_split_reduction() -> None:
     graph = long_product()
     registry = Registry.builtin()
-    compiled = compile_graph(graph, registry, GPU_LIKE, CompileOptions(), emit, ByModel(GPU_LIKE))
+    compiled = ByModel(GPU_LIKE).compile(graph, registry, GPU_LIKE, CompileOptions(), emit)
     plan = plan_of(compiled, graph, load_spec(()), GPU_LIKE)
     assert len(plan.plan.steps) == 2
     assert len(cuts.build(graph, target=GPU_LIKE).plan.steps) == 2  # on the model's word alone, as it sees much to gain
@@ -290,15 +290,15 @@ def test_measured_parts_are_found_again_in_launches() -> None:
     launched: list[FusedGroup] = []
 
     class Asked(ByModel):
-        def learn(self, questions: Questions, share: float, plan: KernelsQuery | None = None) -> bool:
-            asked.extend(form for question in questions for form in question)
+        def measure(self, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None) -> bool:
+            asked.extend(form for question in questions() for form in question)
             return False
 
-        def choose(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
+        def schedule(self, workloads: Mapping[Hashable, Workload], share: float = 1.0) -> Mapping[Hashable, Candidate]:
             launched.extend(work.form for work in workloads.values())
-            return super().choose(workloads, share)
+            return super().schedule(workloads, share)
 
-    compile_graph(long_product(), Registry.builtin(), GPU_LIKE, CompileOptions(), emit, Asked(GPU_LIKE))
+    Asked(GPU_LIKE).compile(long_product(), Registry.builtin(), GPU_LIKE, CompileOptions(), emit)
     assert len(launched) == 2
     assert {*map(form_key, launched)} <= {*map(form_key, asked)}
 

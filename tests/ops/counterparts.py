@@ -153,6 +153,16 @@ def _probabilities(*names: str) -> Callable[[dict[str, Array], Attributes], None
     return apply
 
 
+def _fractions(name: str) -> Callable[[dict[str, Array], Attributes], None]:
+    """Keep offsets from 0 to below 1, where the type has such numbers."""
+
+    def apply(arrays: dict[str, Array], attributes: Attributes) -> None:
+        wide = np.nan_to_num(arrays[name].astype(np.float64))
+        arrays[name] = np.asarray(np.floor(np.abs(wide) % 1 * 32) / 32).astype(arrays[name].dtype)
+
+    return apply
+
+
 def _positive(*names: str) -> Callable[[dict[str, Array], Attributes], None]:
     def apply(arrays: dict[str, Array], attributes: Attributes) -> None:
         arrays.update({name: np.abs(arrays[name]) for name in names})
@@ -188,5 +198,5 @@ PREPARATIONS: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
     **dict.fromkeys(("nll_loss", "cross_entropy"), _classes), "bce_loss": _probabilities("x", "target"),
     "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _count_indices,
     "sgd": _positive("rate"), "sgd_momentum": _positive("rate"), "quantize": _positive("scale"),
-    "batch_norm": _positive("var"), "attention": _finite_scores,
+    "fractional_max_pool": _fractions("offsets"), "batch_norm": _positive("var"), "attention": _finite_scores,
 }  # fmt: skip

@@ -99,6 +99,16 @@ def _average_pool(a: Attributes, x: Any) -> Any:
     return (F.avg_pool2d, F.avg_pool3d)[rank - 2](*given, a["divisor"]) if rank > 1 and a["divisor"] else None
 
 
+def _fractional_max_pool(a: Attributes, x: Any, offsets: Any) -> Any:
+    """PyTorch has the offset of the last of two axes first."""
+    rank = x.ndim - 2
+    if rank not in (2, 3) or not x.numel() or not ((offsets >= 0) & (offsets < 1)).all():
+        return None
+    function = (F.fractional_max_pool2d, F.fractional_max_pool3d)[rank - 2]
+    given = offsets.flip(-1) if rank == 2 else offsets
+    return function(x, a["kernel_shape"], a["sizes"], return_indices=True, _random_samples=given)
+
+
 def _lp_pool(a: Attributes, x: Any) -> Any:
     """PyTorch keeps signs of odd powers."""
     rank = _spatial(x, 2)
@@ -130,5 +140,6 @@ WINDOWS: dict[str, Counterpart] = {
     "conv": of_tensors(_convolution), "conv_transpose": of_tensors(_transpose), "col2im": of_tensors(_fold),
     "max_pool": of_tensors(lambda a, x: None if (y := _max_pool(a, x)) is None else y[0]),
     "max_pool_positions": of_tensors(_max_pool_positions), "average_pool": of_tensors(_average_pool),
+    "fractional_max_pool": of_tensors(_fractional_max_pool),
     "lp_pool": of_tensors(_lp_pool), "max_unpool": of_tensors(_unpool),
 }  # fmt: skip

@@ -72,6 +72,8 @@ LONG_OPERATIONS = {
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",
     "attention": "scores, what each kind of mask chooses of them, and a softmax that kernels may take in parts",
+    "grouped_matmul": "blocks of rows that belong to one group, and the place of each row in its block",
+    "roi_align_adaptive": "regions with as many samples as pixels: bounds, counts and weights along each axis",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",
 }
 

@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target, open_sequence_launcher
 from cuts.ir import BackendError
-from cuts.runtime import ConstantImages, ExternalSession, Plan, constant_images, layout_of, without_elements
+from cuts.runtime import ConstantImages, ExternalSession, Plan, constant_images, place_over_blocks, without_elements
 from cuts.tests.needs import needs_opencl
 
 from .handmade import example_plan, expected_outputs, random_x
@@ -74,7 +74,7 @@ def test_equal_constants_have_one_block(held: tuple[str, ...]) -> None:
 def test_released_constants_are_found_on_the_device() -> None:
     arena, x, plan = SharedArena(), random_x(), example_plan()
     images, empty = ConstantImages.of_plan(plan), without_elements(plan)
-    assert layout_of(empty, (), images.large) == layout_of(plan, (), images.large)
+    assert place_over_blocks(empty, (), images.large) == place_over_blocks(plan, (), images.large)
     run(empty, arena, x, images)
     images.release()
     assert np.allclose(run(empty, arena, x, images), expected_outputs(x)["y"], atol=1e-5)

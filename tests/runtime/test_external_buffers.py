@@ -13,7 +13,15 @@ from cuts.backends.cuda import CudaSequenceLauncher
 from cuts.compile import build_graph
 from cuts.ir import CompileOptions
 from cuts.ir.compiled import Step, Storage
-from cuts.runtime import ExternalSession, LaunchDependencies, Plan, Session, layout_of, make_concurrent, make_plan
+from cuts.runtime import (
+    ExternalSession,
+    LaunchDependencies,
+    Plan,
+    Session,
+    make_concurrent,
+    make_plan,
+    place_over_blocks,
+)
 from cuts.tests.backends.fake_driver import FakeDriver
 from cuts.tests.needs import needs_opencl
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
@@ -128,14 +136,14 @@ def test_parts_of_one_buffer_are_found_in_it(held: tuple[str, ...]) -> None:
 
 
 def test_only_first_output_of_a_block_owns_it() -> None:
-    layout = layout_of(example_plan())
+    layout = place_over_blocks(example_plan())
     assert [(outlet.name, outlet.owned) for outlet in layout.outlets] == [("y", True), ("left", False)]
     assert layout.sizes[layout.fresh[0]] == ROWS * 2 * COLUMNS * 4
 
 
 def test_inputs_and_outputs_take_no_plan_memory() -> None:
     plan = example_plan()
-    layout = layout_of(plan)
+    layout = place_over_blocks(plan)
     constants, scratch = layout.sizes[:2]
     assert scratch == 256, "one tensor lives between kernels"
     assert constants == 512, "a constant and a table"
@@ -150,7 +158,7 @@ def test_input_written_by_a_kernel_is_copied_first() -> None:
     plan = make_plan(
         evolve(compiled, kernels=(*compiled.kernels, clear), steps=steps, groups=()), find_target("opencl")
     )
-    assert [copied.nbytes for copied in layout_of(plan).chain.before] == [ROWS * COLUMNS * 4]
+    assert [copied.nbytes for copied in place_over_blocks(plan).sequence.before] == [ROWS * COLUMNS * 4]
     x = random_x()
     assert np.allclose(run(plan, opencl(), {"x": x})["y"], expected_outputs(x)["y"], atol=1e-5)
     assert graph.inputs == ("x",)
@@ -164,12 +172,13 @@ def test_memory_of_library_routines_does_not_move() -> None:
     compiled, _ = example("cuda")
     routine = evolve(compiled.kernels[1], dialect="library")
     plan = make_plan(evolve(compiled, kernels=(compiled.kernels[0], routine)), find_target("cuda:sm_90"))
-    moving, held = layout_of(plan), layout_of(plan, ["x"])
-    assert [c.source.block for c in moving.chain.before] == [2] and [c.source.block for c in held.chain.before] == []
-    assert [c.destination.block for c in moving.chain.after] == [3]
-    touched = {place.block for call in moving.chain.calls if call.kernel == 1 for place in call.iterations[0]}
+    moving, held = place_over_blocks(plan), place_over_blocks(plan, ["x"])
+    assert [c.source.block for c in moving.sequence.before] == [2]
+    assert [c.source.block for c in held.sequence.before] == []
+    assert [c.destination.block for c in moving.sequence.after] == [3]
+    touched = {place.block for call in moving.sequence.calls if call.kernel == 1 for place in call.iterations[0]}
     assert touched == {1}
-    assert {place.block for call in held.chain.calls if call.kernel == 1 for place in call.iterations[0]} == {1, 2}
+    assert {place.block for call in held.sequence.calls if call.kernel == 1 for place in call.iterations[0]} == {1, 2}
 
 
 @needs_opencl
@@ -180,7 +189,7 @@ def test_outputs_may_be_inputs() -> None:
     plan = make_plan(evolve(compiled, graph=whole, storages=storages), find_target("opencl"))
     x = random_x()
     assert np.array_equal(run(plan, opencl(), {"x": x})["back"], x)
-    assert [outlet.owned for outlet in layout_of(plan).outlets] == [True, False]
+    assert [outlet.owned for outlet in place_over_blocks(plan).outlets] == [True, False]
 
 
 @pytest.mark.parametrize("branched", [False, True])

@@ -14,7 +14,7 @@ from cuts.backends.cuda.graph import RECORDING
 from cuts.compile import build
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
-from cuts.runtime.external_buffers import layout_of
+from cuts.runtime import place_over_blocks
 from cuts.runtime.l2_policy import MAX_L2_PART, evict_first_tensors
 from cuts.runtime.plan import Plan
 
@@ -61,7 +61,7 @@ def test_tensor_that_does_not_fit_is_not_cached() -> None:
 
 def test_calls_in_place_say_which_argument_passes() -> None:
     plan = plan_of(2, 96)
-    calls = layout_of(plan).chain.calls
+    calls = place_over_blocks(plan).sequence.calls
     for number, (tensor, nbytes) in evict_first_tensors(plan).items():
         assert calls[number].evict_first == (plan.steps[number].tensors.index(tensor), nbytes)
         assert isinstance(calls[number].iterations[0][plan.steps[number].tensors.index(tensor)], BlockAddress)

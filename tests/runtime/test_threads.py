@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from cuts.compile import CompiledPlan
-from cuts.runtime.executor import Session
+from cuts.runtime.session import Session
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan, expected_outputs, random_x
 

@@ -26,7 +26,7 @@ from cuts.passes.baseline_plan import Forms
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph
-from cuts.passes.costs.tuner_interface import KernelsQuery, Questions
+from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
@@ -89,7 +89,7 @@ def found_in(
     """
     selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
     options = CompileOptions("mixed", seconds)
-    return compile_graph(GRAPH, Registry.builtin(), GPU, options, emit, selector), selector
+    return selector.compile(GRAPH, Registry.builtin(), GPU, options, emit), selector
 
 
 @cache
@@ -129,7 +129,7 @@ def test_unmeasured_parts_equal_those_without_a_budget(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for any budget."""
-    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
     clock = FakeClock()
     slow_host(clock, 0.05)
     found, selector = found_in(seconds, clock, refer=1e6)
@@ -222,7 +222,7 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
             return step.replace(graph, graph.nodes[0], "winograd_2x2")
         return found
 
-    monkeypatch.setattr(MeasuredSelector, "learn", lambda *asked: False)
+    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
     monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
     monkeypatch.setattr(first_plans, "_compare_algorithms", compare_late)
     found, selector = found_in(60.0, clock)
@@ -239,16 +239,17 @@ def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyP
     No algorithm competes with a product of matrices.
     """
     asked: list[list[bool]] = []
-    learn = MeasuredSelector.learn
+    measure = MeasuredSelector.measure
 
     def note_request(
-        self: MeasuredSelector, questions: Questions, share: float, plan: KernelsQuery | None = None
+        self: MeasuredSelector, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None
     ) -> bool:
-        forms = [form for question in questions for form in question]
+        wanted = questions()
+        forms = [form for question in wanted for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
-        return learn(self, questions, share, plan)
+        return measure(self, lambda: wanted, share, plan)
 
-    monkeypatch.setattr(MeasuredSelector, "learn", note_request)
+    monkeypatch.setattr(MeasuredSelector, "measure", note_request)
     found_in(60.0, FakeClock())
     algorithms = asked[0].index(True)
     assert algorithms > 0

@@ -20,6 +20,7 @@ from attrs import evolve, frozen
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.build import build
+from cuts.compile.driver import RunPasses
 from cuts.ir.compiled import (
     GRACE_SECONDS,
     MODEL_SHARE,
@@ -103,7 +104,7 @@ def tune_graph(
     clock.alarm = budget.stop
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(graph, Registry.builtin(), OPENCL, options, emit)
     return Tuned(found, clock(), selector, clock)
 
 
@@ -162,7 +163,7 @@ def test_a_huge_graph_keeps_its_budget(
     budget = Budget.of(seconds, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = compile_graph(layers(40, 12), Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(layers(40, 12), Registry.builtin(), OPENCL, options, emit)
     assert clock() <= seconds + SLACK
     assert not found.complete
     assert len(found.steps) <= 80
@@ -181,11 +182,12 @@ def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
     for seconds in (None, 1.0, 5.0, 9.0, 14.0, 25.0):
         clock = FakeClock()
         slow_host(clock, 0.1)
-        selector = None
+        run: RunPasses = compile_graph
         if seconds is not None:
-            selector = MeasuredSelector(OPENCL, Tuner(session(Budget.of(seconds, clock), clock, cost=cost)), DECISIVE)
+            tuner = Tuner(session(Budget.of(seconds, clock), clock, cost=cost))
+            run = MeasuredSelector(OPENCL, tuner, DECISIVE).compile
         options = CompileOptions(mode="mixed", budget=seconds)
-        found = compile_graph(graph, Registry.builtin(), OPENCL, options, emit, selector)
+        found = run(graph, Registry.builtin(), OPENCL, options, emit)
         taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
     return taken
 
@@ -250,7 +252,7 @@ def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.Mo
 
 def test_choice_of_algorithms_leaves_time_for_groups() -> None:
     run = tune_graph(layers(4), 30.0, plan=100.0)
-    assert run.selector._measured
+    assert run.selector.times.seconds
 
 
 def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +269,7 @@ def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.Monke
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=20.0)
-    compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert len(alone) == 1
 
 
@@ -329,7 +331,7 @@ def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPat
     budget = Budget.of(40.0, clock)
     selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=40.0)
-    found = compile_graph(layers(4), Registry.builtin(), OPENCL, options, emit, selector)
+    found = selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert not found.complete
     assert budget.needed >= 5.0 * len(found.kernels) >= 10.0
     assert clock() <= 40.0 + GRACE_SECONDS
@@ -378,7 +380,7 @@ def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(launch_schedules, "choose", slow)
     budget = Budget.of(20.0, clock)
     selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT_SEARCH)
-    found = compile_graph(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit, selector)
+    found = selector.compile(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit)
     assert clock() <= 20.0 + SLACK
     assert found.steps
 
@@ -487,7 +489,7 @@ def test_remaining_budget_goes_to_largest_losses() -> None:
         clock = FakeClock()
         resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
         selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, deeper=deeper))
-        compile_graph(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit, selector)
+        selector.compile(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit)
         return selector
 
     def random_seconds(kernel: KernelFunction) -> float:

@@ -13,7 +13,6 @@ from cuts.backends.source.emit import emit
 from cuts.ir.compiled import Budget, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.fusion import form_key
-from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.search.build import BuildResult, Factory, Job, Workers
 from cuts.search.final_ranking import space_key
@@ -174,13 +173,13 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
     for name in ("made ahead", "not"):
         with pytest.MonkeyPatch.context() as patch:
             if name == "not":
-                patch.setattr(MeasuredSelector, "build_ahead", lambda self, workloads: None)
+                patch.setattr(MeasuredSelector, "prepare", lambda self, kernels, further=False: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
             budget = Budget.of(32.0, clock)
             selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT_SEARCH)
             options = CompileOptions(mode="mixed", budget=32.0)
-            compile_graph(layers(30, 12), Registry.builtin(), OPENCL, options, emit, selector)
+            selector.compile(layers(30, 12), Registry.builtin(), OPENCL, options, emit)
             taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
     assert taken["made ahead"][0] <= taken["not"][0]
     assert taken["made ahead"][1] > 0 == taken["not"][1], "only what was prepared could be measured in time"

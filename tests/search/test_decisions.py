@@ -27,7 +27,6 @@ from cuts.ops import Registry
 from cuts.passes import baseline_plan as first_plans
 from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.pipeline import compile_graph
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.build import BuildResult
 from cuts.search.database import Database
@@ -107,7 +106,7 @@ def tune_graph(
     resources = Clock(database, Inline, bench, budget)
     selector = MeasuredSelector(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
     options = CompileOptions()
-    run = lambda asked: compile_graph(graph, SPEC.registry, target, asked, emit, selector)  # noqa: E731
+    run = lambda asked: selector.compile(graph, SPEC.registry, target, asked, emit)  # noqa: E731
     return compile_measured(graph, SPEC, options, selector, run, wholes, is_right), selector
 
 
@@ -209,7 +208,7 @@ def test_slower_plan_replaces_no_faster_one() -> None:
     bench = FakeBench(lambda kernel: 1e-3)
     worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT_SEARCH)
     options = CompileOptions()
-    run = lambda asked: compile_graph(chain(4), SPEC.registry, OPENCL, asked, emit, worse)  # noqa: E731
+    run = lambda asked: worse.compile(chain(4), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
     found = compile_measured(chain(4), SPEC, options, worse, run)
     assert worse.seconds <= selector.seconds
     assert len(found.steps) <= len(before.steps)
@@ -224,7 +223,7 @@ def test_decisions_about_other_units_are_foreign() -> None:
         replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
         replayed.decisions = evolve(selector.new_decisions, units=units)
         with pytest.raises(ForeignDecisionsError, match="other units"):
-            compile_graph(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
+            replayed.compile(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit)
 
 
 def test_records_without_layouts_keep_graph_order_of_dims() -> None:
@@ -241,7 +240,7 @@ def test_records_without_layouts_keep_graph_order_of_dims() -> None:
     replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
     replayed.decisions = earlier
     with pytest.raises(ForeignDecisionsError):  # these were made about the other order
-        compile_graph(made, SPEC.registry, warps, CompileOptions(), emit, replayed)
+        replayed.compile(made, SPEC.registry, warps, CompileOptions(), emit)
 
 
 def test_launches_in_an_impossible_order_are_foreign() -> None:
@@ -255,7 +254,7 @@ def test_launches_in_an_impossible_order_are_foreign() -> None:
         replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
         replayed.decisions = evolve(selector.new_decisions, launches=order)
         with pytest.raises(ForeignDecisionsError, match="before it is computed"):
-            compile_graph(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit, replayed)
+            replayed.compile(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:
@@ -294,12 +293,12 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     bench = FakeBench(no_device)
     selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
     options = CompileOptions()
-    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
+    run = lambda asked: selector.compile(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
     assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
     assert selector.has_unmeasured
     bench = FakeBench(lambda kernel: 1e-3)
     selector = Newer(Tuner(Clock(database, Inline, bench, None)))
-    run = lambda asked: compile_graph(chain(3), SPEC.registry, OPENCL, asked, emit, selector)  # noqa: E731
+    run = lambda asked: selector.compile(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
     assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not selector.has_unmeasured

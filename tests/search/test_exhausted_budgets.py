@@ -16,7 +16,7 @@ from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes import pipeline
+from cuts.passes import assemble
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion_report import fusion_report
@@ -89,7 +89,7 @@ def without_measurements() -> Iterator[tuple[pytest.MonkeyPatch, list[CompileCon
         return fusion_report(partition, context)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "fusion_report", note_groups)
+        patch.setattr(assemble, "fusion_report", note_groups)
         patch.setattr(TaskRecord, "measurable", property(lambda task: False))
         yield patch, contexts, formed
 
@@ -106,7 +106,7 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
     """
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("mixed", budget.seconds)
-    return compile_graph(made, Registry.builtin(), GPU, options, emit, selector), selector
+    return selector.compile(made, Registry.builtin(), GPU, options, emit), selector
 
 
 @settings(max_examples=20, deadline=None)
@@ -117,7 +117,7 @@ def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
         found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
     merged = [group.form for group in formed[0].formed if len(group.units) > 1]
-    assert all(contexts[0].modelled.is_measured(form) or selector.is_measured(form) for form in merged)
+    assert all(contexts[0].modelled.is_measured(form) or selector.times.has(form) for form in merged)
 
 
 @settings(max_examples=20, deadline=None)

@@ -28,7 +28,6 @@ from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Mode
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import make_plan
 from cuts.search.database import Database
 from cuts.search.libraries.substitute import with_libraries
@@ -141,7 +140,7 @@ def test_product_beside_a_shared_launch_calls_a_library(
 
     resources = Clock(Database(None), Inline, FakeBench(cost), None)
     selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
-    compiled = compile_graph(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit, selector)
+    compiled = selector.compile(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit)
     assert [record.get("members", 1) for record in compiled.groups].count(5) == 1
     found = with_libraries(compiled, selector)
     called = [r for s, r in zip(found.steps, found.groups, strict=True) if found.kernels[s.kernel].dialect == "library"]
@@ -163,7 +162,7 @@ def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkey
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
-    driver.build_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), selector)
+    driver.tune_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), selector)
     assert found == ([False, True] if asked else [])
     assert "libraries" in selector.budget.spent
 
@@ -187,7 +186,7 @@ def test_plan_with_more_library_places_is_raced_again(
     monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
-    plan = driver.build_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), selector)
+    plan = driver.tune_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), selector)
     assert found == raced
     assert any(kernel.name == f"routine_{calls[1]}" for kernel in plan.kernels) == (calls[1] > 0)
 

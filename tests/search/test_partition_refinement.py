@@ -17,7 +17,6 @@ from cuts.compile.loading import Spec
 from cuts.compile.plan_selection import PlanTimer, time_nothing
 from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ops import Registry
-from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK_SEARCH
@@ -72,7 +71,7 @@ def tune_chain(
     def run(options: CompileOptions) -> CompiledGraph:
         runs.append(options.mode)
         clock.pass_by(planning)
-        return compile_graph(graph, SPEC.registry, GPU, options, emit, selector)
+        return selector.compile(graph, SPEC.registry, GPU, options, emit)
 
     found = compile_measured(graph, SPEC, CompileOptions(mode="mixed", budget=seconds), selector, run, wholes)
     taken = sum(cost(found.kernels[step.kernel]) for step in found.steps)

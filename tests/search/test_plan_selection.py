@@ -224,14 +224,14 @@ def test_known_plan_is_built_first_in_short_time(budget: float, order: list[bool
     known = evolve(here.answers()[0], finished=False, seconds=0.9e-3)
     here.keep_answer(known)
     has_decisions = []
-    choose = MeasuredSelector.choose
+    schedule = MeasuredSelector.schedule
 
     def noting(self: MeasuredSelector, *asked: Any) -> Any:
         has_decisions.append(self.decisions is not None)
-        return choose(self, *asked)
+        return schedule(self, *asked)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MeasuredSelector, "choose", noting)
+        patch.setattr(MeasuredSelector, "schedule", noting)
         found, selector = tune_graph(chain(1), here, even, budget=budget)
     assert list(dict.fromkeys(has_decisions)) == order
     assert len(found.steps) == 2

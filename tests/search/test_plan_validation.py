@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.compile.build import load
-from cuts.compile.driver import build_graph, unfused_plan
+from cuts.compile.driver import build_graph, tune_graph, unfused_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.plan_validation import PlanValidator
@@ -304,7 +304,7 @@ def test_search_reports_that_its_plan_was_not_compared(
     large(monkeypatch)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), 4.0)), SHORT_SEARCH)
     with caplog.at_level("INFO", "cuts.compile"):
-        build_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
+        tune_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
     (note,) = selector.uncompared
     assert note.startswith("the plan of 'net' was not compared with operations one by one")
     reason, _, unseen = note.rpartition("; ")
@@ -348,7 +348,7 @@ def test_plans_for_absent_devices_are_not_compared(monkeypatch: pytest.MonkeyPat
     def raise_missing(*asked: object) -> None:
         raise BackendError("no device")
 
-    monkeypatch.setattr("cuts.runtime.executor.open_device", raise_missing)
+    monkeypatch.setattr("cuts.runtime.session.open_device", raise_missing)
     graph, made = network(), list[CompiledPlan]()
     assert agreement(graph, made).is_right(compile_plan(graph))
     assert agreement(graph, made).check_plans([compile_plan(graph), compile_plan(graph)]) == [True, True]
@@ -405,7 +405,7 @@ def search_plan(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch
     monkeypatch.setattr("cuts.compile.driver.plan_of", plant_fault)
     monkeypatch.setattr("cuts.compile.driver.unfused_plan", lambda *asked: right)
     selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT_SEARCH)
-    return build_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
+    return tune_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
 
 
 def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:

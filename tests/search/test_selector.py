@@ -52,7 +52,7 @@ def compile_within(
     resources = Clock(Database(None), Inline, bench, budget)
     selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
     options = CompileOptions(mode="mixed")
-    return compile_graph(chain(4), Registry.builtin(), OPENCL, options, emit, selector), selector, bench
+    return selector.compile(chain(4), Registry.builtin(), OPENCL, options, emit), selector, bench
 
 
 def slow_when_fused(kernel: KernelFunction) -> float:
@@ -74,7 +74,7 @@ def test_budgeted_group_ships_only_timed_beside_its_parts(budget: float) -> None
     found, selector, _ = compile_within(lambda kernel: 1e-3, budget)
     assert any(len(group["nodes"]) > 1 for group in found.groups)
     forms = {form_key(p.form) for p in selector.problems}
-    assert forms <= set(selector._measured)
+    assert forms <= set(selector.times.seconds)
 
 
 def test_decisive_and_longest_kernels_are_measured_first() -> None:
@@ -92,9 +92,9 @@ def test_decisive_and_longest_kernels_are_measured_first() -> None:
 
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    choose = MeasuredSelector.choose
+    schedule = MeasuredSelector.schedule
     monkeypatch.setattr(
-        MeasuredSelector, "choose", lambda self, *asked: runs.append(len(asked[0])) or choose(self, *asked)
+        MeasuredSelector, "schedule", lambda self, *asked: runs.append(len(asked[0])) or schedule(self, *asked)
     )
     compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1
@@ -126,7 +126,7 @@ def tuned_tables(together: float, alone: float, libraries: bool = True, budget: 
     target = evolve(OPENCL, lockstep=True)
     resources = Clock(Database(None), Inline, bench, budget)
     selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, libraries=libraries))
-    return compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
+    return selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
 
 
 @pytest.mark.parametrize("libraries", [True, False])
@@ -192,5 +192,5 @@ def test_launch_with_wrong_results_is_not_used() -> None:
     )
     target = evolve(OPENCL, lockstep=True)
     selector = MeasuredSelector(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
-    found = compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector)
+    found = selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
     assert len(found.steps) == 5

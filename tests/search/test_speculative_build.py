@@ -34,7 +34,7 @@ GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 def compile_within(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
     selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("no-fusion", budget.seconds, verify=verify, horizontal_fusion=False)
-    return compile_graph(layers(4, 12), Registry.builtin(), GPU, options, emit, selector)
+    return selector.compile(layers(4, 12), Registry.builtin(), GPU, options, emit)
 
 
 def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_workers_build_kernels_of_shared_launches(lost: bool, monkeypatch: pytes
     resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
     selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
     monkeypatch.setattr(Tuner, "time_launches", lambda self, launches: [None] * len(launches))
-    found = compile_graph(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit, selector)
+    found = selector.compile(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit)
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
 
 

@@ -158,10 +158,10 @@ def test_idle_workers_continue_with_current_plan_kernels() -> None:
     known: list[list[bool]] = []
 
     def plan() -> Sequence[FusedGroup]:
-        known.append([selector.is_measured(group) for group in groups])
+        known.append([selector.times.has(group) for group in groups])
         return [group for group, seen in zip(groups, known[0], strict=True) if seen]
 
-    assert selector.learn([groups], 1.0, plan)
+    assert selector.measure(lambda: [groups], 1.0, plan)
     assert len(known) == 1
     assert any(known[0]), "by what was measured so far"
     asked = tuner.resources.searched_ahead | {key for key, _ in tuner.resources.ready}

@@ -15,7 +15,6 @@ from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.pipeline import compile_graph
 from cuts.search import kernels
 from cuts.search.build import BuildResult
 from cuts.search.database import Database, summary_of
@@ -108,7 +107,7 @@ def test_rewritten_shared_launches_are_timed_again(upgrade_database: Upgrade, ot
             return together if shared else 1e-4
 
         selector = MeasuredSelector(target, Tuner(Clock(database, Inline, FakeBench(cost), None)), SHORT_SEARCH)
-        return len(compile_graph(tables(5), Registry.builtin(), target, CompileOptions(), emit, selector).steps), timed
+        return len(selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit).steps), timed
 
     assert tune_launches(2e-4)[0] == 1
     upgrade_database(database, otherwise)

@@ -85,7 +85,7 @@ def test_unmeasurable_plan_equals_that_without_a_budget(
     clock = FakeClock()
     slow_host(clock, 0.06)
     selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT_SEARCH)
-    found = compile_graph(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit, selector)
+    found = selector.compile(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit)
     assert all(choice.seconds is None for choice in selector.choices)
     assert launches_of(found) == launches_of(without)
     assert clock() <= seconds + 5.0

@@ -75,21 +75,21 @@ def streamed_schedule(chunk: int) -> Schedule:
 
 
 def flat_schedule() -> Schedule:
-    """Return a schedule of two products whose first one has both axes in one dim."""
+    """Return two products' schedule, the first one with one dim."""
     first, last = streamed_schedule(32).segments
     axes = tuple(a for d in first.dims for a in d.axes)
     return Schedule((evolve(first, dims=(TileDim(axes, 64, 8),)), last))
 
 
 def small_tiles() -> Schedule:
-    """Return a schedule of two products whose second one reads more than a tile of the first."""
+    """Return two products' schedule, the second one with wider reads."""
     first, last = streamed_schedule(32).segments
     tiles = tuple(evolve(d, block=32, thread=4) for d in first.dims)
     return Schedule((evolve(first, dims=tiles), last))
 
 
 def odd_steps() -> Schedule:
-    """Return a schedule of matrix instructions with fragments loaded ahead, and one step a K block."""
+    """Return a schedule with prefetched fragments and one step."""
     return loop(atom="m16n8k8_tf32", columns=1, ahead=1, dims=(ReduceDim((K,), 8),))
 
 
@@ -165,7 +165,7 @@ GROUPS = {
     "check_parts_whole": TWO_PRODUCTS,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.
-PRECEDED = {"check_fragment_sets", "check_rows_kept"}
+EARLIER_SEGMENT_RULES = {"check_fragment_sets", "check_rows_kept"}
 
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:
@@ -189,7 +189,9 @@ def test_rule_finds_its_broken_invariant_only(rule: Rule) -> None:
     assert list(messages(rule(Scheduled(GROUP, RIGHT, TARGET).sizes))) == []
     group = GROUPS.get(rule.__name__, GROUP)
     assert any(reason in found for found in messages(rule(Scheduled(group, make(), TARGET).sizes)))
-    assert rule.__name__ in PRECEDED or any(reason in found for found in check_schedule(group, make(), TARGET))
+    assert rule.__name__ in EARLIER_SEGMENT_RULES or any(
+        reason in found for found in check_schedule(group, make(), TARGET)
+    )
 
 
 @pytest.mark.parametrize("rule", FEATURE_RULES, ids=lambda rule: rule.__name__)

@@ -21,4 +21,4 @@ TABLE: Mapping[str, Convert] = {
     **sampling.TABLE,
 }
 
-__all__ = ["TABLE"]
+__all__ = ["TABLE", "elementwise", "movement"]

@@ -2,6 +2,7 @@
 
 from ..import_context import Convert
 from . import (
+    algebra,
     arithmetic,
     complex_pairs,
     cumulative,
@@ -35,6 +36,7 @@ TABLE: dict[str, Convert] = {
     **complex_pairs.TABLE,
     **fourier.TABLE,
     **gradients.TABLE,
+    **algebra.TABLE,
 }
 ELEMENTWISE = {*elementwise.TABLE.values(), *arithmetic.TABLE.values()}
 OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}

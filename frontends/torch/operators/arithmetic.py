@@ -184,6 +184,14 @@ def _threshold(ctx: ImportContext, x: Value, least: float, value: float) -> Any:
     return ctx.emit("where", low, ctx.number(value, dtype), x)
 
 
+def _ldexp(ctx: ImportContext, x: Any, exponent: Any) -> Any:
+    """Convert the product with a power of two, whose infinity and zero PyTorch keeps."""
+    kind = ctx.promoted_type(x, exponent)
+    kind = kind if kind.is_float else DType.F32
+    power = ctx.emit("pow", ctx.constant(2, dtype=kind), ctx.operand(exponent, kind))
+    return ctx.emit("mul", ctx.operand(x, kind), power)
+
+
 def _shift(direction: str) -> Convert:
     return lambda ctx, a, b: ctx.emit("bit_shift", *ctx.promote(a, b), direction=direction)
 
@@ -229,5 +237,5 @@ TABLE: dict[str, Convert] = {
     "aten.__rshift__": _shift("RIGHT"), "aten.bitwise_right_shift": _shift("RIGHT"),
     **{f"aten.logical_{name}": _logical(name) for name in ("and", "or", "xor", "not")},
     **{f"aten.bitwise_{name}": _bitwise(name) for name in ("and", "or", "xor", "not")},
-    "aten.where": _where, "aten.threshold": _threshold,
+    "aten.ldexp": _ldexp, "aten.where": _where, "aten.threshold": _threshold,
 }  # fmt: skip

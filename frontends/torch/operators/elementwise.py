@@ -116,6 +116,10 @@ def _randomised_relu(
     return ctx.emit("leaky_relu", x, alpha=(low + high) / 2), noise
 
 
+def _frexp(ctx: ImportContext, x: Value) -> Any:
+    return ctx.emit("frexp", x, outputs=2)
+
+
 def _to(ctx: ImportContext, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return x if dtype is None else ctx.cast(x, dtype_of(dtype))
 
@@ -133,7 +137,8 @@ TABLE: dict[str, Convert] = {
     **{f"aten.{name}": _unary(name) for name in _UNARY.split()},
     **{f"aten.{name}": _same(name) for name in ("abs", "neg", "relu")},
     **{f"aten.{name}": _whole(name) for name in ("ceil", "floor", "round", "trunc")},
-    "aten.sign": _sign, "aten.signbit": _negative, "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu,
+    "aten.sign": _sign, "aten.signbit": _negative, "aten.frexp": _frexp,
+    "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu,
     "aten.silu": _unary("swish"), "aten.softplus": _softplus, "aten.exp2": _scaled_unary("exp", float(np.log(2))),
     "aten.log2": _scaled_unary("log", 1, float(1 / np.log(2))),
     "aten.log10": _scaled_unary("log", 1, float(1 / np.log(10))),

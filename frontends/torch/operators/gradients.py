@@ -122,13 +122,20 @@ def _weight_norm(ctx: ImportContext, dw: Value, v: Value, g: Value, norms: Value
 
 
 def _adaptive_max_pool(ctx: ImportContext, dy: Value, x: Value, places: Any) -> Any:
-    """Convert with a scatter that adds the gradients of windows of several sizes, which overlap."""
+    """Convert by the adjoint of equal windows, or as a scatter."""
     shape, sizes = ctx.shape(x), ctx.shape(dy)[2:]
     if equal_windows(shape[2:], sizes):
         return ctx.adjoint(adaptive_max_pool(ctx, x, sizes)[0], dy, [x])[0]
-    none = _absent(ctx, dy, (*shape[:2], math.prod(shape[2:])))
-    rows = [ctx.reshape(v, (*shape[:2], -1)) for v in (places, dy)]
-    return ctx.reshape(ctx.emit("scatter_elements", none, *rows, axis=2, reduction="add"), shape)
+    return _scatter_of_maxima(ctx, dy, x, None, sizes, places)
+
+
+def _scatter_of_maxima(ctx: ImportContext, dy: Value, x: Value, kernel: Any, sizes: Any, places: Value) -> Any:
+    """Convert with a scatter that adds the gradients of windows, which overlap."""
+    shape, rank = ctx.shape(x), len(tuple(sizes))
+    outer = shape[:-rank]
+    rows = [ctx.reshape(v, (*outer, -1)) for v in (places, dy)]
+    none = _absent(ctx, dy, (*outer, math.prod(shape[-rank:])))
+    return ctx.reshape(ctx.emit("scatter_elements", none, *rows, axis=len(outer), reduction="add"), shape)
 
 
 def _pad_edges(ctx: ImportContext, dy: Value, x: Value, pads: Sequence[int]) -> Any:
@@ -150,6 +157,8 @@ TABLE: dict[str, Convert] = {
     "aten.grid_sampler_2d_backward": _grid_sample, "aten.grid_sampler_3d_backward": _grid_sample,
     "aten.cudnn_grid_sampler_backward": _cudnn_grid_sample, "aten._weight_norm_interface_backward": _weight_norm,
     "aten.adaptive_max_pool2d_backward": _adaptive_max_pool, "aten.adaptive_max_pool3d_backward": _adaptive_max_pool,
+    "aten.fractional_max_pool2d_backward": _scatter_of_maxima,
+    "aten.fractional_max_pool3d_backward": _scatter_of_maxima,
     "aten.replication_pad1d_backward": _pad_edges, "aten.replication_pad2d_backward": _pad_edges,
     "aten.replication_pad3d_backward": _pad_edges,
 }  # fmt: skip

@@ -87,17 +87,6 @@ def norm(
     return ctx.emit("pow", total, ctx.constant(1 / order, dtype=kind))
 
 
-def _distances(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
-    """Return the norm of every difference between rows of two matrices."""
-    rank = len(ctx.shape(a))
-    return norm(
-        ctx,
-        ctx.emit("sub", unsqueeze(ctx, a, rank - 1), unsqueeze(ctx, b, len(ctx.shape(b)) - 2)),
-        order,
-        (-1,),
-    )
-
-
 def _kth(ctx: ImportContext, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
     """Return the k-th least element and its position."""
     axis %= len(ctx.shape(x))
@@ -122,6 +111,26 @@ def _median(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = 
     any_none = ctx.cast(ctx.emit("reduce_max", none, axes=(axis,), keepdims=keep), DType.BOOL)
     first = ctx.constant(np.nan, dtype=ctx.type(x).dtype), ctx.emit("argmax", none, axis=axis, keepdims=keep)
     return tuple(ctx.emit("where", any_none, *pair) for pair in zip(first, found, strict=True))
+
+
+def _number_median(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = False) -> Any:
+    """Return the lower of the two middle elements that are numbers, and its position; NaN where none is."""
+    if axis is None:
+        return _number_median(ctx, ctx.reshape(x, (-1,)), 0)[0] if ctx.type(x).size else _median(ctx, x)
+    if not ctx.type(x).dtype.is_float:
+        return _median(ctx, x, axis, keep)
+    numbers = ctx.cast(ctx.emit("logical_not", ctx.emit("is_nan", x)), DType.I64)
+    count = ctx.emit("reduce_sum", numbers, axes=(axis,), keepdims=True)
+    one = ctx.constant(1, dtype=DType.I64)
+    middle = ctx.emit("div", ctx.emit("sub", ctx.emit("max", count, one), one), ctx.constant(2, dtype=DType.I64))
+    found = tuple(ctx.emit("gather_elements", v, middle, axis=axis) for v in _sort(ctx, x, axis))
+    kept = tuple(n for a, n in enumerate(ctx.shape(x)) if a != axis % len(ctx.shape(x)))
+    return found if keep else tuple(ctx.reshape(v, kept) for v in found)
+
+
+def _mode(ctx: ImportContext, x: Value, axis: int = -1, keep: bool = False) -> Any:
+    y, places = ctx.emit("mode", _number(ctx, x), outputs=2, axis=axis, keepdims=bool(keep))
+    return ctx.cast(y, ctx.type(x).dtype), places
 
 
 def _sort(ctx: ImportContext, x: Value, axis: int = -1, descending: bool = False, **more: Any) -> Any:
@@ -234,6 +243,7 @@ TABLE: dict[str, Convert] = {
     "aten.topk": lift_scalars(_top_k),
     "aten.linalg_vector_norm": lift_scalars(norm), "aten.histc": _histogram, "aten.bincount": _counts,
     "aten.multilabel_margin_loss_forward": _multilabel_margin,
-    "aten._cdist_forward": _distances, "aten.kthvalue": lift_scalars(_kth), "aten.median": lift_scalars(_median),
+    "aten.kthvalue": lift_scalars(_kth), "aten.median": lift_scalars(_median),
+    "aten.nanmedian": lift_scalars(_number_median), "aten.mode": lift_scalars(_mode),
     "aten.sort.default": lift_scalars(_sort), "aten.sort.stable": lift_scalars(_sort_stable),
 }  # fmt: skip

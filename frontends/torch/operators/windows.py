@@ -198,6 +198,18 @@ def _batched_columns(ctx: ImportContext, x: Value, *given: Any) -> Any:
     return ctx.reshape(y, ctx.shape(y)[1:])
 
 
+def _fractional_max_pool(ctx: ImportContext, x: Value, kernel: Any, sizes: Any, offsets: Value) -> Any:
+    """Convert max pooling at fractional steps; of two axes PyTorch has the offset of the last one first."""
+    rank = ctx.shape(offsets)[-1]
+    batched = len(ctx.shape(x)) == rank + 2
+    x = x if batched else unsqueeze(ctx, x, 0)
+    given: dict[str, Any] = {"kernel_shape": _pair(kernel, rank), "sizes": _pair(sizes, rank)}
+    if rank == 2:
+        offsets = ctx.emit("slice", offsets, starts=(-1,), ends=(-rank - 1,), axes=(2,), steps=(-1,))
+    found = ctx.emit("fractional_max_pool", x, offsets, outputs=2, **given)
+    return found if batched else tuple(ctx.reshape(v, ctx.shape(v)[1:]) for v in found)
+
+
 _POOLS: dict[str, tuple[Convert, int]] = {
     "adaptive_max_pool2d": (adaptive_max_pool, 2), "adaptive_max_pool3d": (adaptive_max_pool, 3),
     "max_pool2d_with_indices": (max_pool, 2), "max_pool3d_with_indices": (max_pool, 3), "avg_pool1d": (average_pool, 1),
@@ -209,6 +221,7 @@ _POOLS: dict[str, tuple[Convert, int]] = {
 TABLE: dict[str, Convert] = {
     "aten.convolution": convolution, "aten.cudnn_grid_sampler": _cudnn_grid_sample,
     "aten.grid_sampler_2d": grid_sample, "aten.grid_sampler_3d": grid_sample,
-    "aten.col2im": _batched_columns,
+    "aten.col2im": _batched_columns, "aten.fractional_max_pool2d": _fractional_max_pool,
+    "aten.fractional_max_pool3d": _fractional_max_pool,
     **{f"aten.{name}": _allow_unbatched(convert, rank) for name, (convert, rank) in _POOLS.items()},
 }  # fmt: skip

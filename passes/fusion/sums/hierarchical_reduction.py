@@ -33,7 +33,8 @@ def _row(match: Match) -> tuple[Var, ...] | None:
     """Return the reduced axes that are a row, None where there is no such row, or no other axis."""
     total, index = match.root, match.index
     unit, dtype = index.unit_of(total), index.types[total.target].dtype
-    if len(total.reduce) < 2 or dtype.accumulator is not dtype or unit is None or len(unit.statements) > 1:
+    alone = unit is not None and len(unit.statements) == 1 and total.along is None
+    if not alone or len(total.reduce) < 2 or dtype.accumulator is not dtype:
         return None
     for held, maker in _row_results(total.reads, index, set()):
         row = tuple(v for v in total.reduce if v not in expr_variables(held))

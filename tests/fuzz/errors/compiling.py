@@ -16,7 +16,7 @@ import cuts
 import numpy as np
 from attrs import asdict, evolve, frozen
 from cuts.backends.devices import find_target
-from cuts.compile.driver import build_graph, compile_model, precisions_of
+from cuts.compile.driver import RunPasses, build_graph, compile_model, compile_unmeasured, precisions_of
 from cuts.compile.loading import Spec
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.compiled import CompileOptions, Mode
@@ -24,8 +24,7 @@ from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph
 from cuts.ir.machine import PrecisionName, Target
 from cuts.ops import Registry
-from cuts.passes import stages
-from cuts.passes.costs.tuner_interface import Selector
+from cuts.passes import place_tensors
 from cuts.passes.fusion import Programs
 from cuts.training import Training
 
@@ -65,11 +64,12 @@ class CompileSettings:
         target = find_target(self.target)
         return evolve(target, l2_bytes=1) if self.recomputed else target
 
-    def selector(self) -> Selector | None:
-        """Return the selector that replaces measurements."""
+    def run_passes(self) -> RunPasses:
+        """Return the passes, with decisions that replace measurements."""
         if self.deciding == "model":
-            return None
-        return ByModel(self.machine) if self.deciding == "measured" else Chance(self.machine, seed=self.seed)
+            return compile_unmeasured
+        costs = ByModel(self.machine) if self.deciding == "measured" else Chance(self.machine, seed=self.seed)
+        return costs.compile
 
 
 def draw_settings(seed: int, number: int) -> CompileSettings:
@@ -145,11 +145,11 @@ def _compile(graph: Graph, settings: CompileSettings) -> None:
         made = _gradient(graph, loss)
         graph, spec = made.graph, made.spec
     options = CompileOptions(mode=settings.mode, precision=settings.precision, memory=settings.memory, verify=True)
-    target, selector = settings.machine, settings.selector()
+    target, run = settings.machine, settings.run_passes()
     if target.on_host:
-        build_graph(graph, spec, target, options, selector)
+        build_graph(graph, spec, target, options, run)
     else:
-        compile_model(graph, spec, target, options, selector)  # a plan would need NVIDIA's compiler
+        compile_model(graph, spec, target, options, run)  # a plan would need NVIDIA's compiler
 
 
 def _gradient(graph: Graph, loss: str) -> Training:
@@ -172,5 +172,5 @@ def drawn_orders(settings: CompileSettings) -> Iterator[None]:
     if not settings.ordered:
         yield
         return
-    with mock.patch.object(stages, "choose_layouts", orders):
+    with mock.patch.object(place_tensors, "choose_layouts", orders):
         yield

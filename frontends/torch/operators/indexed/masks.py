@@ -7,9 +7,11 @@ two tensors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 from attrs import evolve, frozen
 
 from .....ir import DType
@@ -185,8 +187,20 @@ def _bucketize(ctx: ImportContext, x: Any, ordered: Value, *, out_int32: bool = 
     return _places_among(ctx, ordered, x, right, out_int32)
 
 
+def _scattered_gradient(ctx: ImportContext, dy: Value, mask: Value, sizes: Sequence[int]) -> Any:
+    """Convert the gradient of the elements that a mask took in order; those that it did not take have none."""
+    kind, count = ctx.type(dy).dtype, math.prod(sizes)
+    taken = ctx.reshape(expand(ctx, mask, ctx.shape(dy)), (-1,))
+    rank = ctx.emit("cumsum", ctx.cast(taken, DType.I64), axis=0, exclusive=True)
+    rank = ctx.emit("where", taken, rank, ctx.constant(count, dtype=DType.I64))
+    none = ctx.constant(np.zeros(count + 1), dtype=kind)
+    found = ctx.emit("scatter_elements", none, rank, ctx.reshape(dy, (-1,)), axis=0, reduction="add")
+    return ctx.reshape(ctx.emit("slice", found, starts=(0,), ends=(count,), axes=(0,)), tuple(sizes))
+
+
 TABLE: dict[str, Convert] = {
-    "aten.masked_scatter": _masked_scatter, "aten.searchsorted": _search, "aten.bucketize": _bucketize,
+    "aten.masked_scatter": _masked_scatter, "aten.masked_scatter_backward": _scattered_gradient,
+    "aten.searchsorted": _search, "aten.bucketize": _bucketize,
     "aten._is_all_true": lambda ctx, x: _truth(ctx, x, True),
     "aten._is_any_true": lambda ctx, x: _truth(ctx, x, False),
 }  # fmt: skip

@@ -73,7 +73,14 @@ def _index_reduce(
     return found if own else ctx.reshape(found, ())
 
 
+def _put(ctx: ImportContext, x: Value, indices: Value, updates: Value, accumulate: bool = False) -> Any:
+    """Convert an update of elements by their positions in row-major order."""
+    flat = [ctx.reshape(value, (-1,)) for value in (x, indices, updates)]
+    found = _scatter("add" if accumulate else "none")(ctx, flat[0], 0, *flat[1:])
+    return ctx.reshape(found, ctx.shape(x))
+
+
 TABLE: dict[str, Convert] = {
     "aten.scatter": _scatter("none"), "aten.scatter_add": _scatter("add"), "aten.scatter_reduce": _scatter("none"),
-    "aten.index_reduce": _index_reduce,
+    "aten.index_reduce": _index_reduce, "aten.put": _put,
 }  # fmt: skip

@@ -107,6 +107,14 @@ def _segment_gradient(
     return ctx.emit("where", has, share, ctx.constant(0, dtype=kind))
 
 
+def _repetition(ctx: ImportContext, repeats: Value, *, output_size: int | None = None) -> Any:
+    """Convert the number of each element, repeated as often as it says."""
+    if output_size is None:
+        ctx.fail("the length of the result depends on values; give output_size")
+    return segment_of(ctx, ctx.emit("cumsum", repeats, axis=0), output_size)
+
+
 TABLE: dict[str, Convert] = {
+    "aten.repeat_interleave.Tensor": _repetition,
     "aten.segment_reduce": _segment_reduce, "aten._segment_reduce_backward": _segment_gradient,
 }  # fmt: skip

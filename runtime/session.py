@@ -1,29 +1,25 @@
-"""Execution of a plan: one arena, uploaded constants, steps launched in order."""
+"""Sessions of plans over an arena, with inputs and outputs copied."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from threading import RLock
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
-from ..backends import Array, Buffer, Device, Launch, Pointer, Timing, launch_all, open_device
+from ..backends import Array, BlockAddress, BoundSequence, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs
+from .constant_images import ConstantImages
 from .fallback_kernels import use_fallback_kernels
-from .hazards import MAX_CONCURRENT_LAUNCHES, launch_dependencies
-from .l2_policy import evict_first_tensors
 from .output_memory import OutputMemory
+from .placed_plan import place_in_arena, tensor_address
 from .plan import Plan, extent_bytes
 from .state import ArenaAccess, DeviceState, checked_state
-
-#: Launches that are recorded at most: each takes some hundred bytes of the driver's memory.
-MAX_RECORDED_LAUNCHES = 1 << 17
 
 
 @frozen
@@ -56,12 +52,12 @@ class Session:
         with self.device.current():
             loaded = self.device.build(plan.kernels, plan.binaries)
             self._arena = self.device.allocate(plan.arena)
-            self._upload_constants()
+            self._placed = placed = place_in_arena(plan)
+            self._sequence = BoundSequence(self.device, placed.sequence, plan.kernels, loaded, [Pointer(self._arena)])
+            placed.upload(ConstantImages.of_plan(plan), self._upload)
             self._state = DeviceState(
                 plan, self.device, ArenaAccess(self._place, self.is_dense, self._read, self._write)
             )
-            bound = [self._bind(step, loaded) for step in range(len(plan.steps))]
-            self._launches = tuple((step, turn, bound[step][turn]) for step, turn in plan.launches())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -70,32 +66,10 @@ class Session:
             yield
 
     def _place(self, tensor: str, turn: int = 0) -> Pointer:
-        storage = self.plan.storages[tensor]
-        start = self.plan.buffers[storage.buffer].offset
-        return Pointer(self._arena, start + storage.start(turn) * self.plan.types[tensor].dtype.size)
+        return self._sequence.pointer(tensor_address(self.plan, self._placed.places, tensor, turn))
 
-    def _bind(self, index: int, loaded: tuple[object, ...]) -> tuple[Launch, ...]:
-        """Return the launches of a step, one for each iteration of its loop."""
-        step = self.plan.steps[index]
-        kernel = self.plan.kernels[step.kernel]
-        tables = self.plan.tables[step.kernel]
-        turns = self.plan.turns(index)
-        places = [
-            [
-                Pointer(self._arena, tables[tensor].offset) if argument.table else self._place(tensor, turn)
-                for argument, tensor in zip(kernel.arguments, step.tensors, strict=True)
-            ]
-            for turn in range(turns)
-        ]
-        if turns == 1:
-            return (self.device.bind(loaded[step.kernel], kernel, places[0]),)
-        return self.device.bind_turns(loaded[step.kernel], kernel, places)
-
-    def _upload_constants(self) -> None:
-        self._write(self.plan.constants)
-        for kernel, places in zip(self.plan.kernels, self.plan.tables, strict=True):
-            for name, values in kernel.tables.items():
-                self.device.upload(Pointer(self._arena, places[name].offset), np.array(values, np.int32))
+    def _upload(self, place: BlockAddress, array: Array) -> None:
+        self.device.upload(self._sequence.pointer(place), array)
 
     def is_dense(self, tensor: str) -> bool:
         """Return whether a tensor lies in memory in order, without gaps."""
@@ -187,8 +161,7 @@ class Session:
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
         with self._alone():
-            for _, _, launch in self._launches:
-                launch()
+            self._sequence.launch()
 
     def compute(self) -> Launch:
         """Return the cheapest launch of all steps.
@@ -197,23 +170,8 @@ class Session:
         """
         with self._alone():
             if self._replay is None:
-                self._replay = self._record_steps()
+                self._replay = self._sequence.record()
             return self._replay
-
-    def _record_steps(self) -> Launch:
-        """Record every step, with its L2 policy: in sequence, or each after its dependencies."""
-        if len(self._launches) > MAX_RECORDED_LAUNCHES:
-            return self.launch
-        passing = evict_first_tensors(self.plan)
-        launches = [partial(self._record, *each, *passing.get(each[0], ("", 0))) for each in self._launches]
-        if self.plan.branched and len(launches) <= MAX_CONCURRENT_LAUNCHES:
-            return self.device.capture_branches(launches, launch_dependencies(self.plan).direct)
-        return self.device.capture(partial(launch_all, launches))
-
-    def _record(self, step: int, turn: int, launch: Launch, tensor: str, nbytes: int) -> None:
-        """Launch a step for a recording, with the bytes of a tensor that is evicted first, if any."""
-        with self.device.evict_first(self._place(tensor, turn), nbytes) if nbytes else nullcontext():
-            launch()
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run once and return the outputs by name.
@@ -291,7 +249,7 @@ class Session:
         """
         with self._alone():
             self._feed(inputs)
-            for number, turn, launch in self._launches:
+            for (number, turn), launch in zip(self._placed.sequence.order, self._sequence.launches, strict=True):
                 launch()
                 step = self.plan.steps[number]
                 arguments = self.plan.kernels[step.kernel].arguments
@@ -318,7 +276,8 @@ class Session:
 
         Profiles use them, which check no result.
         """
-        return [launch for _, turn, launch in self._launches if turn == 0]
+        launched = zip(self._placed.sequence.order, self._sequence.launches, strict=True)
+        return [launch for (_, turn), launch in launched if turn == 0]
 
     @property
     def arena(self) -> Buffer:

@@ -1,0 +1,8 @@
+"""Algebra beyond the core: grouped products, distances, special functions, factorisations."""
+
+from ...import_context import Convert
+from . import distances, groups
+
+TABLE: dict[str, Convert] = {**groups.TABLE, **distances.TABLE}
+
+__all__ = ["TABLE"]

@@ -1,0 +1,26 @@
+"""Partial compilation: graphs of PyTorch cut around calls that cannot be imported."""
+
+from .cut_graph import CompiledStages, compile_stages
+from .staged_function import StagedFunction
+from .staged_program import (
+    StagedProgram,
+    StoredStage,
+    array_results,
+    reopen_program,
+    stage_program,
+    state_tensor,
+    type_of_tensor,
+)
+
+__all__ = [
+    "CompiledStages",
+    "StagedFunction",
+    "StagedProgram",
+    "StoredStage",
+    "array_results",
+    "compile_stages",
+    "reopen_program",
+    "stage_program",
+    "state_tensor",
+    "type_of_tensor",
+]

@@ -1,0 +1,90 @@
+"""Compilation in parts of graphs with calls that cannot be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from ....ir import CutsError
+from ..dispatch import faults, results
+from .staged_function import StagedFunction, stage_calls
+from .subgraphs import Subgraph, subgraphs
+from .unreadable import find_unreadable
+
+#: Errors that a warning quotes.
+MAX_QUOTED_ERRORS = 4
+
+
+@frozen(eq=False)
+class CompiledStages:
+    """Compiled parts, and a sentence that names the calls in PyTorch.
+
+    `foreign` has the names of these calls by operation.
+    """
+
+    function: StagedFunction
+    warning: str
+    foreign: Mapping[str, tuple[str, ...]]
+
+    @property
+    def parts(self) -> int:
+        """Number of compiled parts."""
+        return sum(call.compiled for call in self.function.calls)
+
+
+def compile_stages(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    constants: Mapping[int, torch.Tensor],
+    compile_part: Callable[[torch.fx.Graph], Callable[..., list[Any]]],
+    name: str = "a captured graph",
+    cause: CutsError | None = None,
+) -> CompiledStages | None:
+    """Compile a graph in parts.
+
+    With a `cause`, the error of the whole graph, the result is None where there is nothing to cut. A part that
+    `compile_part` refuses runs in PyTorch too. `constants` are inputs, by number, that become constants.
+    """
+    unreadable = find_unreadable(graph, device, constants)
+    parts = subgraphs(graph, unreadable, device)
+    if cause is not None and all(part.compiled for part in parts):
+        return None
+    errors = faults(unreadable.failures) or ([] if cause is None else [cause])
+    stages: list[tuple[Subgraph, Callable[..., Sequence[Any]], bool]] = []
+    for stage in parts:
+        function: Callable[..., Sequence[Any]] | None = None
+        if stage.compiled:
+            try:
+                function = compile_part(stage.graph)
+            except CutsError as error:
+                errors.append(error)
+        stages.append((stage, function or _module_of(graph, stage), function is not None))
+    calls, found = stage_calls(graph, stages, results(graph))
+    foreign: dict[str, tuple[str, ...]] = {}
+    for node in unreadable.failures:
+        foreign[str(node.target)] = (*foreign.get(str(node.target), ()), node.name)
+    text = _warning(name, [(stage.calls, compiled) for stage, _, compiled in stages], errors)
+    return CompiledStages(StagedFunction(calls, found, device), text, foreign)
+
+
+def _module_of(graph: torch.fx.Graph, stage: Subgraph) -> torch.fx.GraphModule:
+    """Return a stage as a module that PyTorch runs."""
+    owner = graph.owning_module if graph.owning_module is not None else torch.nn.Module()
+    return torch.fx.GraphModule(owner, stage.graph)
+
+
+def _warning(name: str, stages: Sequence[tuple[int, bool]], errors: Sequence[CutsError]) -> str:
+    total, parts = sum(calls for calls, _ in stages), sum(compiled for _, compiled in stages)
+    foreign = sum(calls for calls, compiled in stages if not compiled)
+    if not foreign:
+        return ""
+    texts = list(dict.fromkeys(map(str, errors)))
+    more = f"; and {len(texts) - MAX_QUOTED_ERRORS} more errors" if len(texts) > MAX_QUOTED_ERRORS else ""
+    reasons = "; ".join(texts[:MAX_QUOTED_ERRORS]) + more
+    if not parts:
+        return f"all {total} nodes of {name} run in PyTorch: {reasons}"
+    others = f"the others in {parts} compiled part{'s' * (parts > 1)}"
+    return f"{foreign} of {total} nodes ({foreign / total:.1%}) of {name} run in PyTorch, {others}: {reasons}"

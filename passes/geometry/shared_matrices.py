@@ -1,0 +1,105 @@
+"""Operands of matrix instructions that a warpgroup reads in shared memory.
+
+A thread's results lie over a tile dim as `TileDim` spreads them: lanes along it, then warps, then registers. The
+instruction holds them in its own order of rows and columns, and its rows may be any of the block's, as long as the
+operands agree. So the tile of an operand lies in shared memory in the order of the instruction:
+
+    block row = register * (8 * warps) + warp * 8 + lane
+        ->  place = instruction * 64 + warp % 4 * 16 + register % 2 * 8 + lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import frozen
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    LANES,
+    MMA_INSTRUCTIONS,
+    WARPGROUP,
+    Expr,
+    Index,
+    IndexLike,
+    Reduction,
+    ReductionSchedule,
+    SharedMatrixLayout,
+    Staging,
+    TileDim,
+    as_index,
+    operands,
+)
+from .matrix_instructions import mma_operands, reads_shared_matrices, runs
+
+#: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives.
+MIN_PRODUCT_STAGES = 3
+
+
+@frozen
+class MatrixTile:
+    """Tile of an operand, of the rows (`axis` 0) or columns (1) of a tile dim."""
+
+    layout: SharedMatrixLayout
+    dim: TileDim
+    axis: int
+
+    def address(self, along: IndexLike, deep: IndexLike) -> Index:
+        """Return the element offset of a block's row or column, and place of k."""
+        return self.layout.address(self._place(as_index(along)), deep)
+
+    def _place(self, element: Index) -> Index:
+        """Return the place of a block's row or column in the order of the instructions."""
+        vector, lanes, neighbours = self.dim.vector, ACCUMULATOR_THREADS[self.axis], ACCUMULATOR_VECTOR[self.axis]
+        if self.axis and vector == neighbours:
+            return element
+        register = element // (self.dim.threads * vector) * vector + element % vector
+        thread = element // vector % self.dim.threads
+        if self.axis:
+            return register // neighbours * (lanes * neighbours) + thread * neighbours + register % neighbours
+        warp, groups = thread // lanes, self.dim.threads // (WARPGROUP * lanes)
+        instruction = register // 2 * groups + warp // WARPGROUP
+        inside = warp % WARPGROUP * 2 + register % 2
+        return (instruction * (2 * WARPGROUP) + inside) * lanes + thread % lanes
+
+
+def is_deep(choice: Staging) -> bool:
+    """Return whether the tile of an operand runs along k."""
+    return bool(choice.order) and choice.order[0] > choice.order[-1]
+
+
+def matrix_tile(
+    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], choice: Staging, own: Sequence[str]
+) -> MatrixTile | None:
+    """Return the tile of a staged operand that instructions read in place; `own` are the segment's reductions."""
+    found = mma_operands(reduction, dims[loop.rows].axes, dims[loop.columns].axes)
+    if not reads_shared_matrices(loop.atom) or found is None:
+        return None
+    operand: Expr = operands(reduction, own)[choice.operand]
+    axis = found.index(operand)
+    dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.atom].held.size
+    layout = SharedMatrixLayout(dim.block, loop.dims[0].chunk, size, choice.swizzle, is_deep(choice))
+    return MatrixTile(layout, dim, axis)
+
+
+def shared_matrix_faults(
+    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]
+) -> Iterator[str]:
+    """Yield why a warpgroup cannot multiply a reduction's operands in shared memory."""
+    atom, rows, columns = MMA_INSTRUCTIONS[loop.atom], dims[loop.rows], dims[loop.columns]
+    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
+        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
+    if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
+        yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
+    if rows.thread % runs(atom)[0]:
+        yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
+    if loop.stages < MIN_PRODUCT_STAGES or loop.ahead or len(loop.staging) != 2:
+        yield f"atom {atom.name}: both operands lie in rings of at least {MIN_PRODUCT_STAGES} stages"
+        return
+    for choice in loop.staging:
+        tile = matrix_tile(reduction, loop, dims, choice, own)
+        assert tile is not None, "mma_operands is checked before"
+        yield from (f"atom {atom.name}: {fault}" for fault in tile.layout.faults(atom.k))
+        if not tile.layout.deep and tile.dim.vector != ACCUMULATOR_VECTOR[tile.axis]:
+            yield f"atom {atom.name}: an operand along its side has neighbours of one instruction only"

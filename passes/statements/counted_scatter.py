@@ -1,0 +1,159 @@
+"""Counted scatters: sums of floats as exact sums of integers.
+
+Updates arrive at an element in any order on a device, and sums of floats round. They are made of integers: the greatest
+magnitude at an element determines a unit, a power of two, so that 62 bits hold all terms as multiples of it, and their
+sum is exact. Its error is far below that of single precision; doubles, which have more digits, are counted twice, first
+coarsely, then the rest.
+
+    scatter sum y[at[j], k] = u[j, k]
+      ->  scatter max size[at[j], k] = |u[j, k]|
+          unit[v, k] = 2 ** floor((bits - logb(size[v, k])) / 2)
+          scatter sum total[at[j], k] = i64(round(u[j, k] * unit[at[j], k] ** 2))
+          y[v, k] = total[v, k] / unit[v, k] ** 2
+
+Where there are about as many terms as elements, each term computes its unit, which spares a kernel. Infinite terms are
+counted instead, and NaN is in the magnitude already. The work is that of the terms and of the elements, not of all
+pairs of them. Where far fewer rows arrive than the tensor has (the rows of a table that a batch looked up), rows with
+updates are numbered by their last one, and only they have integers; all others share a row of zeros, so that the tensor
+itself is written once, by the conversion to floats:
+
+    scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
+    place[j] = slot[at[j]]
+    scatter max size[place[j], k] = |u[j, k]|  ...  y[v, k] = total[slot[v], k] * ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from attrs import evolve
+
+from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, Var, as_index
+from .def_use import DefUse
+from .match import Match
+from .patterns import Scattered
+from .rewriter import RewriteRule
+from .scatter_rows import ScatterRows
+
+#: Fewest terms an element with which its unit is computed once, in a kernel of its own.
+MIN_TERMS_FOR_UNITS = 8
+#: Bits of an integer that hold sums: one is the sign, one is left for rounding.
+SUM_BITS = 62
+#: Count of a negative infinity: positive ones have the digits below.
+_NEGATIVE_INFINITY = 1 << 32
+
+
+def _float_sum(match: Match) -> TensorType | None:
+    """Return the type of a tensor of floats."""
+    type_ = match.index.types[match.root.target]
+    return type_ if type_.dtype.is_float else None
+
+
+def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
+    """Yield the statements of a sum that is counted in integers."""
+    statement, index = match.root, match.index
+    wide = DType.F64 if type_.dtype is DType.F64 else DType.F32
+    bits = (SUM_BITS - 1 - (prod(a.extent for a in statement.axes) - 1).bit_length()) // 2 * 2
+    value = statement.body
+    if not isinstance(value, Read):
+        name = _add_tensor(index, f"{statement.target}.value", type_.dtype, tuple(a.extent for a in statement.axes))
+        place = tuple(map(as_index, statement.axes))
+        yield evolve(statement, target=name, write=place, into=None)
+        value = Read(name, place)
+    value = index.convert(value, wide)
+    rows = ScatterRows.of(statement, type_)
+    if rows is not None:
+        slot = _add_tensor(index, f"{statement.target}.slot", DType.U32, rows.extents)
+        where = _add_tensor(index, f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
+        yield from rows.number_rows(slot, where, index.types)
+        statement = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
+        counted = rows.shape(type_)
+        elements = rows.at(slot, tuple(_elements(type_)[1][n] for n in rows.dims), _elements(type_)[1])
+    else:
+        counted, elements = type_.shape, _elements(type_)[1]
+    size = _add_tensor(index, f"{statement.target}.size", wide, counted)
+    yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
+    unit = _unit(Read(size, statement.write), bits, wide)
+    if prod(a.extent for a in statement.axes) >= MIN_TERMS_FOR_UNITS * prod(counted):
+        axes, place = _elements(index.types[size])
+        name = _add_tensor(index, f"{statement.target}.unit", wide, counted)
+        yield Statement(name, axes, place, _unit(Read(size, place), bits, wide), span=statement.span)
+        unit = Read(name, statement.write)
+    totals: list[str] = []
+    left: Expr = Call("mul", (Call("mul", (value, unit)), unit))
+    for number in range(2 if wide is DType.F64 else 1):
+        whole: Expr = Call("round", (left,))
+        left = Call("mul", (Call("sub", (left, whole)), Const(2.0**bits, wide)))
+        totals.append(_add_tensor(index, f"{statement.target}.total{number}", DType.I64, counted))
+        mark = _mark(value, wide) if number == 0 else _whole(0)
+        body = Call("select", (_finite(unit, wide), Cast(DType.I64, whole), mark))
+        yield evolve(statement, target=totals[-1], body=body)
+    yield _result(index, statement, elements, size, totals, bits)
+
+
+def _result(
+    index: DefUse, statement: Statement, place: Sequence[Index], size: str, totals: Sequence[str], bits: int
+) -> Statement:
+    """Return the statement that converts counts to numbers, for each element at its place."""
+    type_, place = index.types[statement.target], tuple(place)
+    axes, write = _elements(type_)
+    wide = index.types[size].dtype
+    greatest = Read(size, place)
+    parts = [Read(name, place) for name in totals]
+    step = _unit(greatest, bits, wide, back=True)
+    value: Expr = Call("mul", (Call("mul", (Cast(wide, parts[0]), step)), step))
+    for part in parts[1:]:
+        finer = Call("mul", (Cast(wide, part), Const(2.0**-bits, wide)))
+        value = Call("add", (value, Call("mul", (Call("mul", (finer, step)), step))))
+    value = Call("select", (_finite(greatest, wide), value, _infinite(greatest, parts[0], wide)))
+    return Statement(statement.target, axes, write, index.convert(value, type_.dtype), span=statement.span)
+
+
+def _add_tensor(index: DefUse, name: str, dtype: DType, shape: tuple[int, ...]) -> str:
+    return index.add_tensor(name, TensorType(dtype, shape))
+
+
+def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
+    """Return variables for the dims of a tensor, and its element there."""
+    axes = tuple(Var(f"p{n}", extent) for n, extent in enumerate(type_.shape))
+    return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
+
+
+def _whole(value: int) -> Const:
+    return Const(value, DType.I64)
+
+
+def _unit(greatest: Expr, bits: int, dtype: DType, back: bool = False) -> Expr:
+    """Return the square root of the units of an element in one, which is a power of two, or (`back`) that of the value
+    of a unit; NaN where a term is NaN or infinite.
+
+    A number times both roots is exact: one power could leave the range of the type.
+    """
+    power = Call("logb", (Call("max", (greatest, Const(0.0, dtype))),))  # an empty maximum is -inf
+    half = Call("floor", (Call("mul", (Call("sub", (Const(float(bits), dtype), power)), Const(0.5, dtype))),))
+    root = Call("ldexp", (Const(1.0, dtype), Call("neg", (half,)) if back else half))
+    return Call("select", (_finite(greatest, dtype), root, Const(math.nan, dtype)))
+
+
+def _finite(value: Expr, dtype: DType) -> Expr:
+    return Call("lt", (value, Const(math.inf, dtype)))
+
+
+def _mark(value: Expr, dtype: DType) -> Expr:
+    """Return the count of an infinite term; a finite one beside it counts for nothing."""
+    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _whole(_NEGATIVE_INFINITY), _whole(0)))
+    return Call("select", (Call("eq", (value, Const(math.inf, dtype))), _whole(1), negative))
+
+
+def _infinite(greatest: Expr, marks: Expr, dtype: DType) -> Expr:
+    """Return the sum where a term is infinite or NaN: NaN where infinities of both signs meet."""
+    both = Call("sub", (greatest, greatest))
+    above = Call("select", (Call("ge", (marks, _whole(_NEGATIVE_INFINITY))), both, greatest))
+    has_above = Call("ne", (Call("bitand", (marks, _whole(_NEGATIVE_INFINITY - 1))), _whole(0)))
+    infinity = Call("select", (has_above, above, Const(-math.inf, dtype)))
+    return Call("select", (Call("isnan", (greatest,)), greatest, infinity))
+
+
+COUNTED_SUM = RewriteRule(Scattered(("sum",)), _float_sum, _count_terms)

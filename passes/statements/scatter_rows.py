@@ -1,0 +1,112 @@
+"""Rows that a scatter sends, numbered by their last update.
+
+scatter max slot[at[j]] = j + 1                                       0 where nothing arrives
+place[j] = slot[at[j]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from attrs import frozen
+
+from ...ir import (
+    Call,
+    Const,
+    DType,
+    Expr,
+    Index,
+    IndexValue,
+    Indirect,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    indirects,
+    linearise,
+    row_major,
+)
+
+#: Least reduction of counted elements that is worth numbering rows, which takes two kernels more.
+MIN_SAVED_ELEMENTS = 1 << 19
+
+
+@frozen
+class ScatterRows:
+    """Rows that a scatter sends, far fewer than those of the tensor.
+
+    There is one for each value of `keys`. The integers in `write` index the rows along `dims` of the tensor.
+    """
+
+    keys: tuple[Var, ...]
+    dims: tuple[int, ...]
+    extents: tuple[int, ...]
+    write: tuple[Index, ...]
+
+    @classmethod
+    def of(cls, statement: Statement, type_: TensorType) -> ScatterRows | None:
+        """Return the rows of a scatter that are worth numbering."""
+        own = statement.own_dims(type_.shape)
+        keys = tuple(a for a in statement.axes if a not in own.values())
+        dims = tuple(n for n in range(len(type_.shape)) if n not in own)
+        rows = cls(keys, dims, tuple(type_.shape[n] for n in dims), tuple(statement.write[n] for n in dims))
+        plain = all(rows._looked_up(number) or not indirects(index) for number, index in enumerate(rows.write))
+        saved = (prod(rows.extents) - rows.count) * prod(type_.shape[n] for n in own)
+        plain = plain and any(map(indirects, rows.write)) and statement.step is None
+        return rows if plain and saved >= MIN_SAVED_ELEMENTS else None
+
+    @property
+    def count(self) -> int:
+        """Number of rows that arrive."""
+        return prod(a.extent for a in self.keys)
+
+    def _looked_up(self, number: int) -> bool:
+        """Return whether an integer is the whole index along a dim."""
+        found = indirects(self.write[number])
+        return (
+            len(found) > 0
+            and self.write[number] == Index(0, ((found[0], 1),))
+            and found[0].extent == self.extents[number]
+        )
+
+    def shape(self, type_: TensorType) -> tuple[int, ...]:
+        """Return the shape of a tensor of arriving rows and zeros."""
+        return tuple(
+            self.count + 1 if n == self.dims[0] else extent
+            for n, extent in enumerate(type_.shape)
+            if n not in self.dims[1:]
+        )
+
+    def at(self, tensor: str, indices: tuple[Index, ...], write: Sequence[Index]) -> tuple[Index, ...]:
+        """Return the place of an element in a tensor of rows."""
+        row = Index(0, ((Indirect(tensor, indices, self.count + 1), 1),))
+        return tuple(row if n == self.dims[0] else index for n, index in enumerate(write) if n not in self.dims[1:])
+
+    def number_rows(self, slot: str, place: str, tensors: Mapping[str, TensorType]) -> Iterator[Statement]:
+        """Yield statements that number rows with updates, and each update's row.
+
+        Updates outside of the tensor have a row after the last.
+        """
+        number = linearise([as_index(a) for a in self.keys], row_major(tuple(a.extent for a in self.keys))) + 1
+        yield Statement(slot, self.keys, self.write, IndexValue(number, DType.U32), into="max")
+        body: Expr = Read(slot, self.write)
+        for index in self.write:
+            for found in indirects(index):
+                for condition in _is_index(found, tensors):
+                    body = Call("select", (condition, body, Const(self.count + 1, DType.U32)))
+        yield Statement(place, self.keys, tuple(map(as_index, self.keys)), body)
+
+
+def _is_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:
+    """Yield conditions under which an element of an integer tensor is an index of its axis, if its type does not imply
+    them.
+    """
+    dtype = tensors[place.tensor].dtype
+    read = Read(place.tensor, place.indices)
+    low = -place.extent if place.wraps else 0
+    if place.extent <= dtype.element.highest:
+        yield Call("lt", (read, Const(place.extent, dtype)))
+    if low > dtype.element.lowest:
+        yield Call("ge", (read, Const(low, dtype)))

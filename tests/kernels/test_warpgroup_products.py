@@ -1,0 +1,247 @@
+"""Products that a warpgroup reads in shared memory, exact for small integers.
+
+On OpenCL each thread computes its elements of C from local memory by the layout of the descriptors. For CUDA the
+kernels are compiled: ptxas serialises no product and spills no register.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.devices import find_target
+from cuts.ir import (
+    Barrier,
+    FusedGroup,
+    Kernel,
+    Loop,
+    Output,
+    ProductWait,
+    ProxyFence,
+    Read,
+    ReduceDim,
+    Reduction,
+    ReductionSchedule,
+    Schedule,
+    Segment,
+    SegmentSchedule,
+    Staging,
+    TensorType,
+    TileDim,
+    Var,
+    as_index,
+    call,
+)
+from cuts.ir.expr import Cast, Const
+from cuts.ir.types import DType
+from cuts.passes.lowering import extract, lower
+from cuts.passes.lowering.races import check_barriers
+from cuts.passes.schedule import check_schedule, choose
+from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
+from cuts.tests.emission import emit
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
+from .cases import legal_point
+from .test_matrix_instructions import GPU, _device, check, convolution, product
+
+#: Whether A and B are K-major.
+MAJORS = ((True, True), (True, False), (False, True), (False, False))
+
+
+def point(
+    group: FusedGroup,
+    deep: tuple[bool, bool],
+    swizzles: tuple[int, int] = (128, 128),
+    groups: int = 1,
+    atoms: int = 1,
+    columns: int = 64,
+    vector: int = 2,
+    stages: int = 3,
+    chunk: int = 64,
+) -> Schedule:
+    """Return a point of so many warpgroups along the rows, instructions of each, and columns."""
+    segment = group.segments[0]
+    batch, i, j = segment.axes
+    rows, lanes = groups * atoms * 64, 4
+    dims = (TileDim((batch,), 1, 1), TileDim((i,), rows, 2 * atoms), TileDim((j,), columns, columns // lanes, vector))
+    staging = tuple(
+        Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
+    )
+    name = f"m64n8k16_{group.tensors['a'].dtype}"
+    loop = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1, 2)
+    return Schedule((SegmentSchedule(dims, (loop,)),))
+
+
+def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DType = DType.F16) -> FusedGroup:
+    """Return a product with a bias, whose operands lie as their tiles do."""
+    return product(kind, "", shape, (not deep[0], deep[1]))
+
+
+#: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
+CASES = (
+    ((128, 128), 1, 1, 64, 3, 64, (1, 70, 50, 130)),
+    ((64, 64), 2, 1, 32, 6, 64, (1, 128, 32, 96)),
+    ((32, 32), 1, 2, 96, 4, 32, (2, 130, 90, 64)),
+    ((0, 0), 1, 1, 16, 3, 16, (1, 64, 24, 40)),
+    ((128, 64), 1, 1, 256, 4, 64, (1, 60, 250, 200)),
+    ((0, 128), 1, 1, 192, 3, 64, (1, 64, 192, 40)),
+)
+
+
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, bool]) -> None:
+    swizzles, groups, atoms, columns, stages, chunk, shape = case
+    kind = DType.BF16 if deep[0] == deep[1] else DType.F16
+    group = halves(shape, deep, kind)
+    vector = 8 if deep[1] and columns % 32 == 0 else 2
+    check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+
+
+@needs_cuda
+@pytest.mark.parametrize("deep", MAJORS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_warpgroups_compute_what_is_meant_cuda(case: tuple, deep: tuple[bool, bool]) -> None:
+    swizzles, groups, atoms, columns, stages, chunk, shape = case
+    for kind in (DType.F16, DType.BF16):
+        group = halves(shape, deep, kind)
+        vector = 8 if deep[1] and columns % 32 == 0 else 2
+        chosen = point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk)
+        check(_device("cuda"), find_target("cuda:sm_90"), group, chosen)
+
+
+def large(kind: DType = DType.BF16) -> FusedGroup:
+    """Return y[m, n] = relu(sum of a[m, k] * c[k, n]) of 4096 rows, columns and depth, stored narrow."""
+    b, m, n, k = Var("b", 1), *(Var(name, 4096) for name in "mnk")
+    a, c = (Read(t, tuple(map(as_index, at))) for t, at in (("a", (b, m, k)), ("c", (b, k, n))))
+    at = tuple(map(as_index, (b, m, n)))
+    output = Output("y", at, Cast(kind, call("max", Read("t", at), Const(0.0, DType.F32))))
+    tensors = {t: TensorType(kind, (1, 4096, 4096)) for t in "acy"} | {"t": TensorType(DType.F32, (1, 4096, 4096))}
+    return FusedGroup(
+        (Segment((b, m, n), (Reduction("t", (k,), "sum", call("mul", a, c)),), (output,)),),
+        tensors, ("a", "c"), ("y",),
+    )  # fmt: skip
+
+
+@needs_toolchain
+@pytest.mark.parametrize(
+    ("groups", "atoms", "columns", "stages"),
+    [(2, 1, 256, 4), (2, 2, 128, 4), (2, 2, 192, 4), (1, 1, 64, 3), (1, 1, 96, 3), (3, 1, 192, 4)],
+)
+def test_products_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int) -> None:
+    group = large()
+    swizzles = (128, 128 if columns % 64 == 0 else 64)
+    schedule = point(group, (True, False), swizzles, groups, atoms, columns, 2, stages)
+    assert check_schedule(group, schedule, GPU) == []
+    function = emit(extract(lower(group, schedule, {}, GPU)), "cuda")
+    cubin = compile_kernel(function, GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_disassembler
+def test_a_loop_multiplies_by_warpgroup_instructions(tmp_path: Path) -> None:
+    group = large()
+    function = emit(extract(lower(group, point(group, (True, False), columns=256, groups=2), {}, GPU)), "cuda")
+    text = disassemble(compile_kernel(function, GPU.arch).code, tmp_path)
+    assert text.count("HGMMA.64x256x16.F32.BF16") == 4
+    assert "LDGSTS" in text
+    assert "LDSM" not in text
+
+
+@needs_toolchain
+def test_the_untuned_choice_for_a_large_product_is_a_warpgroup() -> None:
+    (candidate,) = choose(large(), GPU)
+    assert candidate.schedule.segments[0].reductions[0].atom == "m64n8k16_bf16"
+    function = emit(extract(lower(large(), candidate.schedule, {}, GPU)), "cuda")
+    cubin = compile_kernel(function, GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+def test_small_and_odd_products_keep_the_instructions_of_a_warp() -> None:
+    for shape in ((1, 16, 512, 512), (1, 512, 512, 13), (8, 48, 48, 512)):
+        (candidate,) = choose(halves(shape, (True, False)), GPU)
+        assert not candidate.schedule.segments[0].reductions[0].atom.startswith("m64")
+
+
+def _lowered() -> Kernel:
+    group = halves((1, 64, 64, 512), (True, True))
+    return lower(group, point(group, (True, True)), {}, GPU)
+
+
+def _without(kernel: Kernel, kind: type) -> Kernel:
+    items = [
+        evolve(i, body=tuple(x for x in i.body if not isinstance(x, kind))) if isinstance(i, Loop) else i
+        for i in kernel.items
+    ]
+    return evolve(kernel, items=tuple(i for i in items if not isinstance(i, kind)))
+
+
+def test_missing_fences_waits_and_barriers_are_found() -> None:
+    kernel = _lowered()
+    assert check_barriers(kernel) == ()
+    assert any("without a fence" in fault for fault in check_barriers(_without(kernel, ProxyFence)))
+    waits = check_barriers(_without(kernel, ProductWait))
+    assert any("products of phase" in fault and "may still be reading" in fault for fault in waits)
+    assert any("may still be adding" in fault for fault in waits)
+    assert check_barriers(_without(kernel, Barrier))
+
+
+def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:
+    group = halves((1, 64, 64, 512), (True, True))
+    good = point(group, (True, True))
+    assert check_schedule(group, good, GPU) == []
+    (segment,) = good.segments
+    (loop,) = segment.reductions
+    batch, rows, columns = segment.dims
+    for bad, reason in (
+        (evolve(segment, dims=(batch, evolve(rows, thread=4), columns)), "whole warpgroups"),
+        (evolve(segment, dims=(batch, rows, evolve(columns, block=72, thread=18))), "columns are one of"),
+        (evolve(segment, reductions=(evolve(loop, stages=2),)), "at least 3 stages"),
+        (evolve(segment, reductions=(evolve(loop, dims=(evolve(loop.dims[0], chunk=48),)),)), "no whole lines"),
+        (evolve(segment, reductions=(evolve(loop, staging=loop.staging[:1]),)), "both operands"),
+    ):
+        assert any(reason in fault for fault in check_schedule(group, Schedule((bad,)), GPU)), reason
+
+
+#: The space as PoCL draws from it: shared memory for small tiles only.
+SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0].startswith("m64")))
+
+
+@st.composite
+def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
+    """Draw a product or a channels-last convolution, and a legal point of its templates."""
+    kind = draw(st.sampled_from((DType.F16, DType.BF16)))
+    if draw(st.booleans()):
+        side = st.sampled_from((64, 72, 128, 136))
+        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
+        group = product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
+    else:
+        filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
+        group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
+    space = make_space(group, SMALL_SHARED)
+    templates = [t for t in space.templates if t.segments[0].atom]
+    assume(templates)
+    schedule = legal_point(space, draw(st.sampled_from(templates)), draw(st.integers(0, 1 << 30)))
+    assume(schedule is not None)
+    assert schedule is not None
+    return group, schedule
+
+
+@needs_opencl
+@settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_opencl(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("opencl"), SMALL_SHARED, *drawn)
+
+
+@needs_cuda
+@settings(max_examples=examples(50, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_cuda(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("cuda"), SMALL_SHARED, *drawn)
