@@ -58,7 +58,7 @@ def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
 def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
     """Yield the helpers of CUDA C++ by name, one `wgmma` each.
 
-    `u` and `l` are the registers of a thread's upper and lower row.
+    Every `p`th register from `u` and from `l` on is one of a thread's upper and of its lower row.
     """
     yield (
         "cuts_matrix",
@@ -67,7 +67,9 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
     )
     for row in warpgroup_rows():
         for columns in row.columns:
-            registers = [f"{x}[{ROW_REGISTERS * n + e}]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)]
+            registers = [
+                f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
+            ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
             kind = f"m{row.m}n{columns}k{row.k}.f32.{row.format}.{row.format}"
             text = (
@@ -78,7 +80,7 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
             name = warpgroup_helper_name(row, columns)
             yield (
                 name,
-                f"template <int ta, int tb> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
+                f"template <int ta, int tb, int p> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
                 f'unsigned long long b) {{ asm volatile("{text}" : {out} : "l"(a), "l"(b), "n"(ta), "n"(tb)); }}',
             )
 
@@ -111,7 +113,7 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
     for row in warpgroup_rows():
         size = row.held.size
         matrix = "const __local ushort* {0}, int {0}s, int {0}lead, int {0}stride, int {0}width, int {0}deep"
-        parameters = f"float* u, float* l, int tid, int columns, {matrix.format('a')}, {matrix.format('b')}"
+        parameters = f"float* u, float* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
         at = {WARPGROUP_THREAD: as_index(WARPGROUP_THREAD), ELEMENT: as_index(ELEMENT)}
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
         a = f"cuts_low_{row.format}(a[{place.format('r', 'a', size)} / {size}])"
@@ -122,7 +124,7 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
             f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
             f"const int r = {r}, c = n + {c}; float s = 0; "
             f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
-            f"(i / 2 ? l : u)[n / 4 + i % 2] += s; }} }}",
+            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
         )
 
 

@@ -63,17 +63,25 @@ def point(
     vector: int = 2,
     stages: int = 3,
     chunk: int = 64,
+    swapped: bool = False,
 ) -> Schedule:
-    """Return a point of so many warpgroups along the rows, instructions of each, and columns."""
+    """Return a point of so many warpgroups along the rows, instructions of each, and columns.
+
+    With `swapped`, the rows of the instruction are columns of the product.
+    """
     segment = group.segments[0]
     batch, i, j = segment.axes
     rows, lanes = groups * atoms * 64, 4
-    dims = (TileDim((batch,), 1, 1), TileDim((i,), rows, 2 * atoms), TileDim((j,), columns, columns // lanes, vector))
+    sizes = (rows, 2 * atoms, 1), (columns, columns // lanes, vector)
+    sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
+    dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
     staging = tuple(
         Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
     )
     name = f"m64n8k16_{group.tensors['a'].dtype}"
-    loop = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1, 2)
+    loop = ReductionSchedule(
+        (ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1 + swapped, 2 - swapped
+    )
     return Schedule((SegmentSchedule(dims, (loop,)),))
 
 
@@ -102,6 +110,14 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     group = halves(shape, deep, kind)
     vector = 8 if deep[1] and columns % 32 == 0 else 2
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+
+
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+def test_rows_may_be_either_side_of_a_product_opencl(deep: tuple[bool, bool]) -> None:
+    group = halves((1, 72, 120, 136), deep)
+    vector = 4 if deep[0] else 2
+    check(_device("opencl"), GPU, group, point(group, deep, atoms=2, vector=vector, swapped=True))
 
 
 @needs_cuda
