@@ -1,4 +1,4 @@
-"""Matrix instructions of a warpgroup in each language, and addresses in swizzled buffers.
+"""Text of a warpgroup's matrix instructions, and of addresses in swizzled buffers.
 
 CUDA C++ has the instruction; a template makes the descriptor's transposition a constant. OpenCL C has none: each thread
 computes its elements of C from local memory by the descriptor's layout, as the instruction reads it.
@@ -39,7 +39,7 @@ def swizzled_text(index: Index, buffer: SharedBuffer, pointers: Mapping[str, Poi
 
 
 def swizzle_helper(qualifier: str) -> str:
-    """Return the helper that permutes the 16-byte units of rows of 128 bytes."""
+    """Return the helper that permutes 16-byte units of 128-byte rows."""
     return (
         f"{qualifier} int cuts_swizzled(int i, int row, int mask, int unit) {{ return i ^ (i >> row & mask) << unit; }}"
     )
@@ -51,7 +51,7 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 
 def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
-    """Return the name of the helper of CUDA C++ for a number of columns."""
+    """Return the name of CUDA C++'s helper for a number of columns."""
     return f"cuts_m{row.m}n{columns}k{row.k}_{row.format}"
 
 
@@ -86,7 +86,7 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
 
 
 def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
-    """Return the descriptor of the matrix at an element of a buffer, in CUDA C++."""
+    """Return the descriptor of a buffer's matrix in CUDA C++."""
     unit = UNIT_BYTES // layout.size
     assert all(f % unit == 0 for _, f in start.terms) and start.const % unit == 0, "matrices begin at whole units"
     offset = Index(start.const // unit, tuple((p, f // unit) for p, f in start.terms))
@@ -129,7 +129,7 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
 
 
 def emulated_matrix(layout: SharedMatrixLayout, name: str, start: Index) -> str:
-    """Return the parameters of a matrix for the emulation, without the swizzle of its buffer."""
+    """Return the parameters of a matrix for the emulation."""
     first = index_text(start * layout.size, {})
     numbers = (layout.leading, layout.stride, layout.swizzle, int(layout.deep))
     return f"(const __local ushort*){name}, {first}, {', '.join(map(str, numbers))}"

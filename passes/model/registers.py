@@ -161,7 +161,7 @@ def _atom_registers(
     beside = np.where(geometry.loop.ahead, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
     if work.atom.reads_shared:
-        spent = sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
+        spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
         spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
         needed = needed - beside + DESCRIPTOR_REGISTERS + spent
