@@ -63,22 +63,30 @@ def point(
     vector: int = 2,
     stages: int = 3,
     chunk: int = 64,
+    swapped: bool = False,
 ) -> Schedule:
-    """Return a point of so many warpgroups along the rows, instructions of each, and columns."""
+    """Return a point of so many warpgroups, instructions of each, and columns.
+
+    With `swapped`, the rows of the instruction are columns of the product.
+    """
     segment = group.segments[0]
     batch, i, j = segment.axes
     rows, lanes = groups * atoms * 64, 4
-    dims = (TileDim((batch,), 1, 1), TileDim((i,), rows, 2 * atoms), TileDim((j,), columns, columns // lanes, vector))
+    sizes = (rows, 2 * atoms, 1), (columns, columns // lanes, vector)
+    sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
+    dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
     staging = tuple(
         Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
     )
     name = f"m64n8k16_{group.tensors['a'].dtype}"
-    loop = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1, 2)
+    loop = ReductionSchedule(
+        (ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1 + swapped, 2 - swapped
+    )
     return Schedule((SegmentSchedule(dims, (loop,)),))
 
 
 def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DType = DType.F16) -> FusedGroup:
-    """Return a product with a bias, whose operands lie as their tiles do."""
+    """Return a product whose operands lie as their tiles do."""
     return product(kind, "", shape, (not deep[0], deep[1]))
 
 
@@ -104,6 +112,14 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
 
 
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+def test_rows_are_either_side_opencl(deep: tuple[bool, bool]) -> None:
+    group = halves((1, 72, 120, 136), deep)
+    vector = 4 if deep[0] else 2
+    check(_device("opencl"), GPU, group, point(group, deep, atoms=2, vector=vector, swapped=True))
+
+
 @needs_cuda
 @pytest.mark.parametrize("deep", MAJORS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
@@ -117,7 +133,7 @@ def test_warpgroups_compute_what_is_meant_cuda(case: tuple, deep: tuple[bool, bo
 
 
 def large(kind: DType = DType.BF16) -> FusedGroup:
-    """Return y[m, n] = relu(sum of a[m, k] * c[k, n]) of 4096 rows, columns and depth, stored narrow."""
+    """Return a product of 4096 rows, columns and depth, stored narrow."""
     b, m, n, k = Var("b", 1), *(Var(name, 4096) for name in "mnk")
     a, c = (Read(t, tuple(map(as_index, at))) for t, at in (("a", (b, m, k)), ("c", (b, k, n))))
     at = tuple(map(as_index, (b, m, n)))
@@ -155,7 +171,7 @@ def test_a_loop_multiplies_by_warpgroup_instructions(tmp_path: Path) -> None:
 
 
 @needs_toolchain
-def test_the_untuned_choice_for_a_large_product_is_a_warpgroup() -> None:
+def test_large_products_choose_a_warpgroup() -> None:
     (candidate,) = choose(large(), GPU)
     assert candidate.schedule.segments[0].reductions[0].atom == "m64n8k16_bf16"
     function = emit(extract(lower(large(), candidate.schedule, {}, GPU)), "cuda")
@@ -163,13 +179,13 @@ def test_the_untuned_choice_for_a_large_product_is_a_warpgroup() -> None:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
-def test_small_and_odd_products_keep_the_instructions_of_a_warp() -> None:
+def test_small_and_odd_products_keep_warps() -> None:
     for shape in ((1, 16, 512, 512), (1, 512, 512, 13), (8, 48, 48, 512)):
         (candidate,) = choose(halves(shape, (True, False)), GPU)
         assert not candidate.schedule.segments[0].reductions[0].atom.startswith("m64")
 
 
-def _lowered() -> Kernel:
+def _small_kernel() -> Kernel:
     group = halves((1, 64, 64, 512), (True, True))
     return lower(group, point(group, (True, True)), {}, GPU)
 
@@ -183,7 +199,7 @@ def _without(kernel: Kernel, kind: type) -> Kernel:
 
 
 def test_missing_fences_waits_and_barriers_are_found() -> None:
-    kernel = _lowered()
+    kernel = _small_kernel()
     assert check_barriers(kernel) == ()
     assert any("without a fence" in fault for fault in check_barriers(_without(kernel, ProxyFence)))
     waits = check_barriers(_without(kernel, ProductWait))
@@ -215,7 +231,7 @@ SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms 
 
 @st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product or a channels-last convolution, and a legal point of its templates."""
+    """Draw a product or a convolution, and a legal point."""
     kind = draw(st.sampled_from((DType.F16, DType.BF16)))
     if draw(st.booleans()):
         side = st.sampled_from((64, 72, 128, 136))
