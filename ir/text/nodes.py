@@ -5,7 +5,8 @@ Parsing a printed text returns an equal object.
     var n < 1, k < 2, p < 4, q < 4, c < 2
 
 `FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
-else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
+else. `FORMER_KEYWORDS` are earlier spellings of keywords, which are parsed too. A data-flow graph is a list of values,
+each once and after its operands, and of the roots that use them:
 
     %0: f32 = load shared s0[2*k + u]
     %1: f32 = %0 * 2.0
@@ -67,10 +68,11 @@ from .forms import Form
 from .indices import IndexNames, parse_declarations
 from .parser import Parser
 from .printer import Printer, variables_of
-from .tokens import Tokens, quote
+from .tokens import FORMER_KEYWORDS, Tokens, quote
 
 #: A name, or a string.
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
+_FORMER_SPELLINGS = {today: former for former, today in FORMER_KEYWORDS.items()}
 _KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
 
 FORMS: dict[type, Form] = {
@@ -110,18 +112,18 @@ FORMS: dict[type, Form] = {
     # Schedules
     Schedule: Form("schedule{? index <index>?}{? raster <raster>?}{? min_blocks <min_blocks>?}", ("*segments",)),
     SegmentSchedule: Form(
-        "spread{? lanes <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}{? kept <kept>?}"
-        "{? meets<!meets>?}",
+        "spread{? reduction_threads <lanes>?}{? row_vector <row_vector>?}{? warp (<warp>)?}{? zigzag<!zigzag>?}"
+        "{? row_cache <kept>?}{? privatised<!meets>?}",
         ("*dims", "*reductions"),
     ),
-    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}{? turns <turns>?}"),
+    TileDim: Form("tile (<axes>) block <block> thread <thread>{? vector <vector>?}{? tiles <turns>?}"),
     ReductionSchedule: Form(
-        "chunks{? stages <stages>?}{? atom <atom>?}{? rows <rows>?}{? columns <columns>?}{? ahead <ahead>?}",
+        "k_loop{? stages <stages>?}{? mma <atom>?}{? rows <rows>?}{? columns <columns>?}{? prefetch <ahead>?}",
         ("*dims", "*staging"),
     ),
-    ReduceDim: Form("chunk (<axes>) by <chunk>"),
+    ReduceDim: Form("block_k (<axes>) by <chunk>"),
     Staging: Form(
-        "stage <operand>{? order (<order>)?}{? pad <pad>?}{? cached<!cached>?}{? carried<!carried>?}"
+        "stage <operand>{? order (<order>)?}{? pad <pad>?}{? l1<!cached>?}{? register_staged<!carried>?}"
         "{? swizzle <swizzle>?}"
     ),
     # Kernel IR
@@ -211,11 +213,24 @@ def print_ir(node: Any) -> str:
 
 
 def rename_in_text(text: str, names: Mapping[str, str]) -> str:
-    """Rename the tensors in a printed text.
+    """Rename words of a printed text.
 
-    The names are plain identifiers that nothing else in the text has.
+    They are plain identifiers that nothing else in the text has.
     """
     return _WORD.sub(lambda word: quote(names[word[0]], _KEYWORDS) if word[0] in names else word[0], text)
+
+
+def renew_keywords(schedule: str) -> str:
+    """Replace former keywords in the text of a schedule."""
+    return rename_in_text(schedule, FORMER_KEYWORDS)
+
+
+def use_former_keywords(schedule: str) -> str:
+    """Return the text of a schedule in its former spelling.
+
+    Keys of stored measurements are digests of it.
+    """
+    return rename_in_text(schedule, _FORMER_SPELLINGS)
 
 
 def parse_ir(text: str, name: str = "<ir>") -> Any:
