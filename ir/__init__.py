@@ -12,12 +12,12 @@ from .affine import (
     Inverse,
     Mod,
     Primary,
-    Solution,
     Values,
     Var,
     as_index,
     clamp,
     confine,
+    congruence,
     delinearise,
     evaluate,
     floordiv,
@@ -235,6 +235,7 @@ from .segment import (
     streamed_variables,
 )
 from .source import Source, Span
+from .special_functions import SERIES
 from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
 from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text, renew_keywords, use_former_keywords
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
@@ -292,6 +293,7 @@ __all__ = [
     "ROW_BYTES",
     "SCAN_MODES",
     "SCHEDULES_SHARE",
+    "SERIES",
     "SORT_ORDERS",
     "SWIZZLES",
     "SWIZZLE_PERIOD",
@@ -400,7 +402,6 @@ __all__ = [
     "SharedMatrixLayout",
     "Slice",
     "Slicer",
-    "Solution",
     "Source",
     "Span",
     "SpecError",
@@ -440,6 +441,7 @@ __all__ = [
     "call",
     "clamp",
     "confine",
+    "congruence",
     "convert_error",
     "copy_row",
     "delinearise",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from attrs import frozen
 
+from .special_functions import log_gamma, polygamma, scaled_bessel
 from .types import DType
 
 
@@ -147,6 +148,7 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
     "atanh": (np.arctanh, "atanh({0})", 20),
     "erf": (_erf, "erf({0})", 20),
     "erfc": (_erfc, "erfc({0})", 30),
+    "lgamma": (log_gamma, "lgamma({0})", 60),
     "floor": (np.floor, "floor({0})", 1),
     "ceil": (np.ceil, "ceil({0})", 1),
     "trunc": (np.trunc, "trunc({0})", 1),
@@ -155,7 +157,7 @@ _FLOAT_UNARY: dict[str, tuple[Callable[..., Any], str, int]] = {
 
 #: The functions that PyTorch's autocast computes in f32, and roots, whose operands are variances.
 _PRECISE: dict[str, Literal["", "result", "inside"]] = {
-    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinh", "cosh", "tan", "asin", "acos"), "result"),
+    **dict.fromkeys(("exp", "expm1", "log", "log1p", "sinh", "cosh", "tan", "asin", "acos", "lgamma"), "result"),
     **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
 }
 
@@ -196,6 +198,10 @@ _TABLE = [
         precise="result",
         c_int="(fmax({0}, {1}) + log1p(exp(fmin({0}, {1}) - fmax({0}, {1}))))",
     ),
+    # Derivatives of the logarithm of the gamma function, and Bessel functions times exp(-|x|): an integer order first.
+    Function("polygamma", 2, polygamma, "cuts_polygamma_{t}({0}, {1})", issue=300, precise="result"),
+    Function("bessel_ie", 2, scaled_bessel, "cuts_bessel_ie_{t}({0}, {1})", issue=300),
+    Function("gcd", 2, np.gcd, "cuts_gcd_{t}({0}, {1})", issue=300, commutative=True),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
     Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8),
     Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8),

@@ -26,6 +26,7 @@ class Use:
     attributes: Mapping[str, Any] = {}
     low: float = -0.9
     classes: int = 1  # integers are below this
+    ascending: bool = False  # integers are in order
 
     @cached_property
     def instance(self) -> Instance:
@@ -42,9 +43,8 @@ class Use:
     def _value(self, rng: np.random.Generator, type_: TensorType) -> Any:
         """Floats are spread evenly and in random order, so that no two are so close that a step swaps them."""
         if not type_.dtype.is_float:
-            return rng.integers(0, max(2 if type_.dtype is DType.BOOL else 1, self.classes), type_.shape).astype(
-                type_.dtype.numpy
-            )
+            found = rng.integers(0, max(2 if type_.dtype is DType.BOOL else 1, self.classes), type_.shape)
+            return (np.sort(found) if self.ascending else found).astype(type_.dtype.numpy)
         high = 0.95 if self.low < 0.9 else self.low + 1
         places = rng.permutation(type_.size) + rng.uniform(0.2, 0.8, type_.size)
         return (self.low + places * (high - self.low) / type_.size).reshape(type_.shape)
@@ -63,8 +63,13 @@ def boolean(*shape: int) -> TensorType:
 
 
 def uses(
-    op: str, *shapes: Sequence[int] | TensorType | None, low: float = -0.9, classes: int = 1, **attributes: Any
+    op: str,
+    *shapes: Sequence[int] | TensorType | None,
+    low: float = -0.9,
+    classes: int = 1,
+    ascending: bool = False,
+    **attributes: Any,
 ) -> Use:
     """Return a use; operands are fp32 where only a shape is given."""
     types = tuple(s if s is None or isinstance(s, TensorType) else f32(*s) for s in shapes)
-    return Use(op, types, attributes, low, classes)
+    return Use(op, types, attributes, low, classes, ascending)

@@ -16,9 +16,15 @@ def _integers(kind: DType, *shape: int) -> TensorType:
 DIFFERENTIABLE: list[Use] = [
     uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
     uses("roi_align_adaptive", (1, 2, 5, 4), (3, 4), i64(3), low=0.1, sizes=(2, 1), scale=4.0),
-    *(uses("grouped_matmul", (rows, 4), (2, 4, 3), i64(2), classes=rows) for rows in (2, 5, 130)),
-    uses("grouped_outer", (5, 4), (5, 3), i64(2), classes=6),
+    *(uses("grouped_matmul", (rows, 4), (2, 4, 3), i64(2), classes=rows + 1, ascending=True)
+      for rows in (2, 5, 130)),
+    uses("grouped_outer", (5, 4), (5, 3), i64(2), classes=6, ascending=True),
     uses("frexp", (3, 4)),
+    *(uses(op, (3, 4), low=0.1) for op in ("lgamma", "digamma")),
+    *(uses("polygamma", (3, 4), low=low, n=n) for n, low in ((1, 0.1), (2, 0.1), (3, 0.1))),
+    *(uses(op, (3, 4), order=n) for op in ("bessel_i", "bessel_ie") for n in (0, 1, 2)),
+    uses("erfinv", (3, 4)),
+    uses("erfinv_grad", (3, 4), (3, 4)),
     uses("fractional_max_pool", (1, 2, 6, 5), (1, 2, 2), low=0.05, kernel_shape=(2, 2), sizes=(3, 4)),
     uses("mode", (2, 5), axis=1, keepdims=False),
     *(uses("segment_reduce", (7, 2), i64(7), classes=2, low=0.2, count=2, reduction=how)
@@ -26,6 +32,7 @@ DIFFERENTIABLE: list[Use] = [
 ]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
+    *(uses(op, i64(2, 3), i64(3), classes=60) for op in ("gcd", "lcm")),
     uses("mode", _integers(DType.I32, 3, 7), classes=3, axis=0),
     uses("histogram", (40,), (), (), bins=5),
     uses("histogram", _integers(DType.I32, 40), _integers(DType.I32), _integers(DType.I32), classes=9, bins=4),

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...ir import DType
+from .special_functions import special_helpers
 
 #: log1p(e) / e for e from 0 to 1, by powers of e, to a part in 2e8 before it is rounded to f32: for a logarithm of a
 #: sum of two exponentials, in half the instructions of log1p.
@@ -60,6 +61,7 @@ def _scales() -> Iterator[tuple[str, str, str]]:
 
 def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield from _scales()
+    yield from special_helpers(dtype, kind)
     share = "exp(-d)" if dtype is DType.F64 else f"exp2(d * {-1 / math.log(2)!r}f)"
     grown = "log1p(e)" if dtype is DType.F64 else _polynomial(_LOG1P, "e")
     # Equal infinities have no difference.
@@ -143,5 +145,7 @@ def _integers(dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str
     reciprocal = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0; " if signed else ""
     loop = f"{unsigned} r = 1, x = ({unsigned})a; for (; b; b >>= 1, x *= x) if (b & 1) r *= x; return ({kind})r;"
     yield "pow", "ab", reciprocal + loop
+    divisor = f"{unsigned} x = a < 0 ? -({unsigned})a : a, y = b < 0 ? -({unsigned})b : b, r;"
+    yield "gcd", "ab", f"{divisor} for (; y; y = r) {{ r = x % y; x = y; }} return ({kind})x;"
     yield "shl", "ab", f"return ({unsigned})b < {bits} ? ({kind})(({unsigned})a << b) : 0;"
     yield "shr", "ab", f"return ({unsigned})b < {bits} ? a >> b : {'a < 0 ? -1 : ' if signed else ''}0;"

@@ -173,7 +173,8 @@ FORMS: dict[type, Form] = {
     Accumulate: Form("accumulate <name>[<at>]: <dtype> = <combine> of <value>{? over (<over>)?}"),
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     WarpgroupMma: Form(
-        "warpgroup_mma <instruction> columns <columns> <name>[<upper>][<lower>]: <dtype> = <a> * <b>{? over (<over>)?}"
+        "warpgroup_mma <instruction> columns <columns>{? pitch <pitch>?} <name>[<upper>][<lower>]: <dtype> = <a> * <b>"
+        "{? over (<over>)?}"
     ),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"

@@ -274,6 +274,18 @@ def _absolute(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[
     return multiply(seed, turn), None
 
 
+def _next_polygamma(args: Sequence[Expr], _: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    return None, _times(seed, _call("polygamma", _plus(1, args[0], dtype), args[1]))
+
+
+def _neighbours_of_bessel(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Expr | None, ...]:
+    """Differentiate by the mean of the orders below and above; the scale takes off the function itself."""
+    (order, x), half = args, literal(0.5, dtype)
+    below, above = _call("abs", _plus(-1, order, dtype)), _plus(1, order, dtype)
+    mean = multiply(half, _call("add", *(_call("bessel_ie", n, x) for n in (below, above))))
+    return None, _times(seed, _call("sub", mean, multiply(_call("sign", x), y)))
+
+
 def _nothing(arity: int) -> Rule:
     return lambda *_: (None,) * arity
 
@@ -324,6 +336,9 @@ RULES: Mapping[str, Rule] = {
     "atan2": _angle,
     "hypot": _length,
     "logaddexp": _shares,
+    "lgamma": _unary(lambda x, y, t: _call("polygamma", literal(0, t), x)),
+    "polygamma": _next_polygamma,
+    "bessel_ie": _neighbours_of_bessel,
     "copysign": _absolute,
     "ldexp": lambda args, y, seed, _: (_call("ldexp", seed, args[1]), None),
     **dict.fromkeys(("sign", "logb", "floor", "ceil", "trunc", "round"), _nothing(1)),

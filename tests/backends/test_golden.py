@@ -1,4 +1,4 @@
-"""Nine whole kernels in both dialects: printed text is reviewed like code.
+"""Ten whole kernels in both dialects: printed text is reviewed like code.
 
 Groups and schedules are fixed here, so that only lowering, extraction and printing can change a golden file.
 """
@@ -145,6 +145,23 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
             tile (i0) block 16 thread 2
             tile (i1) block 64 thread 8 vector 8
             k_loop stages 2 { block_k (r0) by 16  stage 0 pad 8  stage 1 }
+          }
+        }""",
+    ),
+    "warpgroup_gemm": (
+        graph({"a": half(136, 128), "b": half(128, 72), "c": half(72)}, op("ab", "matmul", "a", "b"),
+              op("d", "add", "ab", "c"), op("y", "relu", "d"),
+              out="y"),
+        "n0 n1 n2",
+        """schedule {
+          spread {
+            tile (i0) block 128 thread 2
+            tile (i1) block 64 thread 16 vector 2
+            chunks stages 3 atom m64n8k16_bf16 rows 0 columns 1 {
+              chunk (r0) by 64
+              stage 0 order (1, 0) swizzle 128
+              stage 1 swizzle 128
+            }
           }
         }""",
     ),

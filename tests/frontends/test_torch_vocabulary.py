@@ -95,6 +95,15 @@ CASES: dict[str, tuple[Any, ...]] = {
     "written masks": (lambda a, b: a.masked_scatter(a > 0, b), (x(4, 5), x(4, 5))),
     "repeated elements": (lambda a, n: torch.repeat_interleave(a, n, 0, output_size=6),
                           (x(3, 2), torch.tensor([1, 0, 5]))),
+    "functions of gamma": (
+        lambda a: (torch.lgamma(a), torch.digamma(a), *(torch.polygamma(n, a) for n in (1, 3)), torch.mvlgamma(a, 2)),
+        (x(40).abs() + 0.6,)),
+    "functions of gamma below zero": (lambda a: (torch.lgamma(a), torch.digamma(a), torch.polygamma(2, a)),
+                                      (-x(40).abs() - 0.3,)),
+    "Bessel functions": (lambda a: (torch.i0(a), torch.special.i0e(a), torch.special.i1(a), torch.special.i1e(a)),
+                         (x(40) * 9,)),
+    "inverse error function": (torch.erfinv, (torch.linspace(-0.9999, 0.9999, 80),)),
+    "divisors": (lambda a, b: (torch.gcd(a, b), torch.lcm(a, b)), (i(40, below=99) - 50, i(40, below=99) - 50)),
     "rows of a largest norm": (lambda t, n: F.embedding(n, t.clone(), max_norm=1.0), (x(6, 3), i(4, 2, below=6))),
 }  # fmt: skip
 

@@ -5,6 +5,8 @@ Each is a function of attributes and operands.
 
 from __future__ import annotations
 
+import math
+
 from .torch_operations import (
     F,
     Oracle,
@@ -12,12 +14,15 @@ from .torch_operations import (
     average_pool,
     bag,
     batch_norm_training,
+    bessel,
     class_loss,
     col2im,
     conv,
     conv_transpose,
     cumsum,
     element_loss,
+    grouped_product,
+    groups,
     gru,
     lstm,
     max_pool,
@@ -28,6 +33,7 @@ from .torch_operations import (
     same_name,
     scatter_elements,
     scatter_nd,
+    segments,
     sgd_momentum,
     slope,
     torch,
@@ -124,6 +130,18 @@ ORACLES: dict[str, Oracle] = {
     "min_position": lambda a, x: torch.min(x, a["axis"]).values,
     "cummax": lambda a, x: torch.cummax(x, a["axis"]).values, "cummin": lambda a, x: torch.cummin(x, a["axis"]).values,
     "logcumsumexp": lambda a, x: torch.logcumsumexp(x, a["axis"]),
+    "segment_reduce": segments,
+    "grouped_matmul": grouped_product,
+    "grouped_outer": lambda a, x, y, ends: torch.stack([x[group].T @ y[group] for group in groups(ends)]),
+    "fractional_max_pool": lambda a, x, offsets: F.fractional_max_pool2d(
+        x, a["kernel_shape"], a["sizes"], _random_samples=offsets.detach().flip(-1)),
+    "frexp": lambda a, x: torch.frexp(x).mantissa,
+    "mode": lambda a, x: torch.mode(x, a["axis"]).values,
+    **{name: same_name(torch, name) for name in ("lgamma", "digamma", "erfinv")},
+    "polygamma": lambda a, x: torch.polygamma(a["n"], x),
+    "bessel_i": bessel(False),
+    "bessel_ie": bessel(True),
+    "erfinv_grad": lambda a, y, dy: dy * (math.sqrt(math.pi) / 2 * torch.exp(y * y)),
     "nll_loss": class_loss(F.nll_loss),
     "cross_entropy": class_loss(F.cross_entropy),
     "mse_loss": element_loss(F.mse_loss),
@@ -163,7 +181,9 @@ WITHOUT = {
     ),
     **dict.fromkeys(("octave_conv", "rotary", "tensor_scatter", "reverse_sequence"), "PyTorch has no such operation"),
     **dict.fromkeys(("ceil", "floor", "round", "sign", "trunc"), "the derivative is zero everywhere"),
-    **dict.fromkeys(("deform_conv", "roi_align"), "torchvision's, which need not fit the PyTorch that is here"),
+    **dict.fromkeys(
+        ("deform_conv", "roi_align", "roi_align_adaptive"), "torchvision's, which need not fit the PyTorch that is here"
+    ),
     "adam": "PyTorch's is not differentiated; whole trainings are compared",
     "dropout_training": "another generator",
     "resize_nearest": "ties are rounded otherwise",

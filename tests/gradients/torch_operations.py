@@ -53,7 +53,9 @@ def max_pool(a: Attributes, x: Any) -> Any:
 
 def average_pool(a: Attributes, x: Any) -> Any:
     pads = _pads(a, x.ndim - 2)
-    total = F.avg_pool2d(F.pad(x, pads), a["kernel_shape"], a["strides"])
+    total = F.avg_pool2d(F.pad(x, pads), a["kernel_shape"], a["strides"], divisor_override=a.get("divisor"))
+    if "divisor" in a:
+        return total
     if a.get("count_include_pad"):
         return total
     return total / F.avg_pool2d(F.pad(torch.ones_like(x), pads), a["kernel_shape"], a["strides"])
@@ -207,3 +209,28 @@ def sgd_momentum(a: Attributes, w: Any, g: Any, rate: Any, v: Any) -> Any:
 def slope(function: Oracle) -> Oracle:
     """Derivative of a function of one operand, times its result's gradient."""
     return lambda a, x, dy: torch.autograd.grad(function(a, x).sum(), x, create_graph=True)[0] * dy
+
+
+def segments(a: Attributes, x: Any, segment: Any) -> Any:
+    parts = [x[segment == number] for number in range(a["count"])]
+    extremes = {"max": lambda part: part.amax(0), "min": lambda part: part.amin(0)}
+    how = extremes.get(a["reduction"]) or (lambda part: getattr(part, a["reduction"])(0))
+    return torch.stack([how(part) for part in parts])
+
+
+def groups(ends: Any) -> list[slice]:
+    last = ends.tolist()
+    return [slice(first, end) for first, end in zip([0, *last[:-1]], last, strict=True)]
+
+
+def grouped_product(a: Attributes, x: Any, y: Any, ends: Any) -> Any:
+    parts = [x[group] @ y[number] for number, group in enumerate(groups(ends))]
+    return F.pad(torch.cat(parts), (0, 0, 0, len(x) - int(ends[-1])))
+
+
+def bessel(scaled: bool) -> Oracle:
+    def oracle(a: Attributes, x: Any) -> Any:
+        zero, one = (getattr(torch.special, f"i{n}{'e' if scaled else ''}")(x) for n in (0, 1))
+        return (zero, one, zero - 2 * one / x)[a["order"]]
+
+    return oracle

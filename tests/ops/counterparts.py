@@ -15,6 +15,7 @@ from attrs import frozen
 from ..fuzz.sweep.oracles import ORACLES, second_opinion
 from .counterparts_indexed import COUNTS
 from .counterparts_sampling import SAMPLING, onnxruntime, torchvision
+from .counterparts_special import SPECIAL
 from .counterparts_torch import TORCH, Array, Attributes, Counterpart, torch
 from .counterparts_training import TRAINING
 from .counterparts_windows import WINDOWS
@@ -74,6 +75,13 @@ DEPARTURES: dict[str, Departure] = {
     "conv_transpose": Departure(
         lambda ours, theirs: np.isnan(ours), "A tap of a filter that meets no element meets a zero, as padding is."
     ),
+    **dict.fromkeys(
+        ("digamma", "lgamma", "polygamma"),
+        Departure(_agree_cancelled, "Near their zeros these are differences of nearly equal numbers."),
+    ),
+    "bessel_i": Departure(
+        lambda ours, theirs: np.isnan(theirs), "PyTorch multiplies zero by infinity where the argument is infinite."
+    ),
     "gelu": Departure(_agree_cancelled, "PyTorch's 1 + tanh(u) loses the digits that 1 / (1 + exp(-2 * u)) keeps."),
     "gelu_grad": Departure(_agree_cancelled, "PyTorch multiplies an infinite slope by zero, and cancels as in gelu."),
     "adam": Departure(
@@ -115,7 +123,7 @@ def missing_requirement(op: str) -> str:
 
 
 #: Counterparts that take floats in double precision; NumPy's are those of the sweep.
-OWN: dict[str, Counterpart] = {**COUNTS, **SAMPLING, **TORCH, **WINDOWS, **TRAINING}
+OWN: dict[str, Counterpart] = {**COUNTS, **SAMPLING, **SPECIAL, **TORCH, **WINDOWS, **TRAINING}
 #: The table; where PyTorch and NumPy both have an operation, PyTorch's own function counts.
 COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 
