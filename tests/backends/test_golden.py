@@ -157,8 +157,8 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
           spread {
             tile (i0) block 128 thread 2
             tile (i1) block 64 thread 16 vector 2
-            chunks stages 3 atom m64n8k16_bf16 rows 0 columns 1 {
-              chunk (r0) by 64
+            k_loop stages 3 mma m64n8k16_bf16 rows 0 columns 1 {
+              block_k (r0) by 64
               stage 0 order (1, 0) swizzle 128
               stage 1 swizzle 128
             }
