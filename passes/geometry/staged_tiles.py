@@ -62,7 +62,7 @@ class StagedTile:
         return wide[0 if self.turned else -1] * self.size
 
     def steps_along(self, dims: Sequence[Sequence[Var]]) -> list[Count]:
-        """Return the tile's stride along each tile dim, 0 where the dim is not read."""
+        """Return the tile's strides along tile dims, 0 for unread ones."""
         steps = list(self.steps[len(self.steps) - len(dims) :])
         if self.box_steps:
             for d, dim in enumerate(dims):
@@ -139,7 +139,9 @@ def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Co
 
 @frozen
 class TileShape:
-    """Extents of a tile: as a gather tile, with a coordinate for each dim, and as a box of tensor elements.
+    """Extents of a tile as a gather tile, and as a box.
+
+    A gather tile has a coordinate for each dim, a box has tensor elements.
 
     `halo` tells where it is a box, of the tensor that `indices` read.
     """
@@ -151,7 +153,9 @@ class TileShape:
 
 
 def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]) -> TileShape:
-    """Return the shape of an operand's tile, for so many elements of each reduced or tile dim.
+    """Return the shape of a tile of these sizes.
+
+    `sizes` are the elements of each reduced or tile dim.
 
     Some index mixes several variables of a box (`i*stride + a*dilation`), so that neighbours share its halo.
     """
@@ -254,5 +258,5 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
 
 
 def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
-    """Return the first read of an operand that depends on most axes, of all by default."""
+    """Return the operand's first read of most axes, of all by default."""
     return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))

@@ -1,4 +1,4 @@
-"""A schedule parameter is written in four files: class, values and rule, kernel, cost.
+"""Files of a schedule parameter: class, values and rule, kernel, cost.
 
 Everything between these, such as text, sizes and features, follows from the classes of schedules.
 """
@@ -31,7 +31,7 @@ FREE = [(ReductionSchedule, "stages", 2), (ReductionSchedule, "ahead", 1), (Stag
 
 
 def modules_naming(name: str) -> Iterator[str]:
-    """Yield the modules of schedules that name a field, an attribute or a column."""
+    """Yield the modules of schedules that use a name."""
     rooms = ("passes/geometry", "passes/lowering", "passes/model", "passes/schedule", "search/learned", "ir/text")
     former = ROOT / "ir" / "text" / "tokens.py"  # words of texts that earlier versions wrote
     files = {p for room in rooms for p in (ROOT / room).rglob("*.py")} - {former}
@@ -44,7 +44,7 @@ def modules_naming(name: str) -> Iterator[str]:
                 break
 
 
-def test_the_parameter_of_the_documents_stands_in_four_files() -> None:
+def test_the_documented_parameter_is_in_four_files() -> None:
     found = sorted(modules_naming("cached"))
     assert found == [
         "ir/schedule.py",
@@ -58,7 +58,7 @@ def test_the_parameter_of_the_documents_stands_in_four_files() -> None:
 
 
 def schedule_with(kind: type, name: str, value: object) -> Schedule:
-    """Return a schedule of a product in which one parameter has a value."""
+    """Return a product's schedule with a value of one parameter."""
     structure = next(t for t in make_space(GROUP, find_target("cuda:h200")).templates if t.segments[0].stages_any)
     values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([0])).items()}
     plain = schedule_of(GROUP, structure, values, 32)
@@ -83,7 +83,7 @@ def test_text_sizes_and_features_follow_from_the_class(kind: type, name: str, va
 
 
 def test_columns_become_parameters_of_the_schedule() -> None:
-    """A column with the name of a field reaches the schedule, without any module that says so."""
+    """A column named after a field reaches the schedule."""
     structure = next(t for t in make_space(GROUP, find_target("cuda:h200")).templates if t.segments[0].stages_any)
     values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([0])).items()}
     for kind, name, value in FREE:
