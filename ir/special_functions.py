@@ -111,13 +111,12 @@ def _scaled_bessel(v: float, x: float) -> float:
     if math.isnan(x) or math.isinf(x):
         return math.nan if math.isnan(x) else 0.0
     if size <= SERIES.bessel_start:
-        term = float((size / 2) ** v / math.gamma(v + 1))
-        total = term
+        total = term = (size / 2) ** v / math.gamma(v + 1)
         for k in range(1, SERIES.power_terms):
             term *= size * size / (4 * k * (k + v))
             total += term
-        return sign * total * math.exp(-size)
-    total, term = 1.0, 1.0
+        return float(sign * total * math.exp(-size))
+    total = term = 1.0
     for k in range(1, SERIES.inverse_terms):
         term *= ((2 * k - 1) ** 2 - 4 * v * v) / (8 * k * size)
         total += term

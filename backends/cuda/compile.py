@@ -122,13 +122,13 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
 
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
-    arch = _EXACT_ARCHITECTURES.get(arch, arch)
+    wanted, arch = arch, _EXACT_ARCHITECTURES.get(arch, arch)
     tool = find_toolchain()
     store = EntryStore.open()
     key = Key("cubin", {"source": digest(kernel.source)}, {"arch": arch}, {tool.name: tool.version}, kernel.name)
     if (entry := store.get(key)) is not None:
         return _unpack(entry)
-    earlier = digest_parts(["cubin 2", tool.name, tool.version, arch, kernel.source])
+    earlier = digest_parts(["cubin 2", tool.name, tool.version, wanted, kernel.source])
     if (content := take_earlier(store, "cubin", earlier)) is not None:
         report, _, code = content.partition(b"\n")
         store.put(key, entry := {"report": report, "code": code})

@@ -74,7 +74,7 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{
-        row.name: f"{warpgroup_helper_name(row, '{columns}')}<{{turned}}>({{upper}}, {{lower}}, {{a}}, {{b}});"
+        row.name: warpgroup_helper_name(row, "{columns}") + "<{turned}, {pitch}>({upper}, {lower}, {a}, {b});"
         for row in warpgroup_rows()
     },
 }
@@ -86,5 +86,8 @@ OPENCL_INSTRUCTIONS: Mapping[str, str] = {
         for name, row in MMA_INSTRUCTIONS.items()
         if not row.reads_shared
     },
-    **{row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{a}}, {{b}});" for row in warpgroup_rows()},
+    **{
+        row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"
+        for row in warpgroup_rows()
+    },
 }

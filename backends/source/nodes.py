@@ -182,6 +182,7 @@ class NodePrinter(ValuePrinter):
         deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
         text = self.names.dialect.instructions[node.instruction].format(
             columns=node.columns,
+            pitch=node.pitch,
             upper=f"{name} + {index_text(node.upper, pointers)}",
             lower=f"{name} + {index_text(node.lower, pointers)}",
             a=self.text(node.a),

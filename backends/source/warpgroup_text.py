@@ -1,4 +1,4 @@
-"""Matrix instructions of a warpgroup in each language, and addresses in swizzled buffers.
+"""Text of a warpgroup's matrix instructions, and of addresses in swizzled buffers.
 
 CUDA C++ has the instruction; a template makes the descriptor's transposition a constant. OpenCL C has none: each thread
 computes its elements of C from local memory by the descriptor's layout, as the instruction reads it.
@@ -39,7 +39,7 @@ def swizzled_text(index: Index, buffer: SharedBuffer, pointers: Mapping[str, Poi
 
 
 def swizzle_helper(qualifier: str) -> str:
-    """Return the helper that permutes the 16-byte units of rows of 128 bytes."""
+    """Return the helper that permutes 16-byte units of 128-byte rows."""
     return (
         f"{qualifier} int cuts_swizzled(int i, int row, int mask, int unit) {{ return i ^ (i >> row & mask) << unit; }}"
     )
@@ -51,14 +51,14 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 
 def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
-    """Return the name of the helper of CUDA C++ for a number of columns."""
+    """Return the name of CUDA C++'s helper for a number of columns."""
     return f"cuts_m{row.m}n{columns}k{row.k}_{row.format}"
 
 
 def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
     """Yield the helpers of CUDA C++ by name, one `wgmma` each.
 
-    `u` and `l` are the registers of a thread's upper and lower row.
+    Every `p`th register from `u` and from `l` on is one of a thread's upper and of its lower row.
     """
     yield (
         "cuts_matrix",
@@ -67,7 +67,9 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
     )
     for row in warpgroup_rows():
         for columns in row.columns:
-            registers = [f"{x}[{ROW_REGISTERS * n + e}]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)]
+            registers = [
+                f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
+            ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
             kind = f"m{row.m}n{columns}k{row.k}.f32.{row.format}.{row.format}"
             text = (
@@ -78,13 +80,13 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
             name = warpgroup_helper_name(row, columns)
             yield (
                 name,
-                f"template <int ta, int tb> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
+                f"template <int ta, int tb, int p> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
                 f'unsigned long long b) {{ asm volatile("{text}" : {out} : "l"(a), "l"(b), "n"(ta), "n"(tb)); }}',
             )
 
 
 def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
-    """Return the descriptor of the matrix at an element of a buffer, in CUDA C++."""
+    """Return the descriptor of a buffer's matrix in CUDA C++."""
     unit = UNIT_BYTES // layout.size
     assert all(f % unit == 0 for _, f in start.terms) and start.const % unit == 0, "matrices begin at whole units"
     offset = Index(start.const // unit, tuple((p, f // unit) for p, f in start.terms))
@@ -111,7 +113,7 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
     for row in warpgroup_rows():
         size = row.held.size
         matrix = "const __local ushort* {0}, int {0}s, int {0}lead, int {0}stride, int {0}width, int {0}deep"
-        parameters = f"float* u, float* l, int tid, int columns, {matrix.format('a')}, {matrix.format('b')}"
+        parameters = f"float* u, float* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
         at = {WARPGROUP_THREAD: as_index(WARPGROUP_THREAD), ELEMENT: as_index(ELEMENT)}
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
         a = f"cuts_low_{row.format}(a[{place.format('r', 'a', size)} / {size}])"
@@ -122,12 +124,12 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
             f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
             f"const int r = {r}, c = n + {c}; float s = 0; "
             f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
-            f"(i / 2 ? l : u)[n / 4 + i % 2] += s; }} }}",
+            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
         )
 
 
 def emulated_matrix(layout: SharedMatrixLayout, name: str, start: Index) -> str:
-    """Return the parameters of a matrix for the emulation, without the swizzle of its buffer."""
+    """Return the parameters of a matrix for the emulation."""
     first = index_text(start * layout.size, {})
     numbers = (layout.leading, layout.stride, layout.swizzle, int(layout.deep))
     return f"(const __local ushort*){name}, {first}, {', '.join(map(str, numbers))}"

@@ -1,6 +1,25 @@
 """Affine toolkit: quasi-affine indices, guards, ranges, and solutions of index equations."""
 
-from .guard import Guard, MoveGuards, MoveIndex, live_guards, map_guards, order_lookups_last, substitute_guards
+from .addresses import (
+    WIDEST_BYTES,
+    delinearise,
+    linearise,
+    longest_vector,
+    vector_address,
+    vector_guards,
+    vector_piece,
+    vector_widths,
+)
+from .guard import (
+    Guard,
+    MoveGuards,
+    MoveIndex,
+    congruence,
+    live_guards,
+    map_guards,
+    order_lookups_last,
+    substitute_guards,
+)
 from .index import (
     ZERO,
     Clamp,
@@ -13,20 +32,17 @@ from .index import (
     Var,
     as_index,
     clamp,
-    delinearise,
     floordiv,
     is_affine,
-    linearise,
     modulo,
     primary_index,
 )
 from .invert import Inverse, invert
 from .mixed_radix import Digit, digit_of, digits_of
 from .ranges import confine, is_injective, proven, ranges
-from .solve import Solution, is_bijection, solve
+from .solve import is_bijection, solve
 from .traversal import indirects, map_primaries, primaries, rename_index, substitute, variables
 from .values import Values, evaluate, index_value
-from .vector import WIDEST_BYTES, longest_vector, vector_address, vector_guards, vector_piece, vector_widths
 
 __all__ = [
     "WIDEST_BYTES",
@@ -43,12 +59,12 @@ __all__ = [
     "MoveGuards",
     "MoveIndex",
     "Primary",
-    "Solution",
     "Values",
     "Var",
     "as_index",
     "clamp",
     "confine",
+    "congruence",
     "delinearise",
     "digit_of",
     "digits_of",

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from .index import Index, IndexLike, Var
+from .index import Index, IndexLike, Mod, Var
 from .traversal import indirects, substitute
 
 MoveIndex: TypeAlias = Callable[[Index], Index]
@@ -32,6 +32,14 @@ class Guard:
     def text(self) -> str:
         """The printed form."""
         return f"{self.low} <= {self.index.text} < {self.high}"
+
+
+def congruence(guard: Guard) -> tuple[Index, int] | None:
+    """Return index and period of `index mod period = 0`, else None."""
+    if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
+        return None
+    primary, factor = guard.index.terms[0]
+    return (primary.num, primary.den) if isinstance(primary, Mod) and factor == 1 else None
 
 
 def order_lookups_last(guards: Iterable[Guard]) -> tuple[Guard, ...]:

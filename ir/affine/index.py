@@ -11,7 +11,7 @@ others (`with_parts`) and its value, given theirs (`of`). `traversal` and `value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias, Union
@@ -457,25 +457,3 @@ def clamp(index: Index, low: int, high: int) -> Index:
 def is_affine(index: Index) -> bool:
     """Return whether every primary is a plain variable."""
     return all(isinstance(a, Var) for a, _ in index.terms)
-
-
-def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:
-    """Return the flat offset `sum(index * stride)`, in elements."""
-    total = ZERO
-    for index, stride in zip(indices, strides, strict=True):
-        total = total + index * stride
-    return total
-
-
-def delinearise(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
-    """Return the row-major coordinates of a flat index within `shape`.
-
-    It is the inverse of `linearise` there.
-    """
-    result: list[Index] = []
-    step = 1
-    for position, extent in reversed(list(enumerate(shape))):
-        quotient = floordiv(flat, step)
-        result.append(quotient if position == 0 else modulo(quotient, extent))
-        step *= extent
-    return tuple(reversed(result))

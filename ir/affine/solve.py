@@ -6,6 +6,8 @@ a variable or `(base // d) % m`, and the digits of one base add up to it again. 
 statement that does not write its axes in order, and to name the instance of a fused group that computes an element
 (access maps of both directions).
 
+`invert` finds all solutions of any map; `solve` those of maps whose digits determine them, and refuses others.
+
     solve([(a * 7 + b, p)])          a = p // 7, b = p % 7
     solve([(f // 7, p), (f % 7, q)]) f = 7*p + q
     solve([(c // 8, g)])             c = 8*g + x0          with a free variable x0 of extent 8
@@ -20,20 +22,9 @@ from attrs import evolve, field, frozen
 
 from .guard import Guard
 from .index import FloorDiv, Index, Mod, Primary, Var, as_index
+from .invert import Inverse
 from .mixed_radix import Digit, digit_of, digits_of
 from .traversal import substitute, variables
-
-
-@frozen
-class Solution:
-    """Values of the unknowns, their conditions, and remaining free variables.
-
-    `free` lists fresh or unconstrained variables: for every value of them the equations hold.
-    """
-
-    values: Mapping[Var, Index]
-    guards: tuple[Guard, ...] = ()
-    free: tuple[Var, ...] = ()
 
 
 @frozen
@@ -46,7 +37,7 @@ class _State:
     digits: dict[Index, list[Digit]] = field(factory=dict)
 
 
-def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], prefix: str = "x") -> Solution | None:
+def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], prefix: str = "x") -> Inverse | None:
     """Solve `left(unknowns) = right` for the unknowns.
 
     None where the expressions are not of the form above.
@@ -58,7 +49,7 @@ def solve(equations: Sequence[tuple[Index, Index]], unknowns: Sequence[Var], pre
 
 
 @lru_cache(maxsize=1 << 14)
-def _solve(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...], prefix: str) -> Solution | None:
+def _solve(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...], prefix: str) -> Inverse | None:
     state = _State()
     for left, right in equations:
         if not _split_sum(left, right, state):
@@ -74,7 +65,7 @@ def _solve(equations: tuple[tuple[Index, Index], ...], unknowns: tuple[Var, ...]
             state.values[var] = as_index(var)
             state.free.append(var)
     guards = tuple(dict.fromkeys(g for g in state.guards if not g.always))
-    return Solution(state.values, guards, tuple(state.free))
+    return Inverse(state.values, tuple(state.free), guards)
 
 
 def _split_sum(left: Index, right: Index, state: _State) -> bool:

@@ -144,8 +144,9 @@ class WarpgroupMma:
     """Asynchronous matrix instruction of a warpgroup: `registers += a * b`.
 
     The operands are matrices in shared memory. The sums may be read after a `ProductWait`. `instruction` is one of
-    `ir.machine.MMA_INSTRUCTIONS`; it multiplies `columns` columns. Registers `upper` and following of `name` hold a
-    thread's elements of the upper one of its two rows, column by column, `lower` and following those of the other.
+    `ir.machine.MMA_INSTRUCTIONS`; it multiplies `columns` columns. Every `pitch`th register of `name` from
+    `upper` on holds a thread's elements of the upper one of its two rows, column by column, those from `lower` on hold
+    the other row's.
     """
 
     instruction: str
@@ -157,6 +158,7 @@ class WarpgroupMma:
     b: Value
     over: tuple[Var, ...]
     dtype: DType
+    pitch: int = 1
 
 
 @frozen(cache_hash=True)

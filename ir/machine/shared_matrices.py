@@ -1,4 +1,4 @@
-"""Layouts of matrices in shared memory that matrix instructions of a warpgroup read in place.
+"""Layouts of matrices that a warpgroup's instructions read in shared memory.
 
 A matrix has `extent` rows of A, or columns of B, and `depth` elements of k. Its memory consists of *lines* of `width`
 bytes: neighbours along k (K-major, `deep`), or along the rows or columns (MN-major).
@@ -44,7 +44,10 @@ class SharedMatrixLayout:
         return self.extent * self.depth
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
-        """Return the element offset of a row or column `along` and a place `deep` of k, before the swizzle."""
+        """Return the offset of an element before the swizzle.
+
+        It is in row or column `along`, at the place `deep` of k.
+        """
         line = self.width // self.size
         inner, outer, lines = (deep, along, self.extent) if self.deep else (along, deep, self.depth)
         return as_index(inner) // line * (lines * line) + as_index(outer) * line + as_index(inner) % line
@@ -67,7 +70,10 @@ class SharedMatrixLayout:
         return self.leading // 16 << 16 | self.stride // 16 << 32 | SWIZZLES[self.swizzle] << 62
 
     def faults(self, read: int) -> list[str]:
-        """Return why no instruction reads the matrix; `read` are the elements of k that it reads at a time."""
+        """Return why no instruction reads the matrix.
+
+        `read` are the elements of k that one reads at a time.
+        """
         found = []
         if self.swizzle not in SWIZZLES:
             return [f"a swizzle of {self.swizzle} bytes, expected one of {', '.join(map(str, sorted(SWIZZLES)))}"]

@@ -220,7 +220,7 @@ def check_threads_alone(kernel: Kernel) -> Iterator[VerifyError]:
                 count = prod(shapes[node.name])
                 yield from _check_places(phase, node.name, ((place, count) for place in node.results))
             elif isinstance(node, WarpgroupMma) and node.name in shapes:
-                count, last = prod(shapes[node.name]), node.columns // 4 - 1
+                count, last = prod(shapes[node.name]), (node.columns // 4 - 1) * node.pitch
                 ends = (row + place for row in (node.upper, node.lower) for place in (0, last))
                 yield from _check_places(phase, node.name, ((place, count) for place in ends))
 

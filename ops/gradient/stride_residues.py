@@ -19,10 +19,10 @@ from ...ir import (
     Expr,
     Guard,
     Index,
-    Mod,
     Read,
     Var,
     as_index,
+    congruence,
     substitute_expr,
     substitute_guards,
     variables,
@@ -70,12 +70,10 @@ def solve_congruences(summand: Summand) -> Summand:
 
 def _solution(guard: Guard, free: Sequence[Var]) -> tuple[Var, Index, Var] | None:
     """Return the variable that a guard determines up to a multiple, its value, and the new variable in it."""
-    if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
+    found = congruence(guard)
+    if found is None:
         return None
-    (primary, factor) = guard.index.terms[0]
-    if not isinstance(primary, Mod) or factor != 1:
-        return None
-    period, base = primary.den, primary.num
+    base, period = found
     for var, sign in base.terms:
         if isinstance(var, Var) and var in free and abs(sign) == 1 and var.extent > 1:
             rest = base - as_index(var) * sign

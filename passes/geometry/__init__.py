@@ -41,6 +41,7 @@ from .schedule_template import (
     class_runs,
     is_matrix_like,
     next_power,
+    outermost_dim,
     powers,
     with_streamed_input,
 )
@@ -121,6 +122,7 @@ __all__ = [
     "mma_operands",
     "next_power",
     "numbers_of",
+    "outermost_dim",
     "partial_sum_elements",
     "partial_sum_pitch",
     "places_of",

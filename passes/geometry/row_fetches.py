@@ -31,7 +31,7 @@ def has_constant_strides(extents: Sequence[Count], threads: Count) -> Count:
 
 
 def row_divisions(extents: Sequence[Count], threads: Count) -> Iterator[tuple[Count, Count, Count]]:
-    """Yield the divisions of a tile into rows: of the last dim, of the last two, and so on up to all but the first.
+    """Yield the divisions of a tile into rows of its last dims.
 
     Each is whether threads may take such rows, how many at once, and the elements of these.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -20,6 +21,11 @@ class ScheduleParameter:
 
     names: tuple[str, ...]
     values: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(name: str, values: Iterable[int]) -> ScheduleParameter:
+        """Return a parameter of one number."""
+        return ScheduleParameter((name,), tuple((v,) for v in values))
 
 
 @frozen(cache_hash=True)
@@ -94,6 +100,11 @@ class ScheduleTemplate:
 def next_power(value: int) -> int:
     """Return the least power of two that is not smaller."""
     return 1 << max(0, value - 1).bit_length()
+
+
+def outermost_dim(dims: Iterable[Sequence[Var]]) -> int:
+    """Return the position of the first dim of several elements, or 0."""
+    return next((n for n, axes in enumerate(dims) if any(a.extent > 1 for a in axes)), 0)
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:

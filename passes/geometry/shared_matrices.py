@@ -39,14 +39,14 @@ MIN_PRODUCT_STAGES = 3
 
 @frozen
 class MatrixTile:
-    """Tile of an operand, of the rows (`axis` 0) or columns (1) of a tile dim."""
+    """Tile of the rows (`axis` 0) or columns (1)."""
 
     layout: SharedMatrixLayout
     dim: TileDim
     axis: int
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
-        """Return the element offset of a block's row or column, and place of k."""
+        """Return the offset of a row or column and place of k."""
         return self.layout.address(self._place(as_index(along)), deep)
 
     def _place(self, element: Index) -> Index:
@@ -72,7 +72,10 @@ def is_deep(choice: Staging) -> bool:
 def matrix_tile(
     reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], choice: Staging, own: Sequence[str]
 ) -> MatrixTile | None:
-    """Return the tile of a staged operand that instructions read in place; `own` are the segment's reductions."""
+    """Return the tile of a staged operand that instructions read in place.
+
+    `own` are the segment's reductions.
+    """
     found = mma_operands(reduction, dims[loop.rows].axes, dims[loop.columns].axes)
     if not reads_shared_matrices(loop.atom) or found is None:
         return None

@@ -51,7 +51,8 @@ def _select_warpgroup_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Warpgr
     lower = tuple(at + 1 if d == node.rows else at for d, at in enumerate(node.at))
     upper, below = (linearise(at, row_major(shape)) for at in (node.at, lower))
     columns = shape[node.columns] * ACCUMULATOR_THREADS[1]
-    return WarpgroupMma(node.atom, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype)
+    pitch = row_major(shape)[node.columns]
+    return WarpgroupMma(node.atom, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype, pitch)
 
 
 def _fragment_places(node: MmaAccumulate, row: MmaInstruction) -> Iterator[tuple[Index, ...]]:

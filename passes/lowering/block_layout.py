@@ -35,7 +35,7 @@ from ...ir import (
     streamed_variables,
     variables,
 )
-from ..geometry import axis_places, extents_of, holds_rows, lanes_along, shared_pitches, tensors_in_place
+from ..geometry import axis_places, extents_of, holds_rows, lanes_along, outermost_dim, shared_pitches, tensors_in_place
 from .address_tables import AddressTables
 from .matrix_instructions import WarpFrame, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
@@ -110,14 +110,18 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
 
 
 def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
-    """Decode the block number into tile coordinates, `raster` rows of the outermost dim at a time, for L2 locality."""
+    """Decode the block number into tile coordinates, `raster` rows of the outermost dim at a time, for L2 locality.
+
+    Dims of one element do not count.
+    """
     counts = [d.blocks for d in schedule.dims]
-    raster = layout.schedule.raster
+    raster, first = layout.schedule.raster, outermost_dim(d.axes for d in schedule.dims)
     flat = as_index(layout.block)
-    if raster > 1 and len(counts) > 1 and counts[0] % raster == 0:
-        inner = layout.schedule.blocks // counts[0]
+    if raster > 1 and len(counts) > first + 1 and counts[first] % raster == 0:
+        inner = layout.schedule.blocks // counts[first]
         outer = flat // (raster * inner) * raster + flat % raster
-        places = [outer, *delinearise(flat // raster % inner, counts[1:])]
+        places = [*(Index() for _ in range(first)), outer]
+        places += delinearise(flat // raster % inner, counts[first + 1 :])
     else:
         places = list(delinearise(flat, counts))
     starts = []

@@ -152,7 +152,7 @@ class SharedPipeline:
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
-            if tile.carried
+            if tile.staging.carried
             else ()
         )
         return carried or (

@@ -89,9 +89,8 @@ class Tile:
     size: int
     halo: bool
     covered: frozenset[Var]
+    staging: Staging
     flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
-    cached: bool = False
-    carried: bool = False
     base: int = 0
     matrix: MatrixTile | None = None
 
@@ -155,12 +154,12 @@ def stage(
     """
     if matrix is not None:
         gathered = _gather(operand, binding, choice, prefix)
-        return evolve(gathered, matrix=matrix, size=matrix.layout.elements, cached=choice.cached)
+        return evolve(gathered, matrix=matrix, size=matrix.layout.elements)
     shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
     # With an address table, flattened axes have one variable, which no index of a box mixes with others.
     box = bool(shape.halo) and not binding.flats
-    tile = _box(operand, shapes, binding, choice, prefix) if box else _gather(operand, binding, choice, prefix)
-    return evolve(tile, cached=choice.cached, carried=choice.carried)
+    tile = _box(operand, shapes, binding, choice, prefix) if box else None
+    return tile or _gather(operand, binding, choice, prefix)
 
 
 def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], int]:
@@ -184,12 +183,14 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
         for v, f in binding.flats.items()
         if v in rename
     }
-    return Tile(coordinates, uses, substitute_expr(bound, rename), valid, pitch, size, False, frozenset(ragged), flats)
+    value, covered = substitute_expr(bound, rename), frozenset(ragged)
+    return Tile(coordinates, uses, value, valid, pitch, size, False, covered, choice, flats)
 
 
 def _box(
     operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
-) -> Tile:
+) -> Tile | None:
+    """Return the box of an operand, None where its coordinates do not express all other reads."""
     local = frozenset(binding.locals)
     indices = [substitute(i, binding.places) for i in main_read(operand, frozenset(binding.places)).indices]
     coordinates: list[Var] = []
@@ -212,11 +213,12 @@ def _box(
     value = _guard_reads(
         _rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes
     )
-    assert not expr_variables(value) & local, "a box's coordinates express all reads of its operand"
+    if expr_variables(value) & local:
+        return None
     covered = [v for v in binding.valid if v in solved]
     valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)
-    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, halo=True, covered=frozenset(covered))
+    return Tile(tuple(coordinates), tuple(uses), value, valid, pitch, size, True, frozenset(covered), choice)
 
 
 def _guard_reads(value: Expr, coordinates: frozenset[Var], shapes: Mapping[str, tuple[int, ...]]) -> Expr:

@@ -23,6 +23,7 @@ from ..geometry import (
     is_walked_by_rows,
     joins_loop,
     least,
+    outermost_dim,
     product,
     reads_shared_matrices,
     result_geometry,
@@ -59,6 +60,7 @@ def count_features(
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
+    outer = grid[outermost_dim(geometry[-1].structure.dims)] if grid else 1
     blocks = product(n * 1.0 for n in grid)
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
     tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
@@ -69,7 +71,7 @@ def count_features(
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     limit = register_limit(totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=grid[0] if grid else 1, threads=totals.threads,
+    return Features(grid=blocks, outer=outer, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,

@@ -60,8 +60,8 @@ COPY_ADDRESS_REGISTERS = 4.0
 STRIDED_WORD_REGISTERS = 2.0
 #: Registers for descriptors and stages where products read shared memory in place: with 128 sums 162 to 170 in all.
 DESCRIPTOR_REGISTERS = 12.0
-#: Most registers of the values of their epilogue, one for each of its instructions.
-MAX_EPILOGUE_REGISTERS = 10.0
+#: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
+MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
 MAX_COPY_ADDRESSES, HELD_ADDRESS_SHARE = 128.0, 0.6
 #: Most elements in flight of a tile that is computed from several tensors, with their operands and results: 16 spilled
@@ -161,8 +161,10 @@ def _atom_registers(
     beside = np.where(geometry.loop.ahead, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
     if work.atom.reads_shared:
-        spent = sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
-        needed = needed + DESCRIPTOR_REGISTERS + min(spent, MAX_EPILOGUE_REGISTERS)
+        spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
+        read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
+        spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
+        needed = needed - beside + DESCRIPTOR_REGISTERS + spent
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
 

@@ -40,8 +40,9 @@ from ..geometry import (
 )
 from ..lowering import lay_out
 from ..model import Features, features_of
-from .rules import FEATURE_RULES, SIZE_RULES, ScheduleSizes, messages
-from .schedule_parameters import MMA_STAGES
+from .rules import FEATURE_RULES, ScheduleSizes, messages
+from .schedule_parameters import SIZE_RULES
+from .staging_parameters import MMA_STAGES
 
 
 @frozen(slots=False)

@@ -23,7 +23,8 @@ from ..geometry import (
     schedule_of,
 )
 from ..model import Features, count_features
-from .rules import FEATURE_RULES, SIZE_RULES, ScheduleSizes, is_broken
+from .rules import FEATURE_RULES, ScheduleSizes, is_broken
+from .schedule_parameters import SIZE_RULES
 from .space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.

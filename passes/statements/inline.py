@@ -28,8 +28,8 @@ from ...ir import (
     IndexValue,
     Indirect,
     InRange,
+    Inverse,
     Read,
-    Solution,
     Statement,
     TensorType,
     Values,
@@ -148,7 +148,7 @@ def _merge_select(expr: Expr, guards: tuple[Guard, ...], fill: float) -> Expr | 
     return Call("select", (InRange(order_lookups_last((*condition.guards, *guards))), body, other))
 
 
-def _invert(statement: Statement, indices: tuple[Index, ...]) -> Solution:
+def _invert(statement: Statement, indices: tuple[Index, ...]) -> Inverse:
     solution = solve(list(zip(statement.write, indices, strict=True)), statement.axes)
     if solution is None or solution.free:
         raise FusionError(f"the elements that {statement.target} is written at cannot be traced back to its axes")
@@ -197,7 +197,7 @@ class Inliner:
         value = self._by_cases([(_invert(p, node.indices), p.body) for p in self._definitions[node.tensor]])
         return apply_guards(value, node.guards, node.fill, self.tensors, self.held)
 
-    def _by_cases(self, pieces: list[tuple[Solution, Expr]]) -> Expr:
+    def _by_cases(self, pieces: list[tuple[Inverse, Expr]]) -> Expr:
         """Return the value of the piece whose guards hold; the pieces together cover every element."""
         possible = [(s, body) for s, body in pieces if not any(_never(g) for g in s.guards)] or pieces[:1]
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)

@@ -30,11 +30,11 @@ from ...ir import (
     Guard,
     Index,
     InRange,
-    Mod,
     Program,
     Statement,
     Var,
     as_index,
+    congruence,
     primary_index,
     substitute,
     substitute_expr,
@@ -174,20 +174,19 @@ def _conjuncts(condition: Expr) -> Iterator[Guard | None]:
 
 def _condition(guard: Guard, statement: Statement) -> _Condition | None:
     """Return a guard as a condition on a residue."""
-    if (guard.low, guard.high) != (0, 1) or guard.index.const or len(guard.index.terms) != 1:
+    found = congruence(guard)
+    if found is None:
         return None
-    primary, times = guard.index.terms[0]
-    if not isinstance(primary, Mod) or times != 1:
-        return None
+    index, period = found
     known = {*statement.axes, *statement.reduce}
-    reduced = [(p, f) for p, f in primary.num.terms if p in statement.reduce]
-    if len(reduced) > 1 or any(p not in known for p, _ in primary.num.terms):
+    reduced = [(p, f) for p, f in index.terms if p in statement.reduce]
+    if len(reduced) > 1 or any(p not in known for p, _ in index.terms):
         return None
     if not reduced:
-        return _Condition(None, 0, primary.num, primary.den)
+        return _Condition(None, 0, index, period)
     var, factor = reduced[0]
     assert isinstance(var, Var)
-    return _Condition(var, factor, primary.num - as_index(var) * factor, primary.den)
+    return _Condition(var, factor, index - as_index(var) * factor, period)
 
 
 def _period(axis: Var, conditions: Sequence[_Condition]) -> int:

@@ -141,6 +141,21 @@ def use(monkeypatch: pytest.MonkeyPatch, *tools: Toolchain) -> None:
     monkeypatch.setattr(cuda_compile, "_find_toolchains", lambda: iter(tools))
 
 
+def test_serialised_products_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for sm_90 may use the instructions of exactly that architecture."""
+    remark = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized"
+    archs: list[str] = []
+
+    def run(source: str, arch: str, timeout: float) -> tuple[bytes, str]:
+        archs.append(arch)
+        return b"cubin", remark if "wgmma" in source else ""
+
+    use(monkeypatch, Toolchain("fake", "1", run))
+    assert compile_kernel(evolve(KERNEL, source="wgmma"), "sm_90").serialised == remark
+    assert compile_kernel(KERNEL, "sm_89").serialised == ""
+    assert archs == ["sm_90a", "sm_89"]
+
+
 def test_logs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log = """ptxas info    : Compiling entry function 'k' for 'sm_90'
     24 bytes stack frame, 16 bytes spill stores, 20 bytes spill loads

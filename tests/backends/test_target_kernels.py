@@ -100,8 +100,9 @@ def test_kernels_of_every_machine_compile(machine: Description) -> None:
         # One of few results, for a machine of many SMs, is split in two.
         kernel, *others = compile_graph(case.graph, REGISTRY, target, options, emit).kernels
         made += [kernel, *others]
-        assert ("mma.sync" in kernel.source) == (case.format in formats(target)), name
-        if "mma.sync" in kernel.source:
+        multiplies = "mma.sync" in kernel.source or "wgmma" in kernel.source
+        assert multiplies == (case.format in formats(target)), name
+        if multiplies:
             assert kernel.dynamic_shared + kernel.shared_bytes > 1024, f"{name} is not staged"
             assert ("cp.async" in kernel.source) == target.async_copy, name
     cubins = compile_kernels(made, target.arch)

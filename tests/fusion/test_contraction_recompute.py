@@ -23,6 +23,8 @@ from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.fusion.sums.sum_interchange import interchange_sums
 from cuts.passes.verify import verify_programs
+from cuts.tests.operations import DIFFERENTIABLE
+from cuts.tests.operations_graph import bench_of
 
 #: Shapes of (batch, heads, heads of keys, queries, keys, width), attributes, a mask, and whether the result is an
 #: output besides the gradients.
@@ -130,6 +132,15 @@ def test_readers_that_were_recomputed_stay() -> None:
     after = recompute_contractions(programs, lambda family: families.append(family) or "each")
     assert after is not programs
     assert contraction_recompute._recompute(after, families[0], True) is after
+
+
+def test_connected_readers_are_recomputed_once() -> None:
+    uses = [use for use in DIFFERENTIABLE if use.op == "grid_sample"]
+    made = bench_of(uses, backward=True)
+    programs = prepare_programs(made.graph, made.spec.registry)
+    after = recompute_contractions(programs)
+    assert after is not programs
+    verify_programs(after)
 
 
 def test_results_are_written_in_the_order_of_statements() -> None:

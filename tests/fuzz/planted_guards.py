@@ -55,7 +55,7 @@ BUGS = (
         "primary.with_parts((linearise(parts, strides_of(primary.tensor, context)),))",
         "Index(0, ((Indirect(primary.tensor, (linearise(parts, strides_of(primary.tensor, context)),), "
         "primary.extent, False), 1),))"),
-    Bug("guard", "a vector crosses the end of its guard", "ir.affine.vector:vector_guards",
+    Bug("guard", "a vector crosses the end of its guard", "ir.affine.addresses:vector_guards",
         "or not aligned or guard.low % width or guard.high % width:", "or not aligned:"),
     Bug("guard", "a row's condition on a reduced value is dropped", "passes.fusion.normalise:_Normaliser._resolve",
         "tuple(dict.fromkeys((*solution.guards, *node.guards)))", "()"),

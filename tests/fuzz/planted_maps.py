@@ -27,7 +27,7 @@ BUGS = (
         "joined = modulo(low.num, low.den * high.den)", "joined = low.num"),
     Bug("index map", "clamping is dropped one element too early", "ir.affine.index:clamp",
         "if low <= first and last <= high:", "if low <= first and last <= high + 1:"),
-    Bug("index map", "coordinates are split by the extent of the wrong axis", "ir.affine.index:delinearise",
+    Bug("index map", "coordinates are split by the extent of the wrong axis", "ir.affine.addresses:delinearise",
         "modulo(quotient, extent))", "modulo(quotient, shape[0]))"),
     Bug("view", "a view of a slice begins where its source does", "passes.fusion.views:_moved_storage",
         "storage.offset + address.const", "storage.offset"),

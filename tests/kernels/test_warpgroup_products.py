@@ -39,10 +39,15 @@ from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule import check_schedule, choose
+from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
-from .test_matrix_instructions import GPU, _device, check, product
+from .cases import legal_point
+from .test_matrix_instructions import GPU, _device, check, convolution, product
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -58,22 +63,30 @@ def point(
     vector: int = 2,
     stages: int = 3,
     chunk: int = 64,
+    swapped: bool = False,
 ) -> Schedule:
-    """Return a point of so many warpgroups along the rows, instructions of each, and columns."""
+    """Return a point of so many warpgroups, instructions of each, and columns.
+
+    With `swapped`, the rows of the instruction are columns of the product.
+    """
     segment = group.segments[0]
     batch, i, j = segment.axes
     rows, lanes = groups * atoms * 64, 4
-    dims = (TileDim((batch,), 1, 1), TileDim((i,), rows, 2 * atoms), TileDim((j,), columns, columns // lanes, vector))
+    sizes = (rows, 2 * atoms, 1), (columns, columns // lanes, vector)
+    sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
+    dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
     staging = tuple(
         Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
     )
     name = f"m64n8k16_{group.tensors['a'].dtype}"
-    loop = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1, 2)
+    loop = ReductionSchedule(
+        (ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1 + swapped, 2 - swapped
+    )
     return Schedule((SegmentSchedule(dims, (loop,)),))
 
 
 def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DType = DType.F16) -> FusedGroup:
-    """Return a product with a bias, whose operands lie as their tiles do."""
+    """Return a product whose operands lie as their tiles do."""
     return product(kind, "", shape, (not deep[0], deep[1]))
 
 
@@ -99,6 +112,14 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
 
 
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+def test_rows_are_either_side_opencl(deep: tuple[bool, bool]) -> None:
+    group = halves((1, 72, 120, 136), deep)
+    vector = 4 if deep[0] else 2
+    check(_device("opencl"), GPU, group, point(group, deep, atoms=2, vector=vector, swapped=True))
+
+
 @needs_cuda
 @pytest.mark.parametrize("deep", MAJORS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
@@ -112,7 +133,7 @@ def test_warpgroups_compute_what_is_meant_cuda(case: tuple, deep: tuple[bool, bo
 
 
 def large(kind: DType = DType.BF16) -> FusedGroup:
-    """Return y[m, n] = relu(sum of a[m, k] * c[k, n]) of 4096 rows, columns and depth, stored narrow."""
+    """Return a product of 4096 rows, columns and depth, stored narrow."""
     b, m, n, k = Var("b", 1), *(Var(name, 4096) for name in "mnk")
     a, c = (Read(t, tuple(map(as_index, at))) for t, at in (("a", (b, m, k)), ("c", (b, k, n))))
     at = tuple(map(as_index, (b, m, n)))
@@ -150,7 +171,7 @@ def test_a_loop_multiplies_by_warpgroup_instructions(tmp_path: Path) -> None:
 
 
 @needs_toolchain
-def test_the_untuned_choice_for_a_large_product_is_a_warpgroup() -> None:
+def test_large_products_choose_a_warpgroup() -> None:
     (candidate,) = choose(large(), GPU)
     assert candidate.schedule.segments[0].reductions[0].atom == "m64n8k16_bf16"
     function = emit(extract(lower(large(), candidate.schedule, {}, GPU)), "cuda")
@@ -158,13 +179,13 @@ def test_the_untuned_choice_for_a_large_product_is_a_warpgroup() -> None:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
-def test_small_and_odd_products_keep_the_instructions_of_a_warp() -> None:
+def test_small_and_odd_products_keep_warps() -> None:
     for shape in ((1, 16, 512, 512), (1, 512, 512, 13), (8, 48, 48, 512)):
         (candidate,) = choose(halves(shape, (True, False)), GPU)
         assert not candidate.schedule.segments[0].reductions[0].atom.startswith("m64")
 
 
-def _lowered() -> Kernel:
+def _small_kernel() -> Kernel:
     group = halves((1, 64, 64, 512), (True, True))
     return lower(group, point(group, (True, True)), {}, GPU)
 
@@ -178,7 +199,7 @@ def _without(kernel: Kernel, kind: type) -> Kernel:
 
 
 def test_missing_fences_waits_and_barriers_are_found() -> None:
-    kernel = _lowered()
+    kernel = _small_kernel()
     assert check_barriers(kernel) == ()
     assert any("without a fence" in fault for fault in check_barriers(_without(kernel, ProxyFence)))
     waits = check_barriers(_without(kernel, ProductWait))
@@ -202,3 +223,41 @@ def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:
         (evolve(segment, reductions=(evolve(loop, staging=loop.staging[:1]),)), "both operands"),
     ):
         assert any(reason in fault for fault in check_schedule(group, Schedule((bad,)), GPU)), reason
+
+
+#: The space as PoCL draws from it: shared memory for small tiles only.
+SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0].startswith("m64")))
+
+
+@st.composite
+def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
+    """Draw a product or a convolution, and a legal point."""
+    kind = draw(st.sampled_from((DType.F16, DType.BF16)))
+    if draw(st.booleans()):
+        side = st.sampled_from((64, 72, 128, 136))
+        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
+        group = product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
+    else:
+        filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
+        group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
+    space = make_space(group, SMALL_SHARED)
+    templates = [t for t in space.templates if t.segments[0].atom]
+    assume(templates)
+    schedule = legal_point(space, draw(st.sampled_from(templates)), draw(st.integers(0, 1 << 30)))
+    assume(schedule is not None)
+    assert schedule is not None
+    return group, schedule
+
+
+@needs_opencl
+@settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_opencl(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("opencl"), SMALL_SHARED, *drawn)
+
+
+@needs_cuda
+@settings(max_examples=examples(50, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_of_warpgroups_compute_what_is_meant_cuda(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("cuda"), SMALL_SHARED, *drawn)

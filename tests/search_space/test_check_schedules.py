@@ -17,7 +17,8 @@ from cuts.passes.schedule.check_schedules import (
     check_atoms_spread,
     check_schedule,
 )
-from cuts.passes.schedule.rules import FEATURE_RULES, SIZE_RULES, Finding, Rule, messages
+from cuts.passes.schedule.rules import FEATURE_RULES, Finding, Rule, messages
+from cuts.passes.schedule.schedule_parameters import SIZE_RULES
 
 from .groups import matmul, two_matmuls
 

@@ -230,11 +230,13 @@ def _sum_edit(old: Statement, weighted: Statement | None, new: Statement, index:
 
 def _recompute_for(group: Sequence[TileReader], joined: bool, index: DefUse) -> None:
     """Recompute the operands of some readers ahead of them; the readers are one unit if they are `joined`."""
-    made = {s.target: s for reader in group for s in reader.definitions}
-    names = {t: index.add_tensor(f"{t}.again", index.types[t]) for t in made}
-    readers, needed = [r.statement for r in group], {t for s in made.values() for t in s.tensors_read} - made.keys()
+    made, readers = {s.target: s for reader in group for s in reader.definitions}, [r.statement for r in group]
     connected = ((n, u, _connected_statements(u.statements, readers)) for n, u in enumerate(index.units))
     found = [each for each in connected if each[2]]
+    if not found:
+        return  # the readers belong to products of another group, connected with theirs
+    names = {t: index.add_tensor(f"{t}.again", index.types[t]) for t in made}
+    needed = {t for s in made.values() for t in s.tensors_read} - made.keys()
     ready = max((n for n, u in enumerate(index.units) if any(s.target in needed for s in u.statements)), default=-1)
     (place, first, _), *_ = found
     consumers = [(first, [s for _, _, taken in found for s in taken])] if joined else [each[1:] for each in found]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable
 import numpy as np
 
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
-from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of
+from ...geometry import Count, Geometry, cached_reads, ceil_div, outermost_dim, places_of, random_groups, runs_of
 from ..access import (
     access_vector,
     decoding_cost,
@@ -211,7 +211,8 @@ class Totals:
         self.add("missed", np.maximum(0.0, random_bytes - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = places_of(read.indices)
-        outer, *inner = (bool(used.intersection(d)) for d in (*place.thread.dims[: place.parallel], ()))
+        dims = place.thread.dims[: place.parallel]
+        outer, *inner = (bool(used.intersection(d)) for d in (*dims[outermost_dim(dims) :], ()))
         if not outer:
             self.add("columns", more)
         elif not any(inner):

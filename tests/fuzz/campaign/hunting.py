@@ -39,7 +39,7 @@ LATE_STAGES = (
     "passes.fusion.groups:form_key",
     "backends.",
     "runtime.",
-    "ir.affine.vector",
+    "ir.affine.addresses",
 )
 
 

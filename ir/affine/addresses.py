@@ -1,4 +1,4 @@
-"""Vectorised accesses of neighbouring elements."""
+"""Flat addresses of elements, and aligned vectors of neighbouring ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,35 @@ from collections.abc import Iterable, Sequence
 
 from ..types import DType
 from .guard import Guard, substitute_guards
-from .index import Index, Var, as_index
+from .index import ZERO, Index, Var, as_index, floordiv, modulo
 from .traversal import substitute
 
 #: Bytes of the widest access that buffers are aligned to.
 WIDEST_BYTES = 16
 #: Element types whose neighbours are loaded into registers, and stored from them, at once.
 VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16)
+
+
+def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:
+    """Return the flat offset `sum(index * stride)`, in elements."""
+    total = ZERO
+    for index, stride in zip(indices, strides, strict=True):
+        total = total + index * stride
+    return total
+
+
+def delinearise(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """Return the row-major coordinates of a flat index within `shape`.
+
+    It is the inverse of `linearise` there.
+    """
+    result: list[Index] = []
+    step = 1
+    for position, extent in reversed(list(enumerate(shape))):
+        quotient = floordiv(flat, step)
+        result.append(quotient if position == 0 else modulo(quotient, extent))
+        step *= extent
+    return tuple(reversed(result))
 
 
 def vector_widths(dtype: DType) -> tuple[int, ...]:

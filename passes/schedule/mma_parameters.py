@@ -1,0 +1,162 @@
+"""Schedule parameters of segments with matrix instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    MATH_MODES,
+    MMA_INSTRUCTIONS,
+    WARPGROUP,
+    Reduction,
+    Segment,
+    Target,
+    Var,
+    variables,
+)
+from ..geometry import (
+    ScheduleParameter,
+    SegmentTemplate,
+    interleaved_instructions,
+    main_read,
+    mma_operands,
+    next_power,
+    powers,
+)
+from .staging_parameters import MMA_STAGES, cache_parameter
+
+#: Warpgroups along the rows of a block, columns of their instructions, and bytes of a row of a K block.
+WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (64, 96, 128, 192, 256), 128
+#: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
+FULL_TILE_RESULTS = 128 * 128
+
+
+def mma_parameters(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
+) -> Iterator[ScheduleParameter]:
+    """Yield the schedule parameters of a segment with matrix instructions.
+
+    They are warps along rows and columns, instructions of a warp along either, whole K blocks, prefetched fragments,
+    and the cache policy of copies. Where results lie along a side, a lane's neighbours may be elements of several
+    instructions, and results leave as longer vectors: at no cost where that side's operand lies along the depth, so
+    that any rows or columns load as well, else for halves, which are then loaded one by one. Where words of the rows'
+    operand lie along the rows, a lane's elements of an instruction may be neighbours, and loads bring two.
+    """
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    sides = {structure.rows: 0, structure.columns: 1}
+    for d, axes in enumerate(structure.dims):
+        names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), prod(a.extent for a in axes)
+        if d not in sides:
+            yield ScheduleParameter(names, ((1, 1, 1),))
+            continue
+        axis = sides[d]
+        size = (atom.m, atom.n)[axis]
+        along, run = ACCUMULATOR_THREADS[axis], size // ACCUMULATOR_THREADS[axis]
+        warps = (1, 2, 4) if coarse else (1, 2, 3, 4, 8)
+        counts = powers(1, 64 // size) if coarse else (*powers(1, 64 // size), 3, 6, 7)
+        limit = max(next_power(extent), size)
+        vectors = _atom_vectors(reduction, structure, axis, segment, widest)
+        longer = coarse and atom.a.packed > 1 and _lies_deep(reduction, structure, axis)
+        yield ScheduleParameter(
+            names,
+            tuple(
+                (w * along, n * run, vector)
+                for w in warps
+                for n in counts
+                for vector in (_longest(vectors, n, run) if longer else vectors[: 1 if coarse else None])
+                if w * n * size <= limit and n % interleaved_instructions(vector, run) == 0
+            ),
+        )
+    extent, most = prod(a.extent for a in structure.loops[0]), 64
+    if reduction.math and MATH_MODES[reduction.math].every:
+        most = MATH_MODES[reduction.math].every
+    yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
+    yield ScheduleParameter.of(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
+    # A product of few rows waits for copies: 36 K blocks of a warp took 170 ns each with three of them in flight.
+    stages = (1, 3) if coarse or not target.async_copy else MMA_STAGES
+    rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield cache_parameter(prefix, target, coarse)
+    yield ScheduleParameter.of(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
+
+
+def warpgroup_parameters(
+    segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
+) -> Iterator[ScheduleParameter]:
+    """Yield the schedule parameters of products that warpgroups read in shared memory.
+
+    They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
+    row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
+    factor of the columns lies along the depth.
+    """
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    for d, axes in enumerate(structure.dims):
+        limit = max(next_power(prod(a.extent for a in axes)), atom.m)
+        values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
+        if d == structure.rows:
+            sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
+            values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
+        elif d == structure.columns:
+            deep = _lies_deep(reduction, structure, 1) and _is_contiguous(axes, segment)
+            vectors = powers(2, widest) if deep else (2,)
+            lanes = ACCUMULATOR_THREADS[1]
+            values = (
+                (lanes, n // lanes, v)
+                for n in PRODUCT_COLUMNS
+                for v in (vectors[-1:] if coarse else vectors)
+                if n <= limit
+            )
+        yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
+    yield ScheduleParameter.of(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
+    yield ScheduleParameter.of(f"{prefix}lanes", (1,))
+    rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield cache_parameter(prefix, target, coarse)
+    yield ScheduleParameter.of(f"{prefix}order", (2,))
+
+
+def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
+    """Return the candidate warps of a warp split-K: several where there are too few results to keep all SMs busy with
+    tiles of them.
+    """
+    results = prod(a.extent for axes in structure.dims for a in axes)
+    most = min(8, next_power(depth) // step)
+    if results > target.NUM_SM * FULL_TILE_RESULTS or most < 2:
+        return (1,)
+    return (1, min(4, most)) if coarse else powers(1, most)
+
+
+def _atom_vectors(
+    reduction: Reduction, structure: SegmentTemplate, axis: int, segment: Segment, widest: int
+) -> tuple[int, ...]:
+    """Return the candidate neighbours of a lane along an instruction's rows (`axis` 0) or columns (1)."""
+    axes, least = structure.dims[(structure.rows, structure.columns)[axis]], ACCUMULATOR_VECTOR[axis]
+    packed = MMA_INSTRUCTIONS[structure.atom].a.packed > 1
+    if _lies_deep(reduction, structure, axis) or packed:
+        return powers(least, max(least, widest)) if _is_contiguous(axes, segment) else (least,)
+    return (least,) if axis else (least, 2 * least)
+
+
+def _longest(vectors: Sequence[int], atoms: int, run: int) -> tuple[int, ...]:
+    """Return the longest of some vectors that fit all of a thread's instructions."""
+    return (max(v for v in vectors if atoms % interleaved_instructions(v, run) == 0),)
+
+
+def _lies_deep(reduction: Reduction, structure: SegmentTemplate, axis: int) -> bool:
+    """Return whether the operand of an instruction's rows (`axis` 0) or columns (1) runs along a reduced axis in
+    memory.
+    """
+    sides = structure.dims[structure.rows], structure.dims[structure.columns]
+    found = mma_operands(reduction, *sides)
+    if found is None:
+        return False
+    main = main_read(found[axis], frozenset(sides[axis] + reduction.reduce))
+    return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
+
+
+def _is_contiguous(axes: Sequence[Var], segment: Segment) -> bool:
+    """Return whether results lie along a dim in memory."""
+    return any(o.write and axes[-1] in variables(o.write[-1]) for o in segment.outputs)

@@ -1,0 +1,98 @@
+"""Schedule parameters of rows: reduction threads, row cache, streamed parts; their rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from ...ir import Target
+from ..geometry import ROW_CACHE_UNITS, Count, ScheduleParameter, SegmentTemplate, can_stream_rows, next_power, powers
+from .rules import Finding, ScheduleSizes, axes_text
+
+#: Elements of a streamed part of a row, or of an axis that is summed over.
+STREAMED_PART_LENGTHS = (32, 64, 128, 256)
+
+
+def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
+    """Return the parameter of a row's reduction threads and vectors."""
+    longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
+    lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
+    pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
+    return ScheduleParameter((f"{prefix}lanes", f"{prefix}row_vector"), pairs)
+
+
+def part_parameter(structure: SegmentTemplate, prefix: str, coarse: bool) -> ScheduleParameter:
+    """Return the elements of a row's streamed part, 0 for all.
+
+    The part is that of a tile if a later segment sums over it.
+    """
+    loops = structure.streamed_loops if structure.parts >= 0 else (0,)
+    extent = max(prod(a.extent for a in structure.loops[k]) for k in loops)
+    thinned = STREAMED_PART_LENGTHS[:3] if structure.parts >= 0 else STREAMED_PART_LENGTHS[1:3]
+    lengths = thinned if coarse else STREAMED_PART_LENGTHS
+    return ScheduleParameter.of(f"{prefix}part", (0, *(n for n in lengths if n < extent)))
+
+
+def row_cache_parameter(prefix: str, coarse: bool) -> ScheduleParameter:
+    """Return the eighths of a row that a row cache holds."""
+    half = ROW_CACHE_UNITS // 2
+    eighths = (0, ROW_CACHE_UNITS) if coarse else (0, half, *range(half + 1, ROW_CACHE_UNITS + 1))
+    return ScheduleParameter.of(f"{prefix}kept", eighths)
+
+
+def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """The row cache holds whole trips over a longer row."""
+    for part in (p for p in sizes.parts if p.structure.caches_rows):
+        kept, chunk, trips = part.spread.kept, part.chunk[0], part.trips[0]
+        whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
+        text = "{} elements of rows are kept, not whole ones of {} trips of {}"
+        yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
+
+
+def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Reduction threads hold a row of values in one trip."""
+    for part in sizes.parts:
+        for k in part.structure.whole:
+            held = np.equal(part.trips[k], 1) & np.greater(part.lanes, 1) & (not part.structure.stages_any)
+            yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
+
+
+def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """All threads of the block hold rows that a later segment reads.
+
+    The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
+    chunks of the later loops.
+    """
+    later = sizes.parts[-1].chunk
+    for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
+        if not part.structure.passes_rows and not any(
+            o.extra and o.tensor in part.structure.shared for o in segment.outputs
+        ):
+            continue
+        alone = np.less_equal(part.lanes, 1) | np.not_equal(part.threads, sizes.threads)
+        yield alone, "rows are passed on by {} of {} threads", part.threads, sizes.threads
+        for chunk, trips in zip(part.chunk, part.trips, strict=True):
+            parted = np.greater(trips, 1)
+            if not can_stream_rows(sizes.group):
+                yield parted, "rows come in parts whose sums cannot be scaled again"
+            uneven = np.not_equal(chunk % (part.lanes * part.row_vector), 0)
+            yield uneven, "rows come in parts of {} elements, which lanes do not divide", chunk
+            for other in later:
+                broken_up = parted & np.not_equal(chunk % other, 0)
+                yield broken_up, "rows come in parts that are no whole chunks of {}", later
+
+
+def check_parts_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Streamed parts are tiles of the first segment.
+
+    They are whole numbers of the later loops' chunks."""
+    first, last = sizes.parts[0], sizes.parts[-1]
+    if last.structure.parts < 0:
+        return
+    chunks = tuple(last.chunk[k] for k in last.structure.streamed_loops)
+    uneven: Count = np.not_equal(first.block[last.structure.parts], last.part) | np.greater(last.lanes, 1)
+    for chunk in chunks:
+        uneven = uneven | np.not_equal(last.part % chunk, 0)
+    yield uneven & np.greater(last.part, 0), "parts of {} elements are no whole chunks of {}", last.part, chunks
