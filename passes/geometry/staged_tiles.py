@@ -62,7 +62,10 @@ class StagedTile:
         return wide[0 if self.turned else -1] * self.size
 
     def steps_along(self, dims: Sequence[Sequence[Var]]) -> list[Count]:
-        """Return the tile's stride along each tile dim, 0 where the dim is not read."""
+        """Return the tile's stride along each tile dim.
+
+        It is 0 where the dim is not read.
+        """
         steps = list(self.steps[len(self.steps) - len(dims) :])
         if self.box_steps:
             indices = main_read(self.expr).indices
@@ -103,7 +106,7 @@ def _staged_tile(
         turned = np.where(np.equal(turned, 2), deep, natural)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
-    count, halo, box_steps = product(shape.gather), shape.halo, []
+    count, halo, box_steps = product(shape.gather), shape.halo, list[Count]()
     if halo is not False:
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
@@ -139,9 +142,9 @@ def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Co
 
 @frozen
 class TileShape:
-    """Extents of a tile: as a gather tile, with a coordinate for each dim, and as a box of tensor elements.
+    """Extents of a staged tile's coordinates.
 
-    `halo` tells where it is a box.
+    A gather tile has one for each dim, a box one for each index of the tensor. `halo` tells where it is a box.
     """
 
     gather: tuple[Count, ...]
@@ -150,9 +153,10 @@ class TileShape:
 
 
 def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]) -> TileShape:
-    """Return the shape of an operand's tile, for so many elements of each reduced or tile dim.
+    """Return the shape of an operand's tile.
 
-    Some index mixes several variables of a box (`i*stride + a*dilation`), so that neighbours share its halo.
+    `sizes` are a block's elements along each reduced or tile dim. Where the tile is a box, some index mixes several
+    variables (`i*stride + a*dilation`), so that neighbours share its halo.
     """
     moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
     used = expr_variables(expr)
@@ -206,7 +210,7 @@ def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
 
 def _box(
     indices: Sequence[Index],
-    dims: Sequence[tuple[Var, ...]],
+    dims: Sequence[Sequence[Var]],
     sizes: Sequence[Count],
     moving: Mapping[Var, Count],
     expr: Expr,
@@ -252,5 +256,5 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
 
 
 def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
-    """Return the first read of an operand that depends on most axes, of all by default."""
+    """Return the first read of an operand that depends on most axes."""
     return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))

@@ -16,7 +16,7 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 
 
 def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
-    """Return the parameter of the reduction threads of a row, and the neighbours that each takes at once."""
+    """Return the parameter of reduction threads and their row vector."""
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
@@ -24,7 +24,10 @@ def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, wide
 
 
 def part_parameter(structure: SegmentTemplate, prefix: str, coarse: bool) -> ScheduleParameter:
-    """Return the elements of a streamed part of a row, or of a tile that a later segment sums over; 0 for all."""
+    """Return the parameter of streamed parts.
+
+    They divide a row, or a tile that a later segment sums over; 0 stands for all of it.
+    """
     loops = structure.streamed_loops if structure.parts >= 0 else (0,)
     extent = max(prod(a.extent for a in structure.loops[k]) for k in loops)
     thinned = STREAMED_PART_LENGTHS[:3] if structure.parts >= 0 else STREAMED_PART_LENGTHS[1:3]

@@ -1,4 +1,4 @@
-"""Schedule parameters of K loops: K blocks, stages, tile layouts, cache policy; their rules."""
+"""Schedule parameters of K loops and staged tiles, with their rules."""
 
 from __future__ import annotations
 

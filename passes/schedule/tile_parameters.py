@@ -24,7 +24,10 @@ MIN_BLOCK_RESULTS = 4096
 def tile_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[ScheduleParameter]:
-    """Yield threads, thread tile and vector of each tile dim, and the tiles per block of a privatised scatter."""
+    """Yield threads, thread tile and vector of each tile dim.
+
+    A privatised scatter also has tiles per block.
+    """
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     batch = _batch_dims(segment, structure) if matrix and coarse and target.lockstep else frozenset()

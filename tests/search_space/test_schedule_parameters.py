@@ -1,6 +1,6 @@
-"""A schedule parameter is written in four files: class, values and rule, kernel, cost.
+"""A schedule parameter is written in four files.
 
-Everything between these, such as text, sizes and features, follows from the classes of schedules.
+They hold its field, its values and rule, its kernel, and its cost. Everything between these, such as text, sizes and features, follows from the classes of schedules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FREE = [(ReductionSchedule, "stages", 2), (ReductionSchedule, "ahead", 1), (Stag
 
 
 def modules_naming(name: str) -> Iterator[str]:
-    """Yield the modules of schedules that name a field, an attribute or a column."""
+    """Yield the modules that name a schedule parameter."""
     rooms = ("passes/geometry", "passes/lowering", "passes/model", "passes/schedule", "search/learned", "ir/text")
     for path in [ROOT / "ir" / "schedule.py", *(p for room in rooms for p in (ROOT / room).rglob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -42,7 +42,7 @@ def modules_naming(name: str) -> Iterator[str]:
                 break
 
 
-def test_the_parameter_of_the_documents_stands_in_four_files() -> None:
+def test_a_parameter_stands_in_four_files() -> None:
     found = sorted(modules_naming("cached"))
     assert found == [
         "ir/schedule.py",
@@ -56,7 +56,7 @@ def test_the_parameter_of_the_documents_stands_in_four_files() -> None:
 
 
 def schedule_with(kind: type, name: str, value: object) -> Schedule:
-    """Return a schedule of a product in which one parameter has a value."""
+    """Return a schedule of a product with one parameter set."""
     structure = next(t for t in make_space(GROUP, find_target("cuda:h200")).templates if t.segments[0].stages_any)
     values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([0])).items()}
     plain = schedule_of(GROUP, structure, values, 32)
@@ -81,7 +81,7 @@ def test_text_sizes_and_features_follow_from_the_class(kind: type, name: str, va
 
 
 def test_columns_become_parameters_of_the_schedule() -> None:
-    """A column with the name of a field reaches the schedule, without any module that says so."""
+    """A column with the name of a field reaches the schedule."""
     structure = next(t for t in make_space(GROUP, find_target("cuda:h200")).templates if t.segments[0].stages_any)
     values = {n: int(v[0]) for n, v in columns_at(structure, np.asarray([0])).items()}
     for kind, name, value in FREE:
