@@ -1,6 +1,7 @@
 """A schedule parameter is written in four files.
 
-They hold its field, its values and rule, its kernel, and its cost. Everything between these, such as text, sizes and features, follows from the classes of schedules.
+They hold its field, its values and rule, its kernel, and its cost. Everything between these, such as text, sizes and
+features, follows from the classes of schedules.
 """
 
 from __future__ import annotations
