@@ -237,7 +237,7 @@ from .segment import (
 from .source import Source, Span
 from .special_functions import SERIES
 from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
-from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text
+from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text, renew_keywords, use_former_keywords
 from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
 from .verify import (
     MAX_ELEMENTS,
@@ -505,6 +505,7 @@ __all__ = [
     "rename_in_text",
     "rename_index",
     "rename_statement",
+    "renew_keywords",
     "required_streamed_axis",
     "row_major",
     "row_slice",
@@ -526,6 +527,7 @@ __all__ = [
     "touched_rows",
     "type_problem",
     "unslice",
+    "use_former_keywords",
     "variables",
     "vector_address",
     "vector_axes",

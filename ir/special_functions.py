@@ -115,7 +115,7 @@ def _scaled_bessel(v: float, x: float) -> float:
         for k in range(1, SERIES.power_terms):
             term *= size * size / (4 * k * (k + v))
             total += term
-        return sign * total * math.exp(-size)
+        return float(sign * total * math.exp(-size))
     total = term = 1.0
     for k in range(1, SERIES.inverse_terms):
         term *= ((2 * k - 1) ** 2 - 4 * v * v) / (8 * k * size)

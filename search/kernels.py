@@ -11,7 +11,7 @@ from typing import TypeAlias
 from attrs import frozen
 
 from ..backends.source import emit
-from ..ir import CutsError, FusedGroup, HorizontalKernel, KernelFunction, Schedule, Storage
+from ..ir import CutsError, FusedGroup, HorizontalKernel, KernelFunction, Schedule, Storage, use_former_keywords
 from ..passes.instructions import select_instructions
 from ..passes.lowering import extract, lower
 from ..passes.schedule import check_schedule
@@ -38,7 +38,8 @@ def make_kernel(problem: TuningTask, schedule: Schedule) -> KernelFunction:
 
 def launch_name(problem: TuningTask, members: Sequence[BundleMember]) -> str:
     """Return the database key of a launch of groups."""
-    return f"together {problem.key} {digest(''.join(schedule_text(schedule) for _, schedule, _ in members))}"
+    schedules = "".join(schedule_text(schedule) for _, schedule, _ in members)
+    return f"together {problem.key} {digest(use_former_keywords(schedules))}"
 
 
 @frozen

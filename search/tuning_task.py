@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from attrs import field, frozen
 
 from ..backends.cuda import toolchains
-from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir
+from ..ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir, use_former_keywords
 from ..passes.fusion import form_text
 from ..store import describe, digest
 
@@ -78,7 +78,7 @@ def machine_of(target: Target) -> dict[str, str]:
 
 def measurement_key(problem: str, schedule: str) -> str:
     """Return the digest of a task's key and a schedule."""
-    return digest(f"{problem}\n{schedule}")
+    return digest(f"{problem}\n{use_former_keywords(schedule)}")
 
 
 def schedule_text(schedule: Schedule) -> str:

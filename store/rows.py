@@ -12,13 +12,16 @@ from __future__ import annotations
 import sqlite3
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from ..ir import BackendError
 
+#: Changes rows of an earlier version to the present one.
+Upgrade: TypeAlias = Callable[[sqlite3.Connection], None]
 #: Seconds that a process waits for a lock of the file.
 _PATIENCE = 30.0
 #: Errors of a disk that is full, read-only or gone.
@@ -30,13 +33,19 @@ _SQLITE = b"SQLite format 3\0"
 class RowFile:
     """Connection to a file with a schema of some version.
 
-    Without a path the rows live in memory.
+    Without a path the rows live in memory. `upgrades` change rows of earlier versions to this one.
     """
 
     def __init__(
-        self, path: Path | None, schema: str, version: int, notice: Callable[[str], None] = lambda text: None
+        self,
+        path: Path | None,
+        schema: str,
+        version: int,
+        notice: Callable[[str], None] = lambda text: None,
+        upgrades: Mapping[int, Upgrade] = MappingProxyType({}),
     ) -> None:
         self.path, self._schema, self._version, self._notice = path, schema, version, notice
+        self._upgrades = upgrades
         try:
             self._connection = self._open(path)
         except sqlite3.OperationalError as error:
@@ -57,20 +66,29 @@ class RowFile:
         try:
             _write_ahead(connection)
             connection.execute("pragma synchronous = normal")
-            version = connection.execute("pragma user_version").fetchone()[0]
-            if version not in (0, self._version):
+            version = _version_of(connection)
+            if version not in (0, self._version, *self._upgrades):
                 raise BackendError(
                     f"tuning database {path} has format {version}, this version reads {self._version}",
                     hint="cuts cache clear, or set CUTS_CACHE_DIR",
                 )
-            connection.executescript(self._schema)
-            connection.execute(f"pragma user_version = {self._version}")
+            self._upgrade(connection)
             if connection.execute("pragma quick_check(1)").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its pages are inconsistent")
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        """Create missing tables, and upgrade the rows of an earlier version as one transaction."""
+        connection.executescript(self._schema)
+        if _version_of(connection) == self._version:
+            return
+        with _transaction(connection):  # another process may have upgraded them meanwhile
+            if (version := _version_of(connection)) in self._upgrades:
+                self._upgrades[version](connection)
+            connection.execute(f"pragma user_version = {self._version}")
 
     def _in_memory(self, reason: str, source: sqlite3.Connection | None) -> sqlite3.Connection:
         """Return the rows of an unusable file in memory; as many as can be read."""
@@ -81,7 +99,7 @@ class RowFile:
                 source.backup(connection)
             elif self.path is not None:
                 _copy(self.path, connection)
-            connection.executescript(self._schema)
+            self._upgrade(connection)
         self.path = None
         return connection
 
@@ -98,9 +116,9 @@ class RowFile:
         Raises `sqlite3.Error` where it is none.
         """
         _copy(path, self._connection)
-        if self._connection.execute("pragma user_version").fetchone()[0] != self._version:
+        if _version_of(self._connection) not in (self._version, *self._upgrades):
             raise sqlite3.DatabaseError(f"it is not of format {self._version}")
-        self._connection.executescript(self._schema)
+        self._upgrade(self._connection)
 
     def write_file(self, path: Path) -> None:
         """Write a copy of all rows to a new file."""
@@ -148,15 +166,25 @@ class RowFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block as one transaction; a failure undoes its changes."""
-        with self._errors():
-            self._connection.execute("begin immediate")
-            try:
-                yield
-            except BaseException:
-                with suppress(sqlite3.Error):  # a full disk has undone them
-                    self._connection.execute("rollback")
-                raise
-            self._connection.execute("commit")
+        with self._errors(), _transaction(self._connection):
+            yield
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("begin immediate")
+    try:
+        yield
+    except BaseException:
+        with suppress(sqlite3.Error):  # a full disk has undone them
+            connection.execute("rollback")
+        raise
+    connection.execute("commit")
+
+
+def _version_of(connection: sqlite3.Connection) -> int:
+    found: int = connection.execute("pragma user_version").fetchone()[0]
+    return found
 
 
 def _copy(path: Path, connection: sqlite3.Connection) -> None:

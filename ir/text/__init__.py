@@ -2,7 +2,7 @@
 
 from .forms import Lines, Maybe, Part, Word, field_types, members
 from .graphs import parse_graph, print_graph
-from .nodes import FORMS, parse_ir, print_ir, rename_in_text
+from .nodes import FORMS, parse_ir, print_ir, rename_in_text, renew_keywords, use_former_keywords
 
 __all__ = [
     "FORMS",
@@ -17,4 +17,6 @@ __all__ = [
     "print_graph",
     "print_ir",
     "rename_in_text",
+    "renew_keywords",
+    "use_former_keywords",
 ]

@@ -5,7 +5,8 @@ Parsing a printed text returns an equal object.
     var n < 1, k < 2, p < 4, q < 4, c < 2
 
 `FORMS` lists how each class reads; printer and parser both follow it, so a new class needs a line there and nothing
-else. A data-flow graph is a list of values, each once and after its operands, and of the roots that use them:
+else. `FORMER_KEYWORDS` are earlier spellings of keywords, which are parsed too. A data-flow graph is a list of values,
+each once and after its operands, and of the roots that use them:
 
     %0: f32 = load shared s0[2*k + u]
     %1: f32 = %0 * 2.0
@@ -67,18 +68,20 @@ from .forms import Form, field_defaults
 from .indices import IndexNames, parse_declarations
 from .parser import Parser
 from .printer import Printer, variables_of
-from .tokens import Tokens, quote
+from .tokens import FORMER_KEYWORDS, Tokens, quote
 
 #: A name, or a string.
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
+_FORMER_SPELLINGS = {today: former for former, today in FORMER_KEYWORDS.items()}
 _KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
 
 
 def _options(kind: type, *others: str) -> str:
     """Return the templates of a class's fields with a default, except `others`."""
-    templates = {bool: "{{? {0}<!{0}>?}}", tuple: "{{? {0} (<{0}>)?}}"}
+    templates = {bool: "{{? {1}<!{0}>?}}", tuple: "{{? {1} (<{0}>)?}}"}
     given = ((name, default) for name, default in field_defaults(kind).items() if name not in others)
-    return "".join(templates.get(type(default), "{{? {0} <{0}>?}}").format(name) for name, default in given)
+    spelled = ((name, FORMER_KEYWORDS.get(name, name), default) for name, default in given)
+    return "".join(templates.get(type(d), "{{? {1} <{0}>?}}").format(name, word) for name, word, d in spelled)
 
 
 FORMS: dict[type, Form] = {
@@ -119,8 +122,8 @@ FORMS: dict[type, Form] = {
     Schedule: Form("schedule" + _options(Schedule), ("*segments",)),
     SegmentSchedule: Form("spread" + _options(SegmentSchedule, "reductions"), ("*dims", "*reductions")),
     TileDim: Form("tile (<axes>) block <block> thread <thread>" + _options(TileDim)),
-    ReductionSchedule: Form("chunks" + _options(ReductionSchedule, "staging"), ("*dims", "*staging")),
-    ReduceDim: Form("chunk (<axes>) by <chunk>"),
+    ReductionSchedule: Form("k_loop" + _options(ReductionSchedule, "staging"), ("*dims", "*staging")),
+    ReduceDim: Form("block_k (<axes>) by <chunk>"),
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
@@ -210,11 +213,24 @@ def print_ir(node: Any) -> str:
 
 
 def rename_in_text(text: str, names: Mapping[str, str]) -> str:
-    """Rename the tensors in a printed text.
+    """Rename words of a printed text.
 
-    The names are plain identifiers that nothing else in the text has.
+    They are plain identifiers that nothing else in the text has.
     """
     return _WORD.sub(lambda word: quote(names[word[0]], _KEYWORDS) if word[0] in names else word[0], text)
+
+
+def renew_keywords(schedule: str) -> str:
+    """Replace former keywords in the text of a schedule."""
+    return rename_in_text(schedule, FORMER_KEYWORDS)
+
+
+def use_former_keywords(schedule: str) -> str:
+    """Return the text of a schedule in its former spelling.
+
+    Keys of stored measurements are digests of it.
+    """
+    return rename_in_text(schedule, _FORMER_SPELLINGS)
 
 
 def parse_ir(text: str, name: str = "<ir>") -> Any:

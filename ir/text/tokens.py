@@ -23,6 +23,19 @@ _TOKEN = re.compile(
       | (?P<mark>//|<=|>=|==|!=|[-+*/%<>=:,.'(){}\[\]])""",
     re.VERBOSE,
 )
+#: Earlier spellings of a schedule's keywords. Texts in tuning databases, packs and recorded spaces have them.
+FORMER_KEYWORDS = {
+    "ahead": "prefetch",
+    "atom": "mma",
+    "cached": "l1",
+    "carried": "register_staged",
+    "chunk": "block_k",
+    "chunks": "k_loop",
+    "kept": "row_cache",
+    "lanes": "reduction_threads",
+    "meets": "privatised",
+    "turns": "tiles",
+}
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -92,7 +105,10 @@ class Tokens:
     def follows(self, *texts: str, ahead: int = 0) -> bool:
         """Return whether these marks or words come next, after `ahead` tokens."""
         coming = [self.peek(ahead + number) for number in range(len(texts))]
-        return all(t.kind in ("mark", "word") and t.text == text for t, text in zip(coming, texts, strict=True))
+        return all(
+            t.kind in ("mark", "word") and text in (t.text, FORMER_KEYWORDS.get(t.text))
+            for t, text in zip(coming, texts, strict=True)
+        )
 
     def accept(self, text: str) -> bool:
         """Take the coming token if it is this mark or word."""

@@ -31,10 +31,9 @@ def has_constant_strides(extents: Sequence[Count], threads: Count) -> Count:
 
 
 def row_divisions(extents: Sequence[Count], threads: Count) -> Iterator[tuple[Count, Count, Count]]:
-    """Yield the divisions of a tile into rows.
+    """Yield the divisions of a tile into rows of its last dims.
 
-    Rows have the last dim, the last two, and so on up to all but the first. Each result is whether threads may take
-    such rows, how many at once, and the elements of these.
+    Each is whether threads may take such rows, how many at once, and the elements of these.
     """
     length: Count = 1
     for n in range(len(extents) - 1, 0, -1):

@@ -103,7 +103,7 @@ def next_power(value: int) -> int:
 
 
 def outermost_dim(dims: Iterable[Sequence[Var]]) -> int:
-    """Return the position of the first dim of several elements, else 0."""
+    """Return the position of the first dim of several elements, or 0."""
     return next((n for n, axes in enumerate(dims) if any(a.extent > 1 for a in axes)), 0)
 
 

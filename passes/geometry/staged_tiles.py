@@ -62,15 +62,11 @@ class StagedTile:
         return wide[0 if self.turned else -1] * self.size
 
     def steps_along(self, dims: Sequence[Sequence[Var]]) -> list[Count]:
-        """Return the tile's stride along each tile dim.
-
-        It is 0 where the dim is not read.
-        """
+        """Return the tile's strides along tile dims, 0 for unread ones."""
         steps = list(self.steps[len(self.steps) - len(dims) :])
         if self.box_steps:
-            indices = main_read(self.expr).indices
             for d, dim in enumerate(dims):
-                pitches = zip(indices, self.box_steps, strict=True)
+                pitches = zip(self.shape.indices, self.box_steps, strict=True)
                 inside = sum((abs(i.coefficient(dim[-1])) * p for i, p in pitches), np.int64(0))
                 steps[d] = np.where(self.halo, inside, steps[d])
         used = expr_variables(self.expr)
@@ -106,7 +102,8 @@ def _staged_tile(
         turned = np.where(np.equal(turned, 2), deep, natural)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
-    count, halo, box_steps = product(shape.gather), shape.halo, list[Count]()
+    count, halo = product(shape.gather), shape.halo
+    box_steps: list[Count] = []
     if halo is not False:
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
@@ -142,21 +139,25 @@ def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Co
 
 @frozen
 class TileShape:
-    """Extents of a staged tile's coordinates.
+    """Extents of a tile as a gather tile, and as a box.
 
-    A gather tile has one for each dim, a box one for each index of the tensor. `halo` tells where it is a box.
+    A gather tile has a coordinate for each dim, a box has tensor elements.
+
+    `halo` tells where it is a box, of the tensor that `indices` read.
     """
 
     gather: tuple[Count, ...]
     box: tuple[Count, ...]
     halo: Count
+    indices: tuple[Index, ...]
 
 
 def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]) -> TileShape:
-    """Return the shape of an operand's tile.
+    """Return the shape of a tile of these sizes.
 
-    `sizes` are a block's elements along each reduced or tile dim. Where the tile is a box, some index mixes several
-    variables (`i*stride + a*dilation`), so that neighbours share its halo.
+    `sizes` are the elements of each reduced or tile dim.
+
+    Some index mixes several variables of a box (`i*stride + a*dilation`), so that neighbours share its halo.
     """
     moving = {a: m for dim, size in zip(dims, sizes, strict=True) for a, m in _moving(dim, size)}
     used = expr_variables(expr)
@@ -164,8 +165,9 @@ def tile_shape(expr: Expr, dims: Sequence[Sequence[Var]], sizes: Sequence[Count]
     for dim, size in zip(dims, sizes, strict=True):
         varies = [moving[a] for a in dim if a in used]
         gather.append(np.where(np.logical_or.reduce(varies), size, 1) if varies else np.int64(1))
-    halo, box = _box(main_read(expr).indices, dims, sizes, moving, expr)
-    return TileShape(tuple(gather), tuple(box), halo)
+    indices = main_read(expr, frozenset(moving)).indices
+    halo, box = _box(indices, dims, sizes, moving, expr)
+    return TileShape(tuple(gather), tuple(box), halo, indices)
 
 
 def tile_pitches(extents: Sequence[Count], pad: Count, order: Sequence[int] = ()) -> tuple[list[Count], Count]:
@@ -256,5 +258,5 @@ def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
 
 
 def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
-    """Return the first read of an operand that depends on most axes."""
+    """Return the operand's first read of most axes, of all by default."""
     return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))

@@ -157,7 +157,8 @@ def stage(
     shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
     # With an address table, flattened axes have one variable, which no index of a box mixes with others.
     box = bool(shape.halo) and not binding.flats
-    return _box(operand, shapes, binding, choice, prefix) if box else _gather(operand, binding, choice, prefix)
+    tile = _box(operand, shapes, binding, choice, prefix) if box else None
+    return tile or _gather(operand, binding, choice, prefix)
 
 
 def _layout(extents: Sequence[int], choice: Staging) -> tuple[tuple[int, ...], int]:
@@ -187,7 +188,8 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
 
 def _box(
     operand: Expr, shapes: Mapping[str, tuple[int, ...]], binding: AxisBinding, choice: Staging, prefix: str
-) -> Tile:
+) -> Tile | None:
+    """Return the box of an operand, None where its coordinates do not express all other reads."""
     local = frozenset(binding.locals)
     indices = [substitute(i, binding.places) for i in main_read(operand, frozenset(binding.places)).indices]
     coordinates: list[Var] = []
@@ -210,7 +212,8 @@ def _box(
     value = _guard_reads(
         _rewrite(substitute_expr(operand, binding.places), whole, solved), frozenset(coordinates), shapes
     )
-    assert not expr_variables(value) & local, "a box's coordinates express all reads of its operand"
+    if expr_variables(value) & local:
+        return None
     covered = [v for v in binding.valid if v in solved]
     valid = tuple(Guard(substitute(g.index, solved), g.low, g.high) for g in (binding.valid[v] for v in covered))
     pitch, size = _layout([c.extent for c in coordinates], choice)

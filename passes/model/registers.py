@@ -61,7 +61,7 @@ STRIDED_WORD_REGISTERS = 2.0
 #: Registers for descriptors and stages where products read shared memory in place: with 128 sums 162 to 170 in all.
 DESCRIPTOR_REGISTERS = 12.0
 #: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
-MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 10.0, 10.0
+MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
 MAX_COPY_ADDRESSES, HELD_ADDRESS_SHARE = 128.0, 0.6
 #: Most elements in flight of a tile that is computed from several tensors, with their operands and results: 16 spilled

@@ -16,7 +16,7 @@ STREAMED_PART_LENGTHS = (32, 64, 128, 256)
 
 
 def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, widest: int) -> ScheduleParameter:
-    """Return the parameter of reduction threads and their row vector."""
+    """Return the parameter of a row's reduction threads and vectors."""
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
@@ -24,9 +24,9 @@ def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, wide
 
 
 def part_parameter(structure: SegmentTemplate, prefix: str, coarse: bool) -> ScheduleParameter:
-    """Return the parameter of streamed parts.
+    """Return the elements of a row's streamed part, 0 for all.
 
-    They divide a row, or a tile that a later segment sums over; 0 stands for all of it.
+    The part is that of a tile if a later segment sums over it.
     """
     loops = structure.streamed_loops if structure.parts >= 0 else (0,)
     extent = max(prod(a.extent for a in structure.loops[k]) for k in loops)

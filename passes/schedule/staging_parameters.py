@@ -1,4 +1,6 @@
-"""Schedule parameters of K loops and staged tiles, with their rules."""
+"""Schedule parameters of K loops, and their rules.
+
+K blocks, stages, tile layouts and cache policy."""
 
 from __future__ import annotations
 

@@ -24,10 +24,9 @@ MIN_BLOCK_RESULTS = 4096
 def tile_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[ScheduleParameter]:
-    """Yield threads, thread tile and vector of each tile dim.
+    """Yield the parameters of tile dims.
 
-    A privatised scatter also has tiles per block.
-    """
+    Threads, thread tile and vector of each, and the tiles per block of a privatised scatter."""
     finer = widest // (target.vector_bytes // 4)
     matrix = bool(segment.reductions) and is_matrix_like(segment)
     batch = _batch_dims(segment, structure) if matrix and coarse and target.lockstep else frozenset()

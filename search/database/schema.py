@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-#: Version of the schema.
-VERSION = 1
+import sqlite3
+
+from ...ir import renew_keywords
+
+#: Version of the schema and of the text of schedules.
+VERSION = 2
 SCHEMA = """
 create table if not exists problems (
   key text primary key, description text not null, work text not null, label text not null,
@@ -30,3 +34,15 @@ create table if not exists times (
   name text primary key, seconds real not null, source text not null, schedule text not null);
 create table if not exists expected (name text primary key, seconds real not null, version text not null);
 """
+_SCHEDULES = (("trials", "schedule"), ("problems", "best"), ("offers", "best"), ("times", "schedule"))
+
+
+def renew_schedules(connection: sqlite3.Connection) -> None:
+    """Replace the keywords of version 1 in all schedules; keys stay."""
+    connection.create_function("renewed", 1, lambda text: renew_keywords(text) if isinstance(text, str) else text)
+    for table, column in _SCHEDULES:
+        connection.execute(f"update or replace {table} set {column} = renewed({column})")
+
+
+#: Upgrade to `VERSION` by earlier version.
+UPGRADES = {1: renew_schedules}

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from ...store import RowFile, compiler_digest, model_digest
 from .records import TIME_KINDS, KernelTime, fits
-from .schema import SCHEMA, VERSION
+from .schema import SCHEMA, UPGRADES, VERSION
 
 
 class VersionedFile(RowFile):
     """Database file that stores this `version`'s sources and predictions."""
 
     def __init__(self, path: Path | None, notice: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(path, SCHEMA, VERSION, notice)
+        super().__init__(path, SCHEMA, VERSION, notice, UPGRADES)
         self.version = compiler_digest()
 
     @cached_property

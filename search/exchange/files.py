@@ -23,15 +23,15 @@ from typing import Any
 import cattrs
 from attrs import evolve, frozen
 
-from ...ir import UsageError, atomic_write, quote
+from ...ir import UsageError, atomic_write, quote, renew_keywords
 from ...store import describe, digest
 from ..database import Database, Result
 from ..decisions import DecisionRecord
 from ..tuning_task import EARLIER_FORMATS
 from ..tuning_task import FORMAT as TODAY
 
-#: Version 3 has fingerprints of nodes and units.
-FORMAT = 3
+#: Version 3 has fingerprints of nodes and units, version 4 today's keywords in schedules.
+FORMAT = 4
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 #: Largest size of an unpacked file, in bytes.
 _MAX_UNPACKED_BYTES = 1 << 28
@@ -167,7 +167,11 @@ def _read(data: bytes, name: str) -> ResultFile:
         raise UsageError(f"{name}: expected results of 'cuts cache export', found: {reasons}") from error
     if found.format > 1 and found.digest != _digest(document):
         raise UsageError(f"{name}: it was changed or damaged: its digest is not that of its results")
-    return found
+    return evolve(found, results=tuple(map(_renew_keywords, found.results))) if found.format < FORMAT else found
+
+
+def _renew_keywords(result: Result) -> Result:
+    return evolve(result, winner=evolve(result.winner, schedule=renew_keywords(result.winner.schedule)))
 
 
 def _unpack(data: bytes) -> bytes:

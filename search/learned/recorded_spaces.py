@@ -14,10 +14,11 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from ...ir import Target, UsageError
+from ...ir import Target, UsageError, renew_keywords
 
-#: Written format, and further readable ones (format 1 has no version of its recorder).
-FORMAT, EARLIER_FORMATS = 2, (1,)
+#: Written format, and further readable ones: format 1 has no version of its recorder, and both have former keywords in
+#: schedules.
+FORMAT, EARLIER_FORMATS = 3, (1, 2)
 
 
 @frozen
@@ -94,6 +95,6 @@ def read_spaces(path: Path) -> list[RecordedSpace]:
 
 
 def _space(values: dict[str, Any]) -> RecordedSpace:
-    points = (RecordedPoint(text, structure, tuple(places), *rest) for text, structure, places, *rest
+    points = (RecordedPoint(renew_keywords(text), structure, tuple(places), *rest) for text, structure, places, *rest
               in values.pop("points"))  # fmt: skip
     return RecordedSpace(points=tuple(points), **values)

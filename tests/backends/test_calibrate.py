@@ -35,7 +35,7 @@ from cuts.tests.needs import disassemble, needs_disassembler, needs_opencl, need
 
 H200 = find_target("cuda:h200")
 #: Matrix instructions that are measured: those of a warp.
-MEASURED = {n: clocks for n, clocks in H200.atoms if not MMA_INSTRUCTIONS[n].reads_shared}
+MEASURED_INSTRUCTIONS = {n: clocks for n, clocks in H200.atoms if not MMA_INSTRUCTIONS[n].reads_shared}
 CLOCK = 1.9e9
 CHASE = 600e-9
 BUFFER_BYTES = 1 << 30
@@ -107,7 +107,9 @@ def test_rates_come_out_as_they_went_in() -> None:
     assert found.barrier_clocks == pytest.approx(25.0, rel=1e-3)
     assert found.dram_latency == pytest.approx(CHASE, rel=1e-3)
     assert found.first_load == pytest.approx(0.9e-6, rel=1e-3)
-    assert found.atoms == {name: pytest.approx(1.01 * clocks, rel=1e-3) for name, clocks in MEASURED.items()}
+    assert found.atoms == {
+        name: pytest.approx(1.01 * clocks, rel=1e-3) for name, clocks in MEASURED_INSTRUCTIONS.items()
+    }
 
 
 def test_a_calibrated_target_leaves_head_room() -> None:
@@ -117,7 +119,7 @@ def test_a_calibrated_target_leaves_head_room() -> None:
     assert target.launch_time < 1.1e-6
     assert target.dram_latency < CHASE
     assert target.clock == H200.clock
-    found = {n: (1.01 if n in MEASURED else 1) * clocks / HEADROOM for n, clocks in H200.atoms}
+    found = {n: (1.01 if n in MEASURED_INSTRUCTIONS else 1) * clocks / HEADROOM for n, clocks in H200.atoms}
     assert dict(target.atoms) == {n: pytest.approx(clocks, rel=1e-3) for n, clocks in found.items()}
     assert calibrate_target(H200, None) is H200
 
@@ -178,7 +180,7 @@ def test_every_kernel_compiles_without_spills(make: object) -> None:
 @needs_toolchain
 @needs_disassembler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", list(MEASURED))
+@pytest.mark.parametrize("name", list(MEASURED_INSTRUCTIONS))
 def test_a_trip_multiplies_as_often_as_is_counted(name: str, arch: str, tmp_path: Path) -> None:
     """The compiler optimises, merges and moves no timed code.
 

@@ -42,7 +42,7 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
           spread {
             tile (i0) block 16 thread 2
             tile (i1) block 32 thread 4 vector 4
-            chunks stages 2 { chunk (r0) by 8  stage 0  stage 1 }
+            k_loop stages 2 { block_k (r0) by 8  stage 0  stage 1 }
           }
         }""",
     ),
@@ -53,7 +53,7 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
           spread {
             tile (i0) block 4 thread 2
             tile (i1, i2) block 32 thread 2 vector 2
-            chunks { chunk (r0, r1, r2) by 12  stage 0  stage 1 pad 1 }
+            k_loop { block_k (r0, r1, r2) by 12  stage 0  stage 1 pad 1 }
           }
         }""",
     ),
@@ -61,10 +61,10 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
         graph({"x": (10, 100)}, op("y", "softmax", "x"), out="y"),
         "n0",
         """schedule {
-          spread lanes 64 {
+          spread reduction_threads 64 {
             tile (i0) block 2 thread 1
-            chunks { chunk (r0) by 128 }
-            chunks { chunk (r0) by 128 }
+            k_loop { block_k (r0) by 128 }
+            k_loop { block_k (r0) by 128 }
           }
         }""",
     ),
@@ -72,10 +72,10 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
         graph({"x": (10, 96), "s": (96,), "b": (96,)}, op("y", "layer_norm", "x", "s", "b"), out="y"),
         "n0",
         """schedule {
-          spread lanes 32 row_vector 4 {
+          spread reduction_threads 32 row_vector 4 {
             tile (i0) block 2 thread 1
-            chunks { chunk (r0) by 128 }
-            chunks { chunk (r0) by 128 }
+            k_loop { block_k (r0) by 128 }
+            k_loop { block_k (r0) by 128 }
           }
         }""",
     ),
@@ -83,10 +83,10 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
         graph({"x": (2, 3, 8), "w": (1, 16, 8), "r": (1, 16, 16)}, op("y h", "rnn", "x", "w", "r"), out="y"),
         "n0/7",
         """schedule {
-          spread lanes 8 {
+          spread reduction_threads 8 {
             tile (i0) block 1 thread 1
             tile (i1) block 8 thread 1
-            chunks { chunk (r0) by 16 }
+            k_loop { block_k (r0) by 16 }
           }
         }""",
     ),
@@ -100,13 +100,13 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
             tile (i1) block 4 thread 1
             tile (i2) block 2 thread 1
             tile (i3) block 4 thread 2
-            chunks { chunk (r0) by 4  chunk (r1) by 3  chunk (r2) by 3  stage 0 }
+            k_loop { block_k (r0) by 4  block_k (r1) by 3  block_k (r2) by 3  stage 0 }
           }
           spread {
             tile (i0'6) block 6 thread 2
             tile (i1'8) block 2 thread 1
             tile (i2) block 4 thread 2
-            chunks { chunk (r0) by 4 }
+            k_loop { block_k (r0) by 4 }
           }
         }""",
     ),
@@ -128,10 +128,10 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
               out="y"),
         "n0 n1 n2",
         """schedule {
-          spread lanes 32 row_vector 8 {
+          spread reduction_threads 32 row_vector 8 {
             tile (i0) block 2 thread 1
-            chunks { chunk (r0) by 256 }
-            chunks { chunk (r0) by 256 }
+            k_loop { block_k (r0) by 256 }
+            k_loop { block_k (r0) by 256 }
           }
         }""",
     ),
@@ -144,7 +144,7 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
           spread {
             tile (i0) block 16 thread 2
             tile (i1) block 64 thread 8 vector 8
-            chunks stages 2 { chunk (r0) by 16  stage 0 pad 8  stage 1 }
+            k_loop stages 2 { block_k (r0) by 16  stage 0 pad 8  stage 1 }
           }
         }""",
     ),
@@ -157,8 +157,8 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
           spread {
             tile (i0) block 128 thread 2
             tile (i1) block 64 thread 16 vector 2
-            chunks stages 3 atom m64n8k16_bf16 rows 0 columns 1 {
-              chunk (r0) by 64
+            k_loop stages 3 mma m64n8k16_bf16 rows 0 columns 1 {
+              block_k (r0) by 64
               stage 0 order (1, 0) swizzle 128
               stage 1 swizzle 128
             }

@@ -21,7 +21,20 @@ from cuts.ir.errors import ParseError
 from cuts.ir.expr import Expr, Read
 from cuts.ir.kernel import Phase, phases
 from cuts.ir.statement import Statement
-from cuts.ir.text import FORMS, Lines, Maybe, Part, Word, field_types, members, parse_ir, print_ir
+from cuts.ir.text import (
+    FORMS,
+    Lines,
+    Maybe,
+    Part,
+    Word,
+    field_types,
+    members,
+    parse_ir,
+    print_ir,
+    renew_keywords,
+    use_former_keywords,
+)
+from cuts.ir.text.tokens import FORMER_KEYWORDS
 from cuts.ir.types import DType, TensorType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -92,6 +105,44 @@ def test_a_program_reads_as_it_is_written() -> None:
     program = parse_ir(text)
     assert print_ir(program) == text
     assert (program.tensors, program.constants, program.outputs) == (types, {"half": (0.5,)}, ("y/out",))
+
+
+_TODAY = """var i0 < 64, i1 < 64, r0 < 64
+
+schedule {
+  spread reduction_threads 2 warp (4, 8) row_cache 64 privatised {
+    tile (i0) block 32 thread 2 tiles 2
+    tile (i1) block 32 thread 4 vector 4
+    k_loop stages 2 mma m16n8k8_tf32 columns 1 prefetch 1 {
+      block_k (r0) by 8
+      stage 0 order (1, 0) l1
+      stage 1 pad 4 register_staged swizzle 64
+    }
+  }
+}
+"""
+_BEFORE = """var i0 < 64, i1 < 64, r0 < 64
+
+schedule {
+  spread lanes 2 warp (4, 8) kept 64 meets {
+    tile (i0) block 32 thread 2 turns 2
+    tile (i1) block 32 thread 4 vector 4
+    chunks stages 2 atom m16n8k8_tf32 columns 1 ahead 1 {
+      chunk (r0) by 8
+      stage 0 order (1, 0) cached
+      stage 1 pad 4 carried swizzle 64
+    }
+  }
+}
+"""
+
+
+def test_schedules_of_former_spelling_are_parsed() -> None:
+    schedule = parse_ir(_TODAY)
+    assert parse_ir(_BEFORE) == schedule
+    assert print_ir(schedule) == _TODAY == renew_keywords(_BEFORE) == renew_keywords(_TODAY)
+    assert use_former_keywords(_TODAY) == _BEFORE
+    assert all(re.search(rf"\b{former}\b", _BEFORE) for former in FORMER_KEYWORDS)
 
 
 def test_comments_are_skipped() -> None:

@@ -22,6 +22,11 @@ from .fakes import MACHINE, OPENCL, problem_of
 PROBLEM = problem_of()
 
 
+def refuse_files(connection: sqlite3.Connection) -> None:
+    if connection.execute("pragma database_list").fetchone()[2]:
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+
 def test_measurements_of_every_outcome_keep_their_reason(tmp_path: Path) -> None:
     trials = [
         Measurement(f"s{n}", outcome, 1e-3 if outcome == "ok" else None, message=outcome, score=n)
@@ -106,8 +111,29 @@ def test_torn_pages_are_noticed(tmp_path: Path) -> None:
 def test_file_of_another_version_is_an_actionable_error(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "t")) as connection:
         connection.execute("pragma user_version = 99")
-    with pytest.raises(BackendError, match=r"has format 99, this version reads 1; cuts cache clear"):
+    with pytest.raises(BackendError, match=r"has format 99, this version reads 2; cuts cache clear"):
         Database(tmp_path / "t")
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_results_of_former_keywords_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool) -> None:
+    before = "schedule {\n  spread lanes 32 {\n  }\n}\n"
+    today = before.replace("lanes", "reduction_threads")
+    database = Database(tmp_path / "t")
+    database.record(PROBLEM, [Measurement(before, "ok", 1e-3, source="digest")], today=True)
+    database.finish(PROBLEM, Winner(before, 1e-3, 0.0, "digest"))
+    database.rows("pragma user_version = 1")
+    database.close()
+    if read_only:
+        monkeypatch.setattr("cuts.store.rows._write_ahead", refuse_files)
+    for _ in range(2):
+        with closing(Database(tmp_path / "t")) as found:
+            winner = found.winner(PROBLEM)
+            assert winner is not None and winner.schedule == today
+            assert [(t.schedule, t.holds) for t in found.measurements(PROBLEM)] == [(today, True)]
+            assert found.current_sources([measurement_key(PROBLEM.key, today)]) != {}
+            assert found.row("pragma user_version") == (2,)
+    assert measurement_key(PROBLEM.key, before) == measurement_key(PROBLEM.key, today)
 
 
 def test_unusable_folder_degrades_to_rows_in_memory(tmp_path: Path) -> None:
@@ -123,12 +149,7 @@ def test_unusable_folder_degrades_to_rows_in_memory(tmp_path: Path) -> None:
 def test_read_only_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Database(tmp_path / "t")) as database:
         database.record(PROBLEM, [Measurement("s", "ok", 1e-3)])
-
-    def refuse(connection: sqlite3.Connection) -> None:
-        if connection.execute("pragma database_list").fetchone()[2]:
-            raise sqlite3.OperationalError("attempt to write a readonly database")
-
-    monkeypatch.setattr("cuts.store.rows._write_ahead", refuse)
+    monkeypatch.setattr("cuts.store.rows._write_ahead", refuse_files)
     notices = list[str]()
     database = Database(tmp_path / "t", notices.append)
     database.record(PROBLEM, [Measurement("r", "ok", 1e-3)])

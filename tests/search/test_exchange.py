@@ -47,6 +47,17 @@ def test_the_best_of_every_problem_travels(tmp_path: Path, name: str) -> None:
     assert import_results(there, tmp_path / name) == ImportCounts(0, 2, 0)
 
 
+def test_results_of_former_keywords_are_renewed(tmp_path: Path) -> None:
+    database = Database(None)
+    database.finish(PROBLEM, Winner("chunks ahead 1", 1e-3, 0.0))
+    export_results(database, tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text())
+    (tmp_path / "r.json").write_text(json.dumps(document | {"format": 3}))
+    there = Database(None)
+    import_results(there, tmp_path / "r.json")
+    assert there.winner(PROBLEM) == Winner("k_loop prefetch 1", 1e-3, 0.0)
+
+
 def test_what_is_there_stays_unless_it_is_slower(tmp_path: Path) -> None:
     export_results(filled_database(), tmp_path / "r.json")
     there = Database(None)
@@ -91,7 +102,7 @@ def test_a_result_under_another_key_is_left_out(tmp_path: Path) -> None:
     [
         (b"", "found something else"),
         (b"[1, 2]", "found:"),
-        (b'{"format": 4, "results": []}', "expected format 3, found '4'"),
+        (b'{"format": 5, "results": []}', "expected format 4, found '5'"),
         (b'{"format": 2, "results": [], "answers": [], "digest": "0"}', "changed or damaged"),
         (b'{"format": 1, "results": [{"key": 3}]}', "found:"),
         (b'{"format": 1, "results": [], "more": 1}', "found:"),

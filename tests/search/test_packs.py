@@ -20,6 +20,7 @@ from cuts.search.database import Database, open_database
 from cuts.search.decisions import FORMAT
 from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
+from cuts.search.tuning_task import read_schedule, schedule_text
 
 from .fakes import fake_compile
 from .test_decisions import layer, tune_graph
@@ -36,6 +37,9 @@ def test_a_pack_is_small_and_sound(name: str, data: bytes) -> None:
     found = import_bytes(database, data, name)
     assert found.damaged == 0
     assert found.graphs == len(database.answers()) > 0
+    for result in database.results():
+        text = result.winner.schedule
+        assert schedule_text(read_schedule(text)) == text, "today's keywords"
     known = {result.key for result in database.results()}
     for answer in database.answers():
         assert answer.finished
