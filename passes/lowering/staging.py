@@ -76,9 +76,8 @@ class Tile:
     element exists (others hold 0). Reads of a box are guarded, for it may extend beyond the tensor: those elements are
     padding, or unused. `uses` gives each coordinate in block-local variables, for the loads of compute phases. `pitch`
     is each coordinate's step in elements, `size` the elements of one stage, padding included. `covered` are the ragged
-    locals whose missing elements are 0. Copies of a `cached` tile also allocate in the L1 cache (.ca); a
-    `carried` tile is staged through registers. `base` elements of other tiles lie before it in its buffer. A `matrix`
-    that instructions read in place has a layout of its own instead of pitches.
+    locals whose missing elements are 0, `staging` the schedule of the operand. `base` elements of other tiles lie
+    before it in its buffer. A `matrix` that instructions read in place has a layout of its own instead of pitches.
     """
 
     coordinates: tuple[Var, ...]

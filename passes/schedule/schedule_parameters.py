@@ -149,7 +149,7 @@ def launch_parameters(
     return ScheduleParameter.of("raster", raster), ScheduleParameter.of("min_blocks", blocks)
 
 
-#: Rules about sizes alone, and about the counts that follow from them.
+#: Rules about sizes.
 SIZE_RULES: tuple[Rule, ...] = (
     check_tiles_divide,
     check_tiles_fit,
