@@ -1,10 +1,9 @@
-"""Kernel geometry of candidate schedules, for numbers or arrays.
-
-Sizes, tiles and shared memory."""
+"""Kernel geometry of candidate schedules: sizes, tiles and shared memory, for numbers or arrays."""
 
 from .footprint import (
     Count,
     Cover,
+    address_of,
     ceil_div,
     distinct_values,
     elements,
@@ -28,7 +27,6 @@ from .matrix_instructions import (
     mma_operands,
     reads_shared_matrices,
     runs,
-    widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
@@ -86,6 +84,7 @@ __all__ = [
     "ScheduleTemplate",
     "SegmentTemplate",
     "StagedTile",
+    "address_of",
     "axis_classes",
     "axis_places",
     "bin_count",
@@ -152,7 +151,6 @@ __all__ = [
     "tile_shape",
     "whole_loops",
     "whole_row_fetch",
-    "widest_swizzle",
     "with_streamed_input",
     "writer_of",
 ]
