@@ -24,6 +24,10 @@ DIFFERENTIABLE: list[Use] = [
     *(uses("polygamma", (3, 4), low=low, n=n) for n, low in ((1, 0.1), (2, 0.1), (3, 0.1))),
     *(uses(op, (3, 4), order=n) for op in ("bessel_i", "bessel_ie") for n in (0, 1, 2)),
     uses("erfinv", (3, 4)),
+    *(uses("lu", (2, n, n)) for n in (1, 3, 6)),
+    *(uses("cholesky", (n, n), low=0.9) for n in (1, 2)),
+    *(uses("solve_triangular", (n, n), (n, 2), low=0.2, upper=upper, unit=unit)
+      for n, upper, unit in ((3, False, False), (6, True, False), (6, False, True))),
     uses("erfinv_grad", (3, 4), (3, 4)),
     uses("fractional_max_pool", (1, 2, 6, 5), (1, 2, 2), low=0.05, kernel_shape=(2, 2), sizes=(3, 4)),
     uses("mode", (2, 5), axis=1, keepdims=False),
@@ -32,6 +36,7 @@ DIFFERENTIABLE: list[Use] = [
 ]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
+    *(uses("exchanges", i64(2, n), classes=n + 1, ascending=True) for n in (1, 3)),
     *(uses(op, i64(2, 3), i64(3), classes=60) for op in ("gcd", "lcm")),
     uses("mode", _integers(DType.I32, 3, 7), classes=3, axis=0),
     uses("histogram", (40,), (), (), bins=5),

@@ -21,6 +21,10 @@ class UnsupportedOperationError(GraphError):
     """Raised for a call of an operation without a conversion."""
 
 
+#: Calls that raise an error for some values, and else have no effect.
+CHECKS = frozenset(("aten._linalg_check_errors.default",))
+
+
 def convert_graph(graph: torch.fx.Graph, ctx: ImportContext) -> None:
     """Convert every call that a result needs.
 
@@ -207,5 +211,13 @@ def _single_step(
     return (*results[: len(init)], *rows)
 
 
+def _effects(ctx: ImportContext, token: Any, call: Any, *_: Any, **__: Any) -> tuple[None, ...]:
+    """Convert a call for its effect: a check of factors says nothing of results, nor does its token."""
+    if str(call) not in CHECKS:
+        ctx.fail(f"the effect of {call} is not supported")
+    return (None,)
+
+
 TABLE["cond"] = _branches
+TABLE["with_effects"] = _effects
 TABLE["scan"] = _scan

@@ -134,7 +134,7 @@ def _result(ctx: ImportContext, node: object) -> torch.fx.Node | int | float | N
     if not isinstance(node, torch.fx.Node):
         return node if isinstance(node, (int, float)) else None
     value = ctx.value(node)
-    if isinstance(value, (int, float)):
+    if value is None or isinstance(value, (int, float)):
         return value
     _check_output(value, node.name)
     return node

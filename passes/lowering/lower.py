@@ -118,7 +118,8 @@ def _lower_segment(state: SegmentState) -> None:
 def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
     """Return the reductions that each loop serves, with the position of the first."""
     found: list[tuple[int, list[Reduction]]] = []
-    loops, alone = zip(*((s.dims, s.staging or s.atom) for s in frame.schedule.reductions), strict=True)
+    schedules = frame.schedule.reductions
+    loops, alone = [s.dims for s in schedules], [s.staging or s.atom for s in schedules]
     for number, reduction in enumerate(frame.segment.reductions):
         if joins_loop(frame.segment, number, loops, alone):
             found[-1][1].append(reduction)

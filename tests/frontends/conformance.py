@@ -36,7 +36,6 @@ DISPUTED_CASES = {
 #: Operations that stay outside the vocabulary, and why.
 REASONS = {
     "BitCast": "reinterprets bytes, which are no elements",
-    "Det": "a factorisation, whose steps depend on values",
     "ImageDecoder": "decodes files",
     "Loop": "a loop whose length depends on values",
     "NonMaxSuppression": "how many boxes stay depends on values",

@@ -163,6 +163,24 @@ def test_an_operation_means_what_its_operator_set_says(
     compare(model([node(op, "x", *names, **attributes)], {"x": shape}, opset, kept))
 
 
+@pytest.mark.parametrize("axis", [-2, 0, 2])
+@pytest.mark.parametrize("op", ["CumSum", "CumProd"])
+def test_axis_of_a_running_result_may_be_computed(op: str, axis: int) -> None:
+    nodes = [node("Cast", "n", outputs=["axis"], to=TensorProto.INT32), node(op, "x", "axis", exclusive=1)]
+    proto = model(nodes, {"x": (2, 3, 4), "n": ()}, 14 if op == "CumSum" else 26)
+    graph, x = load_onnx(proto), np.random.default_rng(0).uniform(-2, 2, (2, 3, 4)).astype(np.float32)
+    found = evaluate_graph(graph, Registry.builtin(), {"x": x, "n": np.float32(axis)})["y"]
+    function = np.cumsum if op == "CumSum" else np.cumprod
+    start = np.full_like(np.take(x, [0], axis), op == "CumProd")
+    before = np.take(function(x, axis), range(x.shape[axis] - 1), axis)
+    np.testing.assert_allclose(found, np.concatenate([start, before], axis), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 1, 4, 4), (1, 1)])
+def test_determinants(shape: tuple[int, ...]) -> None:
+    compare(model([node("Det", "x")], {"x": shape}, 11))
+
+
 SPLITS = [(7, {"split": [1, 3]}, None), (13, {}, [1, 3]), (13, {}, None), (18, {"num_outputs": 2}, None)]
 
 

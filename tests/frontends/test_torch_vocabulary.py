@@ -104,6 +104,21 @@ CASES: dict[str, tuple[Any, ...]] = {
                          (x(40) * 9,)),
     "inverse error function": (torch.erfinv, (torch.linspace(-0.9999, 0.9999, 80),)),
     "divisors": (lambda a, b: (torch.gcd(a, b), torch.lcm(a, b)), (i(40, below=99) - 50, i(40, below=99) - 50)),
+    "determinants": (lambda a: (torch.linalg.det(a), torch.linalg.det(a.mT), torch.linalg.slogdet(a)), (x(3, 4, 4),)),
+    "inverses": (torch.linalg.inv, (x(2, 3, 3) + 3 * torch.eye(3),)),
+    "solutions": (lambda a, b, c: (torch.linalg.solve(a, b), torch.linalg.solve(a, c), torch.linalg.solve(a.mT, b),
+                                   torch.linalg.solve(a, b.mT, left=False)),
+                  (x(2, 5, 5) + 5 * torch.eye(5), x(2, 5, 3), x(2, 5))),
+    "triangular solutions": (
+        lambda a, b: (torch.linalg.solve_triangular(a.tril(), b, upper=False),
+                      torch.linalg.solve_triangular(a.triu(), b.mT, upper=True, left=False),
+                      torch.linalg.solve_triangular(a[0], b, upper=True, unitriangular=True)),
+        (x(2, 4, 4) + 4 * torch.eye(4), x(2, 4, 3))),
+    "factors": (lambda a: torch.linalg.lu(a), (x(2, 4, 4),)),
+    "factors of symmetric matrices": (
+        lambda a, b: (torch.linalg.cholesky(a @ a.mT), torch.linalg.cholesky(a @ a.mT, upper=True),
+                      torch.cholesky_solve(b, torch.linalg.cholesky(a @ a.mT)), torch.cholesky_inverse(a.tril())),
+        (x(2, 3, 3) + 3 * torch.eye(3), x(2, 3, 2))),
     "rows of a largest norm": (lambda t, n: F.embedding(n, t.clone(), max_norm=1.0), (x(6, 3), i(4, 2, below=6))),
 }  # fmt: skip
 

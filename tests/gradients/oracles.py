@@ -142,6 +142,9 @@ ORACLES: dict[str, Oracle] = {
     "bessel_i": bessel(False),
     "bessel_ie": bessel(True),
     "erfinv_grad": lambda a, y, dy: dy * (math.sqrt(math.pi) / 2 * torch.exp(y * y)),
+    "lu": lambda a, x: torch.linalg.lu_factor(x)[0],
+    "solve_triangular": lambda a, x, b: torch.linalg.solve_triangular(
+        x, b, upper=a["upper"], unitriangular=a["unit"]),
     "nll_loss": class_loss(F.nll_loss),
     "cross_entropy": class_loss(F.cross_entropy),
     "mse_loss": element_loss(F.mse_loss),
@@ -184,6 +187,7 @@ WITHOUT = {
     **dict.fromkeys(
         ("deform_conv", "roi_align", "roi_align_adaptive"), "torchvision's, which need not fit the PyTorch that is here"
     ),
+    "cholesky": "PyTorch's gradient of the triangle that is read is that of a symmetric matrix",
     "adam": "PyTorch's is not differentiated; whole trainings are compared",
     "dropout_training": "another generator",
     "resize_nearest": "ties are rounded otherwise",

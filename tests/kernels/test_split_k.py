@@ -105,7 +105,8 @@ def test_split_halves_read_only_existing_elements() -> None:
             group = shop.single(name).form
             for halves in filter(None, (split_reduction(group, parts) for parts in (2, 3, 4))):
                 seen += 1
-                inputs = arrays(group, 1)
+                positions = {t: np.zeros_like(a) for t, a in arrays(group, 1).items() if a.dtype.kind in "iu"}
+                inputs = arrays(group, 1) | positions
                 partial = interpret(verify_group(halves[0]), {t: inputs[t] for t in halves[0].inputs})
                 found = interpret(verify_group(halves[1]), {t: (inputs | partial)[t] for t in halves[1].inputs})
                 for output, expected in interpret(group, inputs).items():

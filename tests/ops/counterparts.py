@@ -13,6 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from ..fuzz.sweep.oracles import ORACLES, second_opinion
+from .counterparts_factorisation import FACTORISATIONS, dominate
 from .counterparts_indexed import COUNTS
 from .counterparts_sampling import SAMPLING, onnxruntime, torchvision
 from .counterparts_special import SPECIAL
@@ -123,7 +124,7 @@ def missing_requirement(op: str) -> str:
 
 
 #: Counterparts that take floats in double precision; NumPy's are those of the sweep.
-OWN: dict[str, Counterpart] = {**COUNTS, **SAMPLING, **SPECIAL, **TORCH, **WINDOWS, **TRAINING}
+OWN: dict[str, Counterpart] = {**COUNTS, **FACTORISATIONS, **SAMPLING, **SPECIAL, **TORCH, **WINDOWS, **TRAINING}
 #: The table; where PyTorch and NumPy both have an operation, PyTorch's own function counts.
 COUNTERPARTS: dict[str, Counterpart] = {**ORACLES, **OWN}
 
@@ -206,5 +207,6 @@ PREPARATIONS: dict[str, Callable[[dict[str, Array], Attributes], None]] = {
     **dict.fromkeys(("nll_loss", "cross_entropy"), _classes), "bce_loss": _probabilities("x", "target"),
     "sigmoid_grad": _probabilities("y"), "embedding_bag": _lengths, "max_unpool": _distinct, "adam": _count_indices,
     "sgd": _positive("rate"), "sgd_momentum": _positive("rate"), "quantize": _positive("scale"),
+    **dict.fromkeys(("solve_triangular", "cholesky"), dominate),
     "fractional_max_pool": _fractions("offsets"), "batch_norm": _positive("var"), "attention": _finite_scores,
 }  # fmt: skip

@@ -68,6 +68,7 @@ def test_parentheses_are_kept_where_they_matter() -> None:
 #: Operations that take more lines than most, each with its reason.
 LONG_OPERATIONS = {
     "grid_sample": "places and weights of three modes and three paddings, at NaN and infinity too",
+    "lu": "the statements of a step: a pivot, an exchange, multipliers, and the remaining matrix",
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",

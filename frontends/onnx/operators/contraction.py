@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from ....ir import DType
 from ..call import Convert, NodeCall
 from .window import window_attributes
 
@@ -53,4 +56,27 @@ def _matmul(call: NodeCall) -> None:
     call.result("matmul", call.operand(0), call.operand(1))
 
 
-TABLE: dict[str, Convert] = {"Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul}
+def _determinant(call: NodeCall) -> None:
+    """Convert to the product of the factors' diagonal, negative after an odd number of exchanges."""
+    kind, shape = call.type(0).dtype, call.type(0).shape
+    n, narrow = shape[-1], kind if kind in (DType.F32, DType.F64) else DType.F32
+    if not n:
+        call.give(call.constant(np.ones(shape[:-2]), kind))
+        return
+    value = call.operand(0) if narrow is kind else call.emit("cast", call.operand(0), to=narrow.value)
+    factors, pivots = call.emit("lu", value, outputs=2)
+    flat = call.emit("reshape", factors, shape=(*shape[:-2], n * n), allowzero=True)
+    diagonal = call.emit("gather", flat, call.constant(np.arange(n) * (n + 1), DType.I64), axis=-1)
+    moved = call.emit("not_equal", pivots, call.constant(np.arange(1, n + 1), DType.I32))
+    signs = call.emit("where", moved, call.constant(-1, narrow), call.constant(1, narrow))
+    product = call.emit("reduce_prod", call.emit("mul", diagonal, signs), axes=(-1,), keepdims=False)
+    call.give(product if narrow is kind else call.emit("cast", product, to=kind.value))
+
+
+TABLE: dict[str, Convert] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Det": _determinant,
+}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from attrs import frozen
 
 from ....ir import DType
@@ -49,9 +52,25 @@ def _arg(op: str) -> Convert:
 def _cumulative(op: str) -> Convert:
     def convert(call: NodeCall) -> None:
         flags = {name: bool(call.attribute(name, 0)) for name in ("exclusive", "reverse")}
-        call.result(op, call.operand(0), axis=call.number("axis", 1), **flags)
+        if call.builder.constant(call.operand(1)) is not None:
+            call.result(op, call.operand(0), axis=call.number("axis", 1), **flags)
+            return
+        call.used.add("axis")
+        call.give(_along_computed_axis(call, [partial(call.emit, op, axis=n, **flags) for n in range(call.rank())]))
 
     return convert
+
+
+def _along_computed_axis(call: NodeCall, ways: Sequence[Callable[[str], str]]) -> str:
+    """Return the result along the axis that the second operand names, of those along each axis."""
+    kind, value = call.type(1).dtype, call.operand(0)
+    axis = call.emit("reshape", call.operand(1), shape=(), allowzero=True)
+    count = call.constant(len(ways), kind)
+    axis = call.emit("mod", call.emit("add", axis, count), count)
+    found: str = ways[0](value)
+    for number, way in enumerate(ways[1:], 1):
+        found = call.emit("where", call.emit("equal", axis, call.constant(number, kind)), way(value), found)
+    return found
 
 
 def _softmax(op: str) -> Convert:

@@ -45,7 +45,12 @@ def _faults(
     arguments: Sequence[Any],
 ) -> Iterator[str]:
     """Yield for each result the first difference from the traced tensor, or an empty text."""
-    inputs = [(place, given) for place, given in zip(places, arguments, strict=True) if place is not None]
+    inputs = [
+        (place, given)
+        for place, given in zip(places, arguments, strict=True)
+        if place is not None and given is not None
+    ]
+    traced = [None if tensor is None else like for like, tensor in zip(traced, found, strict=True)]  # tokens of effects
     for number, (like, tensor) in enumerate(zip(traced, found, strict=True)):
         if like is None:
             yield ""
