@@ -1,4 +1,6 @@
-"""Kernel geometry of candidate schedules: sizes, tiles and shared memory, for numbers or arrays."""
+"""Kernel geometry of candidate schedules, for numbers or arrays.
+
+Sizes, tiles and shared memory."""
 
 from .footprint import (
     Count,
@@ -27,6 +29,7 @@ from .matrix_instructions import (
     mma_operands,
     reads_shared_matrices,
     runs,
+    widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
 from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
@@ -151,6 +154,7 @@ __all__ = [
     "tile_shape",
     "whole_loops",
     "whole_row_fetch",
+    "widest_swizzle",
     "with_streamed_input",
     "writer_of",
 ]

@@ -191,7 +191,10 @@ class _CommonKeys:
         )
 
     def of_point(self, point: Point) -> tuple[tuple[object, ...], ...]:
-        """Return what a point has in common with similar ones, in the order of the limits."""
+        """Return the keys that a point shares with similar points.
+
+        They have the order of the limits.
+        """
         position, places, values = point.structure, point.places, self.values
         alone = position, places
         warps = alone if self.depth is None else ("warps", *values[self.depth][places[self.depth]])
