@@ -5,6 +5,7 @@ Sizes, tiles and shared memory."""
 from .footprint import (
     Count,
     Cover,
+    address_of,
     ceil_div,
     distinct_values,
     elements,
@@ -86,6 +87,7 @@ __all__ = [
     "ScheduleTemplate",
     "SegmentTemplate",
     "StagedTile",
+    "address_of",
     "axis_classes",
     "axis_places",
     "bin_count",

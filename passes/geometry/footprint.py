@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, variables
+from ...ir import Clamp, FloorDiv, Index, Indirect, Mod, Read, Var, linearise, row_major, variables
 
 T = TypeVar("T")
 #: A number, or an array with one entry per candidate schedule.
@@ -155,6 +155,12 @@ def elements(read: Read, shape: Sequence[int], cover: Cover) -> Count:
 def _elements(indices: tuple[Index, ...], shape: Sequence[int], cover: Cover) -> Count:
     box = product(distinct(i, cover.extents, e) for i, e in zip(indices, shape, strict=True))
     return least(box, cover.dependent(places_of(indices)))
+
+
+@lru_cache(maxsize=1 << 14)
+def address_of(indices: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
+    """Return an element's address in a row-major tensor, in elements."""
+    return linearise(indices, row_major(shape))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from attrs import evolve, frozen
@@ -211,7 +212,7 @@ def _moving(dim: Sequence[Var], size: Count) -> list[tuple[Var, Count]]:
 
 
 def _box(
-    indices: Sequence[Index],
+    indices: tuple[Index, ...],
     dims: Sequence[Sequence[Var]],
     sizes: Sequence[Count],
     moving: Mapping[Var, Count],
@@ -222,15 +223,15 @@ def _box(
     mixes: Count = np.bool_(False)
     affine: Count = np.bool_(True)
     extents: list[Count] = []
-    plain = {a for i in indices for a, _ in i.terms if isinstance(a, Var)}
+    plain = frozenset(a for i in indices for a, _ in i.terms if isinstance(a, Var))
     for index in indices:
         primaries = {a: f for a, f in index.terms if isinstance(a, Var) and a in local}
         inner = [
             v for a, _ in index.terms if not isinstance(a, Var) for v in variables(Index(0, ((a, 1),))) if v in local
         ]
-        mixes = np.logical_or(
-            mixes, sum((np.asarray(moving[v], dtype=np.int8) for v in {*primaries, *inner}), np.int8(0)) > 1
-        )
+        if len(mixed := {*primaries, *inner}) > 1:
+            several = sum((np.asarray(moving[v], dtype=np.int8) for v in mixed), np.int8(0)) > 1
+            mixes = np.logical_or(mixes, several)
         for v in inner:
             affine = np.logical_and(affine, np.logical_not(moving[v]))
         extent: Count = 1
@@ -246,7 +247,8 @@ def _box(
     return np.logical_and(mixes, affine), extents
 
 
-def _expressible(indices: Sequence[Index], expr: Expr, plain: set[Var]) -> bool:
+@lru_cache(maxsize=4096)
+def _expressible(indices: tuple[Index, ...], expr: Expr, plain: frozenset[Var]) -> bool:
     """Return whether the box's coordinates can express all other reads of the operand."""
     solved = {i.terms[0][0] for i in indices if len(i.terms) == 1 and i.terms[0][1] == 1}
     for read in reads(expr):

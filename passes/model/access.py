@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd, prod
+from functools import lru_cache
+from math import gcd
 
 import numpy as np
 
-from ...ir import FusedGroup, Read, Target, Var, linearise
+from ...ir import FusedGroup, Read, Target, Var
 from ..geometry import (
     Count,
     Cover,
     Geometry,
+    SegmentTemplate,
+    address_of,
     ceil_div,
     elements,
     is_scattered,
@@ -28,6 +31,7 @@ from .evaluation_sites import EvaluationSite
 SCATTERED_LINE_WEIGHT = 4.0
 
 
+@lru_cache(maxsize=1 << 14)
 def running_axis(read: Read) -> tuple[Var | None, int]:
     """Return the contiguous axis of a read, and its alignment.
 
@@ -48,14 +52,18 @@ def copied_width(read: Read, shape: Sequence[int], geometry: Geometry, most: int
     It is `most` if addresses allow it: rows of an odd length begin anywhere. Axes of one dim that are nested in memory
     count as one row.
     """
+    return _copied_width(read, tuple(shape), geometry.structure, most)
+
+
+@lru_cache(maxsize=1 << 14)
+def _copied_width(read: Read, shape: tuple[int, ...], structure: SegmentTemplate, most: int) -> int:
     axis, _ = running_axis(read)
     if axis is None:
         return 1
-    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
+    address = address_of(read.indices, shape)
     steps = {primary: factor for primary, factor in address.terms if primary != axis}
-    dims = (*geometry.structure.dims, *geometry.structure.loops)
     row = axis.extent
-    for outer in reversed(next((dim for dim in dims if axis == dim[-1]), ())[:-1]):
+    for outer in reversed(next((dim for dim in (*structure.dims, *structure.loops) if axis == dim[-1]), ())[:-1]):
         if steps.get(outer) != row:
             break
         row *= outer.extent

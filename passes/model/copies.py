@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from functools import lru_cache
 
 import numpy as np
 
-from ...ir import Expr, Read, Var, expr_variables, linearise
-from ..geometry import Count, Geometry, StagedTile, has_constant_strides, least, main_read
+from ...ir import Expr, Read, Var, expr_variables
+from ..geometry import Count, Geometry, SegmentTemplate, StagedTile, address_of, has_constant_strides, least, main_read
 from .access import copied_width, running_axis
 from .tile_access import box_vector, innermost_chunk, register_staging_vector, used_loops
 
@@ -99,12 +99,19 @@ def _traversed_dims(
     """Return the loops and tile dims that a fetch iterates over, smallest stride first, with their extents, and whether
     each is a loop.
     """
-    address = linearise(read.indices, [prod(shape[d + 1 :]) for d in range(len(shape))])
-    structure, along = geometry.structure, dict(address.terms)
-    sides = [(structure.loops[k], geometry.chunk[k], True) for k in loops]
-    sides += [(dim, block, False) for dim, block in zip(structure.dims, geometry.block, strict=True)]
+    structure, sizes = geometry.structure, (geometry.block, geometry.chunk)
+    dims = (structure.dims, structure.loops)
+    order = _traversal(read, tuple(shape), structure, tuple(loops))
+    return [(dims[deep][k], sizes[deep][k], deep) for deep, k in order]
 
-    def distance(dim: Sequence[Var]) -> int:
-        return next((abs(along[a]) for a in reversed(dim) if a in along), 0)
 
-    return sorted((s for s in sides if distance(s[0])), key=lambda s: distance(s[0]))
+@lru_cache(maxsize=1 << 14)
+def _traversal(
+    read: Read, shape: tuple[int, ...], structure: SegmentTemplate, loops: tuple[int, ...]
+) -> tuple[tuple[bool, int], ...]:
+    """Return the dims that a fetch iterates over, smallest stride first: whether each is a loop, and its position."""
+    along = dict(address_of(read.indices, shape).terms)
+    sides = [(structure.loops[k], True, k) for k in loops]
+    sides += [(dim, False, d) for d, dim in enumerate(structure.dims)]
+    steps = [(next((abs(along[a]) for a in reversed(dim) if a in along), 0), deep, k) for dim, deep, k in sides]
+    return tuple((deep, k) for _, deep, k in sorted((s for s in steps if s[0]), key=lambda s: s[0]))

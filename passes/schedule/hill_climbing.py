@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from attrs import define, field
+from attrs import define, field, frozen
 
 from ...ir import FusedGroup, Target
 from ..geometry import ScheduleParameter, ScheduleTemplate, distinct_values
@@ -142,18 +142,17 @@ def _select_varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[
     seen: dict[tuple[object, ...], int] = {}
     chosen: list[Point] = []
     rest: list[Point] = []
-    best: Point | None = None
+    common: dict[int, _CommonKeys] = {}
+    far = inf
     for point in ordered:
-        best = best or point
-        if len(chosen) + len(rest) >= count and _is_far(space, best, point):
+        if len(chosen) + len(rest) >= count and point.score > far:
             break
-        knobs = list(zip(space.templates[point.structure].parameters, point.places, strict=True))
-        warps = _warps(space, point)
-        tile = (point.structure, warps, *(k.values[p][:2] for k, p in knobs if len(k.names) > 1))
-        loop = tuple((k.names, p) for k, p in knobs if k.names[0].partition(".")[2][:1] in ("c", "l", "s"))
-        thread = tuple(k.values[p][1] for k, p in knobs if len(k.names) == 3)
-        block = ("block", _block(space, point))
-        kinds = ((tile,), (tile, loop), (point.structure,), ("thread", thread), block, warps)
+        keys = common.get(point.structure)
+        if keys is None:
+            keys = common[point.structure] = _CommonKeys.of(space.templates[point.structure])
+        if not chosen and not rest and keys.depth is not None:
+            far = MAX_VARIETY_RATIO * point.score  # similar points add less variety, but are better
+        kinds = keys.of_point(point)
         fits = all(seen.get(kind, 0) < limit for kind, limit in zip(kinds, limits, strict=True))
         if fits:
             seen.update({kind: seen.get(kind, 0) + 1 for kind in kinds})
@@ -163,29 +162,54 @@ def _select_varied(space: Space, ordered: Iterable[Point], count: int) -> tuple[
     return tuple(sorted([*chosen, *rest[: count - len(chosen)]]))
 
 
-def _block(space: Space, point: Point) -> tuple[object, ...]:
-    """Return the extents of a block with matrix instructions; else all of a point, which makes it unique."""
-    structure = space.templates[point.structure]
-    if not any(segment.atom for segment in structure.segments):
-        return point.structure, point.places
-    tiles = (k.values[p] for k, p in zip(structure.parameters, point.places, strict=True) if len(k.names) == 3)
-    return tuple(threads * tile for threads, tile, _ in tiles)
+@frozen
+class _CommonKeys:
+    """Positions of a template's parameters that make points similar.
 
-
-def _warps(space: Space, point: Point) -> tuple[object, ...]:
-    """Return the warps of a warp split-K where there may be several; else all of the point."""
-    structure = space.templates[point.structure]
-    axis = _depth_knob(structure)
-    if axis is None:
-        return point.structure, point.places
-    return "warps", *structure.parameters[axis].values[point.places[axis]]
-
-
-def _is_far(space: Space, best: Point, point: Point) -> bool:
-    """Return whether a point is much slower than the best, where that may split K among warps: similar points add less
-    variety, but are better.
+    They are the joint parameters, those of loops, those of tile dims, and the warps of a warp split-K, where there may
+    be several.
     """
-    return point.score > MAX_VARIETY_RATIO * best.score and _warps(space, best)[0] == "warps"
+
+    values: tuple[tuple[tuple[int, ...], ...], ...]
+    joint: tuple[int, ...]
+    loops: tuple[int, ...]
+    tiles: tuple[int, ...]
+    depth: int | None
+    atom: bool
+
+    @staticmethod
+    def of(structure: ScheduleTemplate) -> _CommonKeys:
+        """Return the positions of a template's parameters."""
+        names = list(enumerate(p.names for p in structure.parameters))
+        return _CommonKeys(
+            tuple(p.values for p in structure.parameters),
+            tuple(n for n, each in names if len(each) > 1),
+            tuple(n for n, each in names if each[0].partition(".")[2][:1] in ("c", "l", "s")),
+            tuple(n for n, each in names if len(each) == 3),
+            _depth_knob(structure),
+            any(segment.atom for segment in structure.segments),
+        )
+
+    def of_point(self, point: Point) -> tuple[tuple[object, ...], ...]:
+        """Return the keys that a point shares with similar points.
+
+        They have the order of the limits.
+        """
+        position, places, values = point.structure, point.places, self.values
+        alone = position, places
+        warps = alone if self.depth is None else ("warps", *values[self.depth][places[self.depth]])
+        tile = (position, warps, *(values[n][places[n]][:2] for n in self.joint))
+        tiles = [values[n][places[n]] for n in self.tiles]
+        block = tuple(threads * each for threads, each, _ in tiles) if self.atom else alone
+        thread = tuple(each for _, each, _ in tiles)
+        return (
+            (tile,),
+            (tile, tuple(places[n] for n in self.loops)),
+            (position,),
+            ("thread", thread),
+            ("block", block),
+            warps,
+        )
 
 
 def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:
