@@ -115,10 +115,6 @@ class Geometry:
         """Return the cover of the parallel axes for sizes of the dims."""
         return Cover.of(self.structure.dims, sizes)
 
-    def loop_cover(self, which: Sequence[int], sizes: Sequence[Count]) -> Cover:
-        """Return the cover of some loops' reduced axes for given sizes."""
-        return Cover.of([self.structure.loops[k] for k in which], sizes)
-
     def extents(self, which: Sequence[int]) -> list[int]:
         """Return the whole extents of some loops."""
         return [prod(a.extent for a in self.structure.loops[k]) for k in which]
