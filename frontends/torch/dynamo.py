@@ -30,7 +30,7 @@ from .frozen import FrozenFunction
 from .load import graph_of_nodes
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
-from .partial import CompiledStages, StagedFunction, compile_stages
+from .partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from .program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from .recurrent import ForeignLayerError, compile_layers, decompose_layers
 from .results import checked_results, is_view_of_input
@@ -115,7 +115,7 @@ def _compile_module(
     compile_layers(compile_graph)
     with decompose_layers() as met, notices:
         try:
-            whole = apply_autograd(module, arguments, compile_part)
+            whole = apply_autograd(module, arguments, with_drawn_inputs(compile_part))
         except ForeignLayerError as error:
             unread.append(error)
             notices.add(_whole_warning(module.graph, error))

@@ -185,20 +185,29 @@ def test_products_of_experts_of_transformers() -> None:
         np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
 
 
-def test_a_dropped_path_keeps_or_drops_whole_samples() -> None:
-    """Numbers are those of the counter-based generator, as of a dropout."""
+def test_random_numbers_are_those_of_pytorch() -> None:
+    """Compare random numbers, drawn in order, and gradients that need them."""
 
-    def drop(rows: Any) -> Any:
+    def draw(rows: Any) -> Any:
         noise = torch.empty(rows.shape[0], 1).bernoulli_(0.75)
-        return rows * noise, F.dropout(rows + 1, 0.25, True, inplace=True)
+        order = torch.rand(rows.shape[0]).argsort()
+        scaled = F.dropout(rows * torch.randint(1, 4, (2,)), 0.25, True, inplace=True)
+        return rows * noise + torch.randn(2), rows[order], scaled, torch.randperm(5), noise
 
-    rows = torch.ones(4000, 2, requires_grad=True)
-    torch.manual_seed(0)
-    kept, scaled = torch.compile(drop, backend=reference_backend)(rows)
-    assert set(kept.unique().tolist()) == {0.0, 1.0} and torch.equal(kept[:, 0], kept[:, 1])
-    assert abs(float(kept.mean()) - 0.75) < 0.03 and abs(float(scaled.mean()) - 2) < 0.06
-    kept.sum().backward()
-    assert torch.equal(rows.grad, kept.detach())
+    def compute(function: Any, rows: Any) -> Any:
+        torch.manual_seed(5)
+        results = function(rows)
+        sum(y.sum() for y in results[:3]).backward()
+        return *results, torch.rand(1), rows.grad
+
+    torch._dynamo.reset()
+    rows = torch.arange(80.0).reshape(40, 2)
+    wanted, found = (
+        compute(function, rows.clone().requires_grad_())
+        for function in (draw, torch.compile(draw, backend=reference_backend))
+    )
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_gradients_of_bags_are_divided_by_frequencies() -> None:

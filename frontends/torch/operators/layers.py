@@ -147,16 +147,6 @@ def _per_channel(ctx: ImportContext, x: Value, value: Value | None, usual: float
     return value if value is not None else ctx.constant([usual] * ctx.shape(x)[1], dtype=ctx.type(x).dtype)
 
 
-def _bernoulli(ctx: ImportContext, x: Value, probability: float = 0.5, **_: Any) -> Any:
-    """Convert the draws of a dropout in place, and of a dropped path: ones with a probability, else zeros."""
-    kind, shape = ctx.type(x).dtype, ctx.shape(x)
-    if probability in (0, 1):
-        return ctx.number(probability, kind, shape)
-    ones = ctx.constant(np.broadcast_to(np.float32(1), shape))
-    _, drawn = ctx.emit("dropout_training", ones, ctx.seed(), outputs=2, ratio=1 - float(probability))
-    return ctx.cast(drawn, kind)
-
-
 def _dropout(ctx: ImportContext, x: Value, ratio: float, training: bool | None = True) -> Any:
     if training is False or ratio == 0:
         return x, ctx.constant(np.broadcast_to(np.True_, ctx.shape(x)))
@@ -238,6 +228,6 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
-    "aten.bernoulli.p": _bernoulli, "aten._int_mm": _int_mm,
+    "aten._int_mm": _int_mm,
     "aten._trilinear": _trilinear,
 }  # fmt: skip
