@@ -1,20 +1,19 @@
 """Tuning: strategies, measurement, the tuning database, measured partition search."""
 
+from .building import PlanningWorkers
 from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
-from .decisions import DecisionRecord, Question, decisions_text, question_of
 from .exchange import export_pack, export_results, import_database, import_results, known_answer
-from .gc_tuning import reduced_garbage_collection
 from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
 from .libraries import ROUTINES
 from .libraries.substitute import with_libraries
+from .processes import reduced_garbage_collection
 from .selector import MeasuredSelector
 from .session import tuning_session
 from .settings import Findings, Settings
-from .speculative_build import PlanningWorkers
 from .strategies import STRATEGIES
 from .summary import measured_candidates, summary_lines, summary_values
-from .tuning_task import machine_of
+from .tasks import DecisionRecord, Question, decisions_text, machine_of, question_of
 
 __all__ = [
     "ROUTINES",

@@ -53,11 +53,8 @@ from ..passes import (
 from ..passes.fusion import GroupEvaluator, form_key, form_text
 from ..passes.schedule import Candidate
 from ..store import digest
-from .audit import Audit, audit_choices
-from .build import Job
-from .decisions import DecisionRecord
-from .earlier_results import ORIGIN_ELSEWHERE, ORIGIN_GUESSED
-from .launches import bundle_members, is_faster, joint_task
+from .analysis import Audit, audit_choices
+from .building import Job
 from .libraries import seconds_for_routines
 from .settings import (
     MAX_GROUPS_AT_ONCE,
@@ -69,18 +66,24 @@ from .settings import (
     TunedChoice,
     scale_of,
 )
-from .speculative_build import (
+from .tasks import DecisionRecord, TuningTask, machine_of
+from .tuner import (
     LOWERING_SECONDS,
+    ORIGIN_ELSEWHERE,
+    ORIGIN_GUESSED,
     SpeculativeBuild,
+    TaskRecord,
+    Tuner,
     build_kernels,
     building_seconds,
     bundle_job,
+    bundle_members,
+    is_faster,
+    joint_task,
     kernel_job,
+    ranking_seconds,
+    search_deeper,
 )
-from .task_record import TaskRecord
-from .tuner import Tuner, search_deeper
-from .tuning_loop import ranking_seconds
-from .tuning_task import TuningTask, machine_of
 
 #: Assumed share of a plan's kernels that are not built yet when its groups are known.
 UNBUILT_SHARE = 0.25

@@ -12,19 +12,16 @@ from attrs import evolve
 from ..backends.cuda import find_toolchain
 from ..ir import Budget, Target, UsageError, processor_count
 from ..store import is_row_file
-from .bench import Bench, DeviceBench
-from .build import Workers
+from .analysis import Monitor, make_monitor
+from .building import Workers
 from .database import Database, open_database
-from .device_pool import SERVICE, DevicePool
 from .exchange import PACK_DIALECT, offer_packs
-from .interrupts import first_interrupt_stops
-from .progress import Monitor, make_monitor
+from .measurement import SERVICE, Bench, DeviceBench, DevicePool, ReplayBench
+from .processes import first_interrupt_stops
 from .remote import DaskWorkers, RemoteTuningLoop
-from .replay import ReplayBench
-from .resources import Resources
 from .selector import MeasuredSelector
 from .settings import Settings
-from .tuner import Tuner
+from .tuner import Resources, Tuner
 
 
 @contextmanager
@@ -98,7 +95,7 @@ def _resources(
         """Start workers and device process concurrently: each takes seconds."""
         if isinstance(bench := resources.bench, (DeviceBench, DevicePool)):
             bench.start()
-        return Workers(workers, *(("cuts.search.replay:ReplayPrinter",) if replay else ()))
+        return Workers(workers, *(("cuts.search.measurement.replay:ReplayPrinter",) if replay else ()))
 
     resources = Resources(database, builder, device, budget=budget, monitor=monitor)
     return resources

@@ -7,7 +7,7 @@ from statistics import median
 
 from .database import Measurement
 from .selector import MeasuredSelector
-from .settings import Statistics
+from .trace import Statistics
 
 #: Largest number of printed rejection reasons.
 MAX_PRINTED_REASONS = 8

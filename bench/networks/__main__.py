@@ -22,7 +22,7 @@ from time import monotonic
 
 from cuts.bench.tools.records import circumstances, exit_code, read_rows
 from cuts.search import export_pack, open_database
-from cuts.search.child import START_LIMIT
+from cuts.search.processes.child import START_LIMIT
 
 from . import tables
 from .isolation import Bout

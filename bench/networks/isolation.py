@@ -14,7 +14,7 @@ from time import monotonic
 
 from attrs import define, field
 from cuts.ir import CutsError
-from cuts.search.child import Child, ChildLost
+from cuts.search.processes.child import Child, ChildLost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task

@@ -38,12 +38,13 @@ from cuts.bench.tools.records import (
     write_rows,
 )
 from cuts.ir.machine import Target
-from cuts.search.audit import Audit, audits
+from cuts.search.analysis.audit import Audit, audits
+from cuts.search.analysis.sweeps import StoredResults
 from cuts.search.session import tuning_session
-from cuts.search.settings import Statistics, TunedChoice
-from cuts.search.sweeps import StoredResults
-from cuts.search.tuner import tune_each
-from cuts.search.tuning_task import TuningTask, machine_of
+from cuts.search.settings import TunedChoice
+from cuts.search.tasks.tuning_task import TuningTask, machine_of
+from cuts.search.trace.statistics import Statistics
+from cuts.search.tuner.tuner import tune_each
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000

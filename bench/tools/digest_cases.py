@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from cuts.backends import find_target
 from cuts.bench.networks.models import BY_NAME, ModelWorkload
 from cuts.bench.networks.systems import ModelCase
+from cuts.bench.tools.recorded_domain import recorded_domain
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
 from cuts.compile.cached_decisions import decision_key
@@ -28,10 +29,9 @@ from cuts.runtime import make_plan
 from cuts.search import tuning_session
 from cuts.search.exchange.files import _read as read_results
 from cuts.search.exchange.packs import shipped_packs
-from cuts.search.kernels import make_kernel
-from cuts.search.learned.pool import recorded_domain
 from cuts.search.learned.recorded_spaces import read_spaces
-from cuts.search.tuning_task import TuningTask, read_schedule
+from cuts.search.tasks.kernels import make_kernel
+from cuts.search.tasks.tuning_task import TuningTask, read_schedule
 from cuts.tests import operations, operations_added
 from cuts.tests.fuzz.drawing import draw_graphs
 from cuts.tests.models import REAL

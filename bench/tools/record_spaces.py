@@ -35,6 +35,7 @@ from cuts.bench.networks.systems import ModelCase
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuning import group_of
 from cuts.bench.tools.audit import audit_cases
+from cuts.bench.tools.recording import SERVICE, PoolRecorder, evaluation_points, same_kernels
 from cuts.bench.tools.records import circumstances, exit_code
 from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.compile import compile_model, load_model, load_spec
@@ -44,14 +45,13 @@ from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.passes.fusion import canonical_names
-from cuts.search.bench import DeviceBench
-from cuts.search.build import Workers
+from cuts.search.building.workers import Workers
 from cuts.search.database import Database
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
-from cuts.search.learned.recording import SERVICE, PoolRecorder, evaluation_points, same_kernels
-from cuts.search.resources import Resources
+from cuts.search.measurement.bench import DeviceBench
 from cuts.search.settings import Settings
-from cuts.search.tuning_task import TuningTask, machine_of
+from cuts.search.tasks.tuning_task import TuningTask, machine_of
+from cuts.search.tuner.resources import Resources
 
 #: Sources that decide which kernel a point becomes.
 LOWERING = ("passes/lowering", "backends/source")

@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 from attrs import frozen
 from cuts.bench.tools.record_spaces import problem_of
+from cuts.bench.tools.recorded_domain import RecordedDomain, recorded_domain
 from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
 from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.passes.schedule import best_points
-from cuts.search.build import ScoredCandidate
-from cuts.search.copies import one_thread
-from cuts.search.learned.pool import RecordedDomain, recorded_domain
+from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces
+from cuts.search.processes.threads import one_thread
 from cuts.search.settings import Settings
 from cuts.search.strategies import STRATEGIES, Observation, place_of, strategy_on
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...store import explain_facts
-from ..decisions import GRAPH_ENTRIES, Question
+from ..tasks import GRAPH_ENTRIES, Question
 from .versions import VersionedFile
 
 #: Columns of a decision record.

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import astuple, evolve
 
-from ..decisions import DecisionRecord
-from ..tuning_task import TuningTask, measurement_key
+from ..tasks import DecisionRecord, TuningTask, measurement_key
 from .records import ANSWER_KINDS, TRIAL_KINDS, WINNER_KINDS, Measurement, Result, Winner, fits
 from .versions import VersionedFile
 

@@ -26,9 +26,8 @@ from attrs import evolve, frozen
 from ...ir import UsageError, atomic_write, quote, renew_keywords
 from ...store import describe, digest
 from ..database import Database, Result
-from ..decisions import DecisionRecord
-from ..tuning_task import EARLIER_FORMATS
-from ..tuning_task import FORMAT as TODAY
+from ..tasks import EARLIER_FORMATS, DecisionRecord
+from ..tasks import FORMAT as TODAY
 
 #: Version 3 has fingerprints of nodes and units, version 4 today's keywords in schedules.
 FORMAT = 4

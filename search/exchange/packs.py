@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from ...ir import Target, UsageError
 from ..database import Database, open_database
-from ..decisions import DecisionRecord, Question
+from ..tasks import DecisionRecord, Question
 from .files import import_bytes
 
 FOLDER = "data"

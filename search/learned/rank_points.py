@@ -17,7 +17,7 @@ from ...passes.geometry import geometry_of
 from ...passes.model import NUMBERS, Features, conflict_factor, features_of
 from ...passes.schedule import check_schedule
 from ..database import Database
-from ..tuning_task import machine_of
+from ..tasks import machine_of
 from .recorded_spaces import RecordedSpace
 from .schedule_features import ScheduleFeatures, features_of_schedule
 

@@ -15,10 +15,10 @@ from attrs import frozen
 
 from ...backends.library import Request, installed_libraries, is_library_computation
 from ...ir import Budget, KernelFunction
-from ..build import BuildResult
-from ..resources import Resources
+from ..building import BuildResult
 from ..settings import Settings
-from ..tuning_task import TuningTask
+from ..tasks import TuningTask
+from ..tuner import Resources
 
 #: Returns the routines for a requested computation.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]

@@ -17,7 +17,7 @@ from ...backends.library import library_kernels
 from ...ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
 from ..selector import MeasuredSelector
 from ..settings import TunedChoice
-from ..tuning_task import TuningTask
+from ..tasks import TuningTask
 from .routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
 
 

@@ -13,14 +13,11 @@ from typing import Protocol
 
 from attrs import define, evolve, field, frozen
 
-from ..build import ScoredCandidate
-from ..final_ranking import best_known, space_key
-from ..resources import Resources
+from ..building import ScoredCandidate
 from ..settings import Settings, TunedChoice
-from ..task_record import Entry, TaskRecord
+from ..tasks import schedule_text
 from ..trace import SearchTrace
-from ..tuning_loop import TuningLoop
-from ..tuning_task import schedule_text
+from ..tuner import Entry, Resources, TaskRecord, TuningLoop, best_known, space_key
 from .unit import SearchUnit, UnitResult
 
 #: Number of times that a task is given to a place before it is searched here.

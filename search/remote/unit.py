@@ -9,11 +9,11 @@ from importlib import import_module
 from attrs import define, frozen
 
 from ...ir import Target
-from ..bench import Bench, DeviceBench
-from ..build import CandidateBuilder, ScoredCandidate, Workers
+from ..building import CandidateBuilder, ScoredCandidate, Workers
 from ..database import Measurement, Winner
+from ..measurement import Bench, DeviceBench
 from ..settings import Settings, TunedChoice
-from ..tuning_task import FORMAT, TuningTask, machine_of
+from ..tasks import FORMAT, TuningTask, machine_of
 
 
 @frozen

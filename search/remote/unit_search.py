@@ -7,13 +7,10 @@ from collections.abc import Callable
 from attrs import evolve
 
 from ...ir import Budget, CutsError, processor_count
-from ..bench import Bench
-from ..build import CandidateBuilder
+from ..building import CandidateBuilder
 from ..database import Database
-from ..final_ranking import best_known, space_key
-from ..resources import Resources
-from ..task_record import TaskRecord
-from ..tuning_loop import TuningLoop
+from ..measurement import Bench
+from ..tuner import Resources, TaskRecord, TuningLoop, best_known, space_key
 from .unit import ReusableParts, SearchUnit, UnitResult
 
 #: Reusable parts of this process, by the name of the target.

@@ -13,7 +13,7 @@ import numpy as np
 from attrs import define, field
 
 from ...passes.schedule import Point
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from ..settings import FIRST_CANDIDATES
 from .proposer import Observation, Proposer, fastest
 from .search_domain import place_of

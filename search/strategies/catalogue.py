@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...ir import UsageError
 from ...passes.schedule import Space
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from ..learned import LearnedOrder
 from ..settings import FIRST_CANDIDATES
 from .bayes import Bayes

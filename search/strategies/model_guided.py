@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from .proposer import Observation, Proposer, fastest
 from .search_domain import Place, place_of
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, field
 
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from .policy import KnobPolicy
 from .proposer import Observation, Proposer, fastest
 from .search_domain import Array, place_of

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define, field
 
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from .proposer import Observation, Proposer
 from .search_domain import Place, place_of
 

@@ -14,7 +14,7 @@ import numpy as np
 from attrs import define, field, frozen
 
 from ...passes.schedule import Point
-from ..build import ScoredCandidate
+from ..building import ScoredCandidate
 from .search_domain import Place, SearchDomain, place_of
 
 #: Number of points drawn where no cost model provides an order.

@@ -10,8 +10,8 @@ from attrs import define, field, fields
 
 from ...passes.model import lower_bound
 from ...passes.schedule import Batch, Point, Space, candidate_of, columns_of, evaluate, neighbours, score
-from ..build import ScoredCandidate
-from ..sample_points import random_points
+from ..building import ScoredCandidate
+from ..tasks import random_points
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: Point without its score: its structure, and the index of each parameter's value.

@@ -14,11 +14,11 @@ from attrs import frozen
 from ...backends.cuda import begin_compiling
 from ...ir import Schedule
 from ...passes.schedule import make_space
-from ..build import BuildResult, Factory, ScoredCandidate, Worker, build_arguments, max_statements_of
-from ..copies import one_thread
+from ..building import BuildResult, Factory, ScoredCandidate, Worker, build_arguments, max_statements_of
 from ..learned import LearnedOrder
+from ..processes import one_thread
 from ..settings import QUICK_CANDIDATES, Settings
-from ..tuning_task import TuningTask, schedule_text
+from ..tasks import TuningTask, schedule_text
 from .bayes import Bayes
 from .catalogue import STRATEGIES, make_strategy
 from .proposer import Observation, Strategy, interleave_structures

@@ -1,6 +1,7 @@
-"""Trace of a search: best times, and activity of its processes."""
+"""Trace of a search: best times, statistics, and activity of its processes."""
 
 from .curve import SearchTrace
+from .statistics import Rejected, Statistics
 from .timeline import HERE, SLICE_SECONDS, Busy, Timeline
 
-__all__ = ["HERE", "SLICE_SECONDS", "Busy", "SearchTrace", "Timeline"]
+__all__ = ["HERE", "SLICE_SECONDS", "Busy", "Rejected", "SearchTrace", "Statistics", "Timeline"]

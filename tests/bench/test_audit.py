@@ -23,9 +23,9 @@ from cuts.bench.tools.audit import (
 from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.space import make_space
-from cuts.search.audit import Audit, TimedCandidate
-from cuts.search.sample_points import draw
+from cuts.search.analysis.audit import Audit, TimedCandidate
 from cuts.search.settings import TunedChoice
+from cuts.search.tasks.sample_points import draw
 
 H200 = find_target("cuda:h200")
 CASES = audit_cases()

@@ -25,7 +25,7 @@ from cuts.bench.networks.systems import ModelCase, _is_complex
 from cuts.bench.networks.training import loss_of, without_dropout
 from cuts.bench.tools.records import read_rows
 from cuts.compile.build import build
-from cuts.search.child import Child
+from cuts.search.processes.child import Child
 
 from ..needs import needs_opencl
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.runtime.plan_file import save_plan
-from cuts.search import progress
+from cuts.search.analysis import progress
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import example_plan

@@ -42,9 +42,9 @@ from cuts.passes.layout import choose_layouts
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose
-from cuts.search.build import Factory
-from cuts.search.speculative_build import MIN_PLANNING_QUERIES, PlanningWorkers
-from cuts.search.tuning_task import TuningTask, machine_of
+from cuts.search.building.factory import Factory
+from cuts.search.building.planning_workers import MIN_PLANNING_QUERIES, PlanningWorkers
+from cuts.search.tasks.tuning_task import TuningTask, machine_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -23,7 +23,7 @@ from cuts.ops.language import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.runtime.arrays import random_inputs
-from cuts.search.child import Child
+from cuts.search.processes.child import Child
 from cuts.tests.amounts import examples
 from cuts.tests.fuzz.__main__ import main
 from cuts.tests.fuzz.campaign.asking import SERVICE, check_graph

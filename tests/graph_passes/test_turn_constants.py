@@ -14,7 +14,7 @@ from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.canonicalise import Canonicalise
 from cuts.passes.graph.transpose_constants import TransposeConstants
-from cuts.search.decisions import structure_of
+from cuts.search.tasks.decisions import structure_of
 from cuts.tests.frontends.strategies import GraphBuilder
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR
 from cuts.tests.operations_graph import bench_of, with_constants

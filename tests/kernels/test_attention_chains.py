@@ -44,7 +44,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
-from cuts.search import oracle
+from cuts.search.tasks import oracle
 from cuts.tests.emission import emit
 
 from ..needs import needs_opencl, needs_toolchain

@@ -19,15 +19,16 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
-from cuts.search.bench import Timed
-from cuts.search.build import BuildResult, Job, JobResult
-from cuts.search.data import Reference
+from cuts.search.building.factory import BuildResult
+from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
-from cuts.search.measure import Verdict
-from cuts.search.resources import Resources
+from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.device import Verdict
 from cuts.search.strategies import ProposingFactory
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.data import Reference
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 
 #: Earlier answers to jobs, by method and arguments: tests search the same few spaces again and again.
 _ANSWERS: dict[tuple[str, bytes], Any] = {}

@@ -15,10 +15,10 @@ from cuts.search.remote import RemoteTuningLoop
 from cuts.search.remote.share_out import UnitAnswer
 from cuts.search.remote.unit import SearchUnit, UnitResult
 from cuts.search.remote.unit_search import search_unit
-from cuts.search.resources import Resources
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 

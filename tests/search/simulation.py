@@ -12,13 +12,14 @@ from itertools import count
 
 from attrs import define, field
 from cuts.ir.compiled import Budget, KernelFunction
-from cuts.search.bench import Timed
-from cuts.search.build import BuildResult, Job, JobResult
-from cuts.search.data import Reference
+from cuts.search.building.factory import BuildResult
+from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
-from cuts.search.measure import Verdict
-from cuts.search.resources import Resources
-from cuts.search.tuning_task import TuningTask
+from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.device import Verdict
+from cuts.search.tasks.data import Reference
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
 
 from .fakes import answer_of
 

@@ -12,16 +12,16 @@ from attrs import evolve
 from cuts.ir.compiled import KernelFunction
 from cuts.passes.schedule.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
-from cuts.search.audit import Audit, audits
-from cuts.search.bench import Timed
+from cuts.search.analysis.audit import Audit, audits
+from cuts.search.analysis.sweeps import StoredResults
 from cuts.search.database import Database
-from cuts.search.measure import Verdict
-from cuts.search.pruning_certificate import MAX_EXACT_POINTS
-from cuts.search.sample_points import SampledCandidates, draw
+from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.device import Verdict
 from cuts.search.settings import Settings
-from cuts.search.sweeps import StoredResults
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask, schedule_text
+from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
+from cuts.search.tasks.sample_points import SampledCandidates, draw
+from cuts.search.tasks.tuning_task import TuningTask, schedule_text
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 

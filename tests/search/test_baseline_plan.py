@@ -30,14 +30,14 @@ from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.search.build import ScoredCandidate
+from cuts.search.building.factory import ScoredCandidate
 from cuts.search.database import Database
-from cuts.search.final_ranking import best_known
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.task_record import Entry, TaskRecord
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask, schedule_text
+from cuts.search.tasks.tuning_task import TuningTask, schedule_text
+from cuts.search.tuner.final_ranking import best_known
+from cuts.search.tuner.task_record import Entry, TaskRecord
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, group_of
 from .simulation import FakeClock, session, usual

@@ -41,19 +41,19 @@ from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.pipeline import compile_graph
-from cuts.search import final_ranking as final_round
-from cuts.search import speculative_build as making
-from cuts.search.build import Job, JobResult
-from cuts.search.child import Child, SessionEnded
-from cuts.search.earlier_results import predicted_choice
-from cuts.search.interrupts import first_interrupt_stops
-from cuts.search.measure import Verdict
+from cuts.search.building.workers import Job, JobResult
+from cuts.search.measurement.device import Verdict
+from cuts.search.processes.child import Child, SessionEnded
+from cuts.search.processes.interrupts import first_interrupt_stops
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK_SEARCH, Settings
-from cuts.search.task_record import TaskRecord
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_loop import TuningLoop
-from cuts.search.tuning_task import schedule_text
+from cuts.search.tasks.tuning_task import schedule_text
+from cuts.search.tuner import final_ranking as final_round
+from cuts.search.tuner import speculative_build as making
+from cuts.search.tuner.earlier_results import predicted_choice
+from cuts.search.tuner.loop import TuningLoop
+from cuts.search.tuner.task_record import TaskRecord
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, group_of, problem_of
 from .simulation import FakeClock, SimulatedGPU, SimulatedWorkers, session

@@ -14,13 +14,14 @@ from cuts.ir.compiled import Budget, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.fusion import form_key
 from cuts.passes.schedule import RANKED_POINTS, best_points
-from cuts.search.build import BuildResult, Factory, Job, Workers
-from cuts.search.final_ranking import space_key
+from cuts.search.building.factory import BuildResult, Factory
+from cuts.search.building.workers import Job, Workers
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.speculative_build import TASKS_PER_RANKING, SpeculativeBuild, build_kernels, kernel_job
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask, schedule_text
+from cuts.search.tasks.tuning_task import TuningTask, schedule_text
+from cuts.search.tuner.final_ranking import space_key
+from cuts.search.tuner.speculative_build import TASKS_PER_RANKING, SpeculativeBuild, build_kernels, kernel_job
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
 from .simulation import FakeClock, session
@@ -219,5 +220,5 @@ def test_search_begins_with_points_of_its_cost(monkeypatch: pytest.MonkeyPatch) 
     tuner = tuner_of(FakeBench(by_threads))
     points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", RANKED_POINTS)
     tuner.resources.hill_climbed[form_key(PROBLEMS[0].form)] = points
-    monkeypatch.setattr("cuts.search.build.best_points", lambda *asked: pytest.fail("found again"))
+    monkeypatch.setattr("cuts.search.building.factory.best_points", lambda *asked: pytest.fail("found again"))
     assert tuner.run(PROBLEMS[:1], Settings(prove=False)) == ranked

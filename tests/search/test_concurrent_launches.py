@@ -21,7 +21,7 @@ from cuts.ir.compiled import Budget
 from cuts.passes import Decisions
 from cuts.runtime import Plan, load_plan, make_concurrent, plan_document, save_plan
 from cuts.search import DecisionRecord
-from cuts.search.decisions import decisions_text
+from cuts.search.tasks.decisions import decisions_text
 
 from ..runtime.handmade import example_plan
 from .simulation import FakeClock

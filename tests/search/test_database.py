@@ -15,7 +15,7 @@ import pytest
 from cuts.ir.compiled import Storage
 from cuts.ir.errors import BackendError
 from cuts.search.database import OUTCOMES, Database, Measurement, Winner, explain, summary_of
-from cuts.search.tuning_task import TuningTask, measurement_key
+from cuts.search.tasks.tuning_task import TuningTask, measurement_key
 
 from .fakes import MACHINE, OPENCL, problem_of
 

@@ -28,13 +28,13 @@ from cuts.passes import baseline_plan as first_plans
 from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.split.splitting import Division, Splitting
-from cuts.search.build import BuildResult
+from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
-from cuts.search.decisions import structure_of
 from cuts.search.exchange.files import export_pack, import_results
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
+from cuts.search.tasks.decisions import structure_of
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline, fake_compile
 from .test_selector import chain, slow_when_fused, tables
@@ -156,7 +156,7 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
 
 
 def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed_field: str) -> None:
-    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
+    monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     database = Database(None)
     before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()

@@ -17,10 +17,10 @@ from cuts.search.settings import Settings
 from cuts.search.strategies import Observation, strategy_on
 from cuts.search.strategies.bayes import Bayes
 from cuts.search.strategies.search_domain import FullSpace, place_of
-from cuts.search.task_record import Entry, TaskRecord
-from cuts.search.tuner import Tuner, search_deeper, slowest_kernels, tune_each
-from cuts.search.tuning_loop import MAX_BATCH_FACTOR, TuningLoop
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.loop import MAX_BATCH_FACTOR, TuningLoop
+from cuts.search.tuner.task_record import Entry, TaskRecord
+from cuts.search.tuner.tuner import Tuner, search_deeper, slowest_kernels, tune_each
 
 from .fakes import MACHINE, OPENCL, fake_compile, group_of, problem_of
 from .simulation import FakeClock, session
@@ -54,7 +54,7 @@ def test_deeper_search_finds_points_far_from_model_best(monkeypatch: pytest.Monk
 
     Its first ones, of one warp a block, lie together in the corner that is 10 % slower.
     """
-    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
+    monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     problem = elements(64, 512, H200)
     ended = simulated_tuner(flat, 120.0).run([problem], Settings(prove=False))
     (found,) = tune_each([problem], simulated_tuner(flat, 120.0), Settings(prove=False))

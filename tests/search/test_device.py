@@ -36,20 +36,28 @@ from cuts.numerics.tolerance import group_tolerance
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.horizontal_fusion import join_forms
 from cuts.passes.schedule.choose import choose
-from cuts.search.bench import DeviceBench
-from cuts.search.build import BuildResult, Factory, Job, Workers
-from cuts.search.child import Child, ChildLost
-from cuts.search.compare import BLOCK, Comparer
-from cuts.search.data import _repeat, addresses, elements, make_reference, random_inputs, span, view
+from cuts.search.building.factory import BuildResult, Factory
+from cuts.search.building.workers import Job, Workers
 from cuts.search.database import Database, summary_of
-from cuts.search.kernels import make_kernel
-from cuts.search.measure import NUM_PLACEMENTS, PLACEMENT_ALIGNMENT, DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
-from cuts.search.oracle import MAX_WHOLE_EVALUATIONS, evaluations, expected_outputs
-from cuts.search.pruning_certificate import prove, simple_schedule
-from cuts.search.resources import Resources
+from cuts.search.measurement.bench import DeviceBench
+from cuts.search.measurement.compare import BLOCK, Comparer
+from cuts.search.measurement.device import (
+    NUM_PLACEMENTS,
+    PLACEMENT_ALIGNMENT,
+    DeviceAnswer,
+    MeasuringDevice,
+    TimingTurns,
+    Verdict,
+)
+from cuts.search.processes.child import Child, ChildLost
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.data import _repeat, addresses, elements, make_reference, random_inputs, span, view
+from cuts.search.tasks.kernels import make_kernel
+from cuts.search.tasks.oracle import MAX_WHOLE_EVALUATIONS, evaluations, expected_outputs
+from cuts.search.tasks.pruning_certificate import prove, simple_schedule
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
 from cuts.tests.needs import needs_opencl
 from hypothesis import given
@@ -102,7 +110,7 @@ def test_sampled_values_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
     generator = np.random.default_rng(0)
     arrays = {t: generator.standard_normal(form.tensors[t].shape).astype(np.float32) for t in form.inputs}
     whole = interpret(form, arrays)
-    monkeypatch.setattr("cuts.search.oracle.MAX_WHOLE_EVALUATIONS", 0)
+    monkeypatch.setattr("cuts.search.tasks.oracle.MAX_WHOLE_EVALUATIONS", 0)
     for tensor, sample in expected_outputs(form, arrays, count=40).items():
         np.testing.assert_allclose(sample.values, whole[tensor][sample.places], rtol=1e-12)
         for axis, extent in enumerate(whole[tensor].shape):
@@ -121,7 +129,7 @@ def test_no_element_is_evaluated_twice(rows: int, terms: int, evaluated: int, mo
         "MAX_SAMPLE_EVALUATIONS": 40_000,
         "MIN_SAMPLED_ELEMENTS": 16,
     }.items():
-        monkeypatch.setattr(f"cuts.search.oracle.{name}", value)
+        monkeypatch.setattr(f"cuts.search.tasks.oracle.{name}", value)
     (sample,) = expected_outputs(form, {"x0": x}, count=80).values()
     places = sample.places[0]
     assert len(places) == evaluated
@@ -307,7 +315,7 @@ def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pyt
     whole = sorted((p.offset, p.offset + span(problem, t)) for places in data.places[1:] for t, p in places.items())
     assert all(end <= start for (_, end), (start, _) in pairwise(whole)), "places overlap"
     assert whole[-1][1] <= next(iter(data.places[1].values())).buffer.nbytes
-    monkeypatch.setattr("cuts.search.measure.MAX_PLACED_BYTES", 0)
+    monkeypatch.setattr("cuts.search.measurement.device.MAX_PLACED_BYTES", 0)
     other = evolve(problem_of(48), target=cold)
     device.prepare(other)
     assert len(device._problems[other.key].places) == 1, "there is much of it"
@@ -332,7 +340,7 @@ def test_small_data_is_equal_at_all_positions(dtype: DType) -> None:
 
 @needs_opencl
 def test_the_kernel_used_least_recently_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuts.search.measure.MAX_LOADED_KERNELS", 2)
+    monkeypatch.setattr("cuts.search.measurement.device.MAX_LOADED_KERNELS", 2)
     device, problem = MeasuringDevice(OPENCL), problem_of(32)
     device.prepare(problem)
     kernels = [make_kernel(problem, c.schedule) for c in choose(problem.form, OPENCL, count=3)]

@@ -14,16 +14,16 @@ from cuts.backends.devices import find_target
 from cuts.ir.compiled import Budget
 from cuts.ir.errors import BackendError
 from cuts.passes.schedule import RANKED_POINTS
-from cuts.search.bench import DeviceBench, Timed
-from cuts.search.build import BuildResult, Factory
-from cuts.search.data import Reference
+from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.database import Database
-from cuts.search.device_pool import MAX_FAILURES_IN_A_ROW, SERVICE, DevicePool, NamedDevice
-from cuts.search.measure import DeviceAnswer, TimingTurns, Verdict
-from cuts.search.resources import Resources
+from cuts.search.measurement.bench import DeviceBench, Timed
+from cuts.search.measurement.device import DeviceAnswer, TimingTurns, Verdict
+from cuts.search.measurement.device_pool import MAX_FAILURES_IN_A_ROW, SERVICE, DevicePool, NamedDevice
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.data import Reference
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 from cuts.tests.needs import needs_opencl
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of
@@ -241,8 +241,8 @@ def test_device_is_one_of_the_visible_ones(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     target = find_target("cuda:h100")
-    monkeypatch.setattr("cuts.search.device_pool.find_target", lambda name: target)
-    monkeypatch.setattr("cuts.search.device_pool.MeasuringDevice.__init__", lambda self, target: None)
+    monkeypatch.setattr("cuts.search.measurement.device_pool.find_target", lambda name: target)
+    monkeypatch.setattr("cuts.search.measurement.device_pool.MeasuringDevice.__init__", lambda self, target: None)
     NamedDevice(target, device)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == used
 
@@ -258,6 +258,6 @@ def test_other_or_invisible_device_is_refused(
     monkeypatch: pytest.MonkeyPatch, visible: str, device: str, there: str, said: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.setattr("cuts.search.device_pool.find_target", lambda name: find_target(there))
+    monkeypatch.setattr("cuts.search.measurement.device_pool.find_target", lambda name: find_target(there))
     with pytest.raises(BackendError, match=said):
         NamedDevice(find_target("cuda:h100"), device)

@@ -23,8 +23,8 @@ from cuts.passes.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Partition
 from cuts.search.selector import MeasuredSelector
-from cuts.search.task_record import TaskRecord
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.task_record import TaskRecord
+from cuts.search.tuner.tuner import Tuner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from cuts.ir.errors import BackendError
-from cuts.search import build
-from cuts.search.build import Job, JobResult, Workers
-from cuts.search.child import Child, ChildLost
-from cuts.search.copies import ForkServer
+from cuts.search.building import workers as workers_module
+from cuts.search.building.workers import Job, JobResult, Workers
+from cuts.search.processes.child import Child, ChildLost
+from cuts.search.processes.fork_server import ForkServer
 
 pytestmark = pytest.mark.skipif(not ForkServer.is_supported(), reason="processes are copied on Linux only")
 
@@ -96,7 +96,7 @@ def test_unimportable_module_is_the_answer() -> None:
 
 
 def test_nothing_is_left_of_workers_that_were_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "MIN_FORKED_WORKERS", 2)
+    monkeypatch.setattr(workers_module, "MIN_FORKED_WORKERS", 2)
     workers = Workers(3, f"{SERVICES}:Slow")
     found = answers(workers, [Job(n, "process_ids", ()) for n in range(3)])
     processes = {number for each in found for number in each.value}

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.passes.schedule import Point, best_points, make_space
-from cuts.search import tuning_loop as rounds
-from cuts.search.build import Factory, Job, JobResult
-from cuts.search.kernels import make_kernel
+from cuts.search.building.factory import Factory
+from cuts.search.building.workers import Job, JobResult
 from cuts.search.learned.gaussian import GaussianProcess, Posterior, expected_improvement
 from cuts.search.settings import DEEPER_STRATEGIES, Settings
 from cuts.search.strategies import (
@@ -35,6 +34,8 @@ from cuts.search.strategies.bayes_early_stop import (
 )
 from cuts.search.strategies.proposer import interleave_structures
 from cuts.search.strategies.surrogate import SurrogateEstimate
+from cuts.search.tasks.kernels import make_kernel
+from cuts.search.tuner import loop as rounds
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 from cuts.search import reduced_garbage_collection
-from cuts.search.child import Child
-from cuts.search.gc_tuning import GC_THRESHOLDS
+from cuts.search.processes.child import Child
+from cuts.search.processes.gc_tuning import GC_THRESHOLDS
 
 
 def test_blocks_in_one_another_leave_what_was_there() -> None:
@@ -39,7 +39,7 @@ SEARCHES = """
 import gc
 import sys
 
-from cuts.search import gc_tuning, reduced_garbage_collection
+from cuts.search.processes import gc_tuning, reduced_garbage_collection
 
 gc_tuning.GC_THRESHOLDS = 500, 2, 1000
 if "freeze" in sys.argv:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.compiled import Budget
-from cuts.search.build import Job, JobResult
-from cuts.search.build_queue import DispatchLoop
-from cuts.search.launches import measure_launches
-from cuts.search.resources import Resources, WorkerQueries
-from cuts.search.tuning_task import TuningTask
+from cuts.search.building.workers import Job, JobResult
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.build_queue import DispatchLoop
+from cuts.search.tuner.launches import measure_launches
+from cuts.search.tuner.resources import Resources, WorkerQueries
 
 from .fakes import MACHINE, group_of
 from .simulation import FakeClock, session

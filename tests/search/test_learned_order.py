@@ -15,7 +15,7 @@ from cuts.cli.main import main
 from cuts.ir.schedule import Schedule
 from cuts.passes.model import FITTED_COEFFICIENTS
 from cuts.passes.schedule import make_space
-from cuts.search.build import Factory
+from cuts.search.building.factory import Factory
 from cuts.search.database import Database, Measurement
 from cuts.search.learned.correction import LearnedOrder, Tree
 from cuts.search.learned.evaluation import MIN_OPERATIONS, PLAIN, evaluate_held_out, evaluate_order, learn, train_order
@@ -32,7 +32,7 @@ from cuts.search.learned.rank_points import (
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, make_strategy
 from cuts.search.strategies.proposer import interleave_structures
-from cuts.search.tuning_task import TuningTask, machine_of, schedule_text
+from cuts.search.tasks.tuning_task import TuningTask, machine_of, schedule_text
 
 from .fakes import OPENCL, problem_of
 

@@ -33,7 +33,7 @@ from cuts.search.database import Database
 from cuts.search.libraries.substitute import with_libraries
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.tuner import Tuner
 from cuts.tests.backends.hosts import HostCuBLAS
 from cuts.tests.needs import needs_cuda
 
@@ -132,7 +132,7 @@ def test_product_beside_a_shared_launch_calls_a_library(
     library = CuBLAS(HostCuBLAS())
     monkeypatch.setattr(vendor, "libraries", lambda: (library,))
     monkeypatch.setattr(vendor, "require_library", lambda name: library)
-    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
+    monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
 
     def cost(kernel: KernelFunction) -> float:
         shared = any(a.tensor.startswith("1.") for a in kernel.arguments)

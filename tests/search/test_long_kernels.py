@@ -10,10 +10,11 @@ from math import inf
 import pytest
 from attrs import evolve
 from cuts.backends.source import unrolled_statements
-from cuts.search.build import BuildResult, Factory, JobResult
+from cuts.search.building.factory import BuildResult, Factory
+from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
 from cuts.search.settings import FIRST_CANDIDATES, Settings
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.tuning_task import TuningTask
 
 from .fakes import FakeBench, Inline, by_threads, fake_compile, group_of, problem_of, tuner_of
 
@@ -93,7 +94,7 @@ def test_promising_long_candidate_is_built(promising: float, built: int, monkeyp
 
     They took twice as long.
     """
-    monkeypatch.setattr("cuts.search.build_queue.PROMISING_SHARE", promising)
+    monkeypatch.setattr("cuts.search.tuner.build_queue.PROMISING_SHARE", promising)
     builder = Long(range(1))
     tuner = tuner_of(FakeBench(by_threads), builder)
     tuner.run([problem_of(32)], SHORT_SEARCH)
@@ -110,7 +111,7 @@ def test_a_deeper_search_builds_long_candidates() -> None:
 def test_worker_does_not_compile_too_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuts.backends.devices import find_target
 
-    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
+    monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     target = find_target("cuda:h200")
     problem = TuningTask(group_of("matmul", ((64, 64), (64, 64))), {}, target, {})
     (scored,) = Factory().rank(problem, "bound", 1)

@@ -17,10 +17,10 @@ from cuts.compile.loading import Spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
 from cuts.search.database import Database, open_database
-from cuts.search.decisions import FORMAT
 from cuts.search.exchange import offer_packs, shipped_packs
 from cuts.search.exchange.files import import_bytes
-from cuts.search.tuning_task import read_schedule, schedule_text
+from cuts.search.tasks.decisions import FORMAT
+from cuts.search.tasks.tuning_task import read_schedule, schedule_text
 
 from .fakes import fake_compile
 from .test_decisions import layer, tune_graph
@@ -73,7 +73,7 @@ def test_a_compilation_takes_over_what_a_file_brought(
 ) -> None:
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "there"))
     monkeypatch.delenv("CUTS_NO_CACHE", raising=False)
-    monkeypatch.setattr("cuts.search.build.compile_kernel", fake_compile)
+    monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     there = open_database()
     tune_graph(chain(2), there, lambda kernel: 1e-3, GPU)
     there.close()

@@ -20,7 +20,7 @@ from cuts.ops import Registry
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK_SEARCH
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL
 from .simulation import FakeClock, session

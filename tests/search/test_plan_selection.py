@@ -19,9 +19,9 @@ from cuts.compile.plan_selection import (
 from cuts.ir.compiled import Budget, KernelFunction, Step
 from cuts.ir.errors import BackendError, NumericsError
 from cuts.search.database import Database
-from cuts.search.decisions import DecisionRecord
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Findings, TunedChoice
+from cuts.search.tasks.decisions import DecisionRecord
 
 from .simulation import FakeClock
 from .test_decisions import kernels, tune_graph

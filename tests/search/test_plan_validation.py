@@ -33,7 +33,7 @@ from cuts.runtime.plan import Plan
 from cuts.search.database import Database
 from cuts.search.selector import MeasuredSelector
 from cuts.search.summary import summary_lines, summary_values
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.tuner import Tuner
 
 from ..kernels.test_split_k import GPU_LIKE, long_product
 from ..needs import opencl_reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from attrs import define, evolve
 from cuts.ir.compiled import Budget
-from cuts.search.build import Job, JobResult
+from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
 from cuts.search.remote.share_out import UnitAnswer
 from cuts.search.remote.unit import SearchUnit, UnitResult

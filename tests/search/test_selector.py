@@ -21,10 +21,10 @@ from cuts.ops import Registry
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
-from cuts.search.measure import Verdict
+from cuts.search.measurement.device import Verdict
 from cuts.search.selector import MAX_GROUPS_AT_ONCE, MeasuredSelector
 from cuts.search.settings import Settings
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline
 

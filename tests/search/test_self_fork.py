@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cuts.search.copies import ForkServer, self_fork
+from cuts.search.processes import self_fork
+from cuts.search.processes.fork_server import ForkServer
 
 from .test_fork_server import runs
 
@@ -24,8 +25,8 @@ SERVICES = "cuts.tests.search.services"
 #: Beginning of a script: a fork server that is a copy of it, and children of that.
 BEGIN = f"""
 import os, sys, time
-from cuts.search.child import Child
-from cuts.search.copies import ForkServer, self_fork
+from cuts.search.processes.child import Child
+from cuts.search.processes import ForkServer, self_fork
 import {SERVICES} as services
 server = ForkServer("{SERVICES}")
 def child(service="Slow"):
@@ -132,8 +133,7 @@ time.sleep(300)
 def test_unready_fork_ends_and_others_replace_it() -> None:
     """A copied lock of a missing thread would never be released."""
     lines = output_of("""
-from cuts.search import build
-from cuts.search.build import Job, Workers
+from cuts.search.building.workers import Job, Workers
 services.before_forks = lambda: time.sleep(300)
 self_fork.READY_SECONDS = 1
 workers = Workers(3, services.__name__ + ":Slow")

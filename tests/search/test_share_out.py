@@ -12,13 +12,13 @@ import multiprocessing
 import pytest
 from attrs import evolve
 from cuts.ir.errors import BackendError, UsageError
-from cuts.search.child import serve
 from cuts.search.database import Database
+from cuts.search.processes.child import serve
 from cuts.search.remote import RemoteTuningLoop
 from cuts.search.remote.share_out import MAX_ATTEMPTS, UnitAnswer
 from cuts.search.remote.unit import SearchPlace, place_here
-from cuts.search.resources import Resources
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads
 from .hosts import PROBLEMS, SHORT_SEARCH, Hosts, made_up, results, tune_problems

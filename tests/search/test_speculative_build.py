@@ -17,11 +17,17 @@ from cuts.passes import horizontal_fusion as side_by_side
 from cuts.passes import make_kernels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.search import speculative_build as making
 from cuts.search.selector import MeasuredSelector
-from cuts.search.speculative_build import LOWERING_SECONDS, RECORD_SECONDS, build_kernels, building_seconds, kernel_job
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner import speculative_build as making
+from cuts.search.tuner.speculative_build import (
+    LOWERING_SECONDS,
+    RECORD_SECONDS,
+    build_kernels,
+    building_seconds,
+    kernel_job,
+)
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, group_of
 from .simulation import FakeClock, session

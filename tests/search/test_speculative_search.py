@@ -11,15 +11,15 @@ import pytest
 from attrs import evolve
 from cuts.ir.segment import FusedGroup
 from cuts.passes.costs.evaluators import Roofline
-from cuts.search.build import JobResult
+from cuts.search.building.workers import JobResult
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import FIRST_CANDIDATES, QUICK_CANDIDATES, QUICK_SEARCH, SINGLE_MEASUREMENT, Settings
-from cuts.search.speculative_build import SpeculativeBuild
-from cuts.search.speculative_search import SpeculativeSearch
 from cuts.search.strategies.bayes import Bayes
-from cuts.search.task_record import TaskRecord
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_loop import TuningLoop
+from cuts.search.tuner.loop import TuningLoop
+from cuts.search.tuner.speculative_build import SpeculativeBuild
+from cuts.search.tuner.speculative_search import SpeculativeSearch
+from cuts.search.tuner.task_record import TaskRecord
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads, problem_of, tuner_of
 

@@ -15,13 +15,13 @@ from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.search import kernels
-from cuts.search.build import BuildResult
+from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database, summary_of
 from cuts.search.exchange.files import export_pack, export_results, import_results
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import QUICK_SEARCH, Settings
-from cuts.search.tuner import Tuner
+from cuts.search.tasks import kernels
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 from .test_decisions import kernels as kernels_of

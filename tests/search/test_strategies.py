@@ -11,21 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attrs import asdict, evolve
+from cuts.bench.tools.recorded_domain import RecordedDomain, recorded_domain
+from cuts.bench.tools.recording import PoolRecorder, pool
 from cuts.bench.tools.strategies import ReplayedSearch, first_of, regrets, replay_search, until
 from cuts.ir.errors import UsageError
 from cuts.ir.text import use_former_keywords
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
-from cuts.search.learned.pool import RecordedDomain, recorded_domain
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
-from cuts.search.learned.recording import PoolRecorder, pool
-from cuts.search.resources import Resources
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, Observation, place_of, strategy_on
 from cuts.search.strategies.bayes import FIRST_CANDIDATES, Bayes
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
 from cuts.search.strategies.proposer import interleave_structures
+from cuts.search.tuner.resources import Resources
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .test_tuner import strategies
@@ -35,7 +35,7 @@ class InlinePools(Inline):
     """A builder that makes pools itself."""
 
     def collect(self, timeout: float) -> list:  # type: ignore[type-arg]
-        from cuts.search.build import JobResult
+        from cuts.search.building.workers import JobResult
 
         pools = [job for job in self.queue if job.method == "pool"]
         if pools:

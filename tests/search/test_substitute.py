@@ -20,9 +20,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.machine import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
-from cuts.search.bench import Timed
-from cuts.search.build import BuildResult
-from cuts.search.child import SessionEnded
+from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
 from cuts.search.libraries import routines as library_module
 from cuts.search.libraries.routines import (
@@ -33,12 +31,14 @@ from cuts.search.libraries.routines import (
     seconds_for_routines,
 )
 from cuts.search.libraries.substitute import constant_arguments, substitute, with_libraries
-from cuts.search.measure import Verdict
-from cuts.search.resources import Resources
+from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.device import Verdict
+from cuts.search.processes.child import SessionEnded
 from cuts.search.selector import MeasuredSelector
 from cuts.search.settings import Settings, TunedChoice
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import TuningTask
+from cuts.search.tasks.tuning_task import TuningTask
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, problem_of
 from .simulation import FakeClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuts.search.child import Child
+from cuts.search.processes.child import Child
 from cuts.search.trace import HERE, SLICE_SECONDS, Timeline
 
 

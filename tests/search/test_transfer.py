@@ -13,9 +13,8 @@ from attrs import evolve
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.passes.schedule import Point, candidate_of, columns_of, evaluate, make_space
-from cuts.search.build import Factory
+from cuts.search.building.factory import Factory
 from cuts.search.database import Database, Measurement
-from cuts.search.earlier_results import learned_order
 from cuts.search.learned.correction import LearnedOrder
 from cuts.search.learned.evaluation import PLAIN, TRANSFER_VARIANT, LearnedModel, evaluate_order, evaluate_transfer
 from cuts.search.learned.rank_points import Array, MeasuredOperation, operations_of
@@ -25,7 +24,8 @@ from cuts.search.learned.schedule_lookup import place_of_schedule
 from cuts.search.learned.transfer import MIN_RECALLED, TransferModel, ordered_seconds, recalled_of, times_of
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace
-from cuts.search.tuning_task import TuningTask, schedule_text
+from cuts.search.tasks.tuning_task import TuningTask, schedule_text
+from cuts.search.tuner.earlier_results import learned_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

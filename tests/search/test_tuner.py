@@ -16,19 +16,20 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
 from cuts.passes.schedule import choose_soon
-from cuts.search.build import BuildResult, Factory, JobResult
-from cuts.search.build_queue import DispatchLoop
+from cuts.search.building.factory import BuildResult, Factory
+from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
-from cuts.search.final_ranking import best_known, space_key
-from cuts.search.measure import Verdict
-from cuts.search.pruning_certificate import simple_schedule
-from cuts.search.replay import ReplayBench
-from cuts.search.resources import Resources
+from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.replay import ReplayBench
 from cuts.search.settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
-from cuts.search.task_record import Entry, TaskRecord
-from cuts.search.tuner import Tuner
-from cuts.search.tuning_task import schedule_text
+from cuts.search.tasks.pruning_certificate import simple_schedule
+from cuts.search.tasks.tuning_task import schedule_text
+from cuts.search.tuner.build_queue import DispatchLoop
+from cuts.search.tuner.final_ranking import best_known, space_key
+from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.task_record import Entry, TaskRecord
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, problem_of, tuner_of
 from .simulation import FakeClock, session
@@ -400,7 +401,7 @@ def test_workers_choose_few_points_after_the_deadline(monkeypatch: pytest.Monkey
     """
     form = problem_of().form
     wanted = choose_soon(form, OPENCL)
-    monkeypatch.setattr("cuts.search.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
+    monkeypatch.setattr("cuts.search.tuner.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
     builder = Hasty("rank")
     (choice,) = tuner_of(FakeBench(by_threads), builder, budget=1e-9).run([problem_of()])
     assert choice.seconds is None
@@ -414,7 +415,7 @@ def test_workers_choose_few_points_however_late(monkeypatch: pytest.MonkeyPatch)
     """
     clock = FakeClock()
     budget = Budget.of(10.0, clock)
-    monkeypatch.setattr("cuts.search.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
+    monkeypatch.setattr("cuts.search.tuner.final_ranking.choose_soon", lambda form, target: pytest.fail("chosen here"))
     tuner = Tuner(session(budget, clock, rank=100.0))
     tuner.begin()
     clock.pass_by(60.0)
@@ -478,7 +479,7 @@ def test_answers_during_a_local_cut_are_received(answering: bool, monkeypatch: p
 
     tuner = tuner_of(FakeBench(by_threads), Starting(1))
     tuner.resources.has_answered = answering
-    monkeypatch.setattr("cuts.search.tuner.partition_subgraph", cut_at_length)
+    monkeypatch.setattr("cuts.search.tuner.tuner.partition_subgraph", cut_at_length)
     monkeypatch.setattr(Resources, "over", lambda _: bool(here))
     assert tuner.plan(fragments)() == [partition_subgraph(fragment) for fragment in fragments]
     assert len(here) == (0 if answering else 1)

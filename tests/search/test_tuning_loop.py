@@ -7,13 +7,14 @@ from typing import cast
 import pytest
 from attrs import define, field
 from cuts.ir.compiled import Budget
-from cuts.search.build import Job, JobResult, ScoredCandidate
-from cuts.search.build_queue import BuildQueue
-from cuts.search.earlier_results import predicted_choice
+from cuts.search.building.factory import ScoredCandidate
+from cuts.search.building.workers import Job, JobResult
 from cuts.search.settings import Settings
 from cuts.search.strategies import Strategy
-from cuts.search.task_record import Entry, TaskRecord
-from cuts.search.tuning_loop import TuningLoop
+from cuts.search.tuner.build_queue import BuildQueue
+from cuts.search.tuner.earlier_results import predicted_choice
+from cuts.search.tuner.loop import TuningLoop
+from cuts.search.tuner.task_record import Entry, TaskRecord
 
 from .fakes import problem_of
 from .simulation import FakeClock, session

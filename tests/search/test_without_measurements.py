@@ -14,8 +14,8 @@ from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
 from cuts.search.selector import MeasuredSelector
-from cuts.search.task_record import TaskRecord
-from cuts.search.tuner import Tuner
+from cuts.search.tuner.task_record import TaskRecord
+from cuts.search.tuner.tuner import Tuner
 
 from ..fusion.build import Line, graph, op
 from .simulation import FakeClock, session

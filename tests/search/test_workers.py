@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from cuts.search import build, child
-from cuts.search.build import Job, JobResult, Workers
-from cuts.search.child import Child, ChildLost
-from cuts.search.copies.copying import ForkLoop
+from cuts.search.building import workers as workers_module
+from cuts.search.building.workers import Job, JobResult, Workers
+from cuts.search.processes import child
+from cuts.search.processes.child import Child, ChildLost
+from cuts.search.processes.copying import ForkLoop
 
 SERVICES = "cuts.tests.search.services"
 Making = Callable[..., Workers]
@@ -68,7 +69,7 @@ def test_worker_started_between_polls_is_not_hung(making: Making, monkeypatch: p
 
 
 def test_worker_that_does_not_start_is_not_awaited(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "START_LIMIT", 0.5)
+    monkeypatch.setattr(workers_module, "START_LIMIT", 0.5)
     begun = time.monotonic()
     done = answers(making(1, "Unready"), Job("first", "nap", (0.0,), limit=60.0))["first"]
     assert done.lost

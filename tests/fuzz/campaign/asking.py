@@ -11,7 +11,7 @@ from typing import Any
 from cuts.frontends.graph_json import graph_to_json
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
-from cuts.search.child import Child, ChildLost
+from cuts.search.processes.child import Child, ChildLost
 from cuts.tests.fuzz.checking import WAYS
 from cuts.tests.fuzz.service import Report
 

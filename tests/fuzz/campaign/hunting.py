@@ -22,7 +22,7 @@ from typing import Any
 from attrs import define, field, frozen
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
-from cuts.search.child import Child
+from cuts.search.processes.child import Child
 from cuts.tests.fuzz.campaign.asking import SERVICE, ask_child, check_graph
 from cuts.tests.fuzz.drawing import draw_graphs
 from cuts.tests.fuzz.planted_bugs import BUGS

@@ -20,8 +20,8 @@ from cuts.frontends.graph_json import graph_to_json, load_graph
 from cuts.ir.errors import atomic_write
 from cuts.ir.graph import Graph
 from cuts.ir.text import print_graph
-from cuts.search.build import Job, JobResult, Workers
-from cuts.search.child import Child
+from cuts.search.building.workers import Job, JobResult, Workers
+from cuts.search.processes.child import Child
 from cuts.tests.fuzz.campaign.asking import LIMIT, SERVICE, check_graph
 from cuts.tests.fuzz.campaign.counting import GraphCounts
 from cuts.tests.fuzz.checking import WAYS

@@ -27,7 +27,7 @@ from typing import Any
 from attrs import define, field
 from cuts.bench.tools.records import exit_code
 from cuts.ops import Registry
-from cuts.search.build import Job, JobResult, Workers
+from cuts.search.building.workers import Job, JobResult, Workers
 from cuts.tests.fuzz.sweep.running import batches_of_round, judge_reference, judge_target
 from cuts.tests.fuzz.sweep.samples import Sample
 

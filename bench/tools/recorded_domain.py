@@ -1,0 +1,139 @@
+"""Recorded pool as a search domain: strategies get the nearest recorded point.
+
+Every strategy then meets the same points with the same times, and never an unmeasured point. Distance is that of the
+logarithms of parameter values; points of other structures are never near. A point that failed in the recording fails
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+from cuts.passes.schedule import Point, make_space
+from cuts.search.building.factory import ScoredCandidate
+from cuts.search.learned.recorded_spaces import RecordedSpace
+from cuts.search.strategies import FullSpace, Place, place_of
+from cuts.search.tasks.tuning_task import TuningTask, schedule_text
+
+#: Largest number of neighbours of a point where a pool has few that differ in a single parameter.
+MAX_NEIGHBOURS = 48
+
+
+@define
+class RecordedDomain:
+    """Points of a pool in this version's space, with their `seconds`.
+
+    The time of a failed point is infinity.
+    """
+
+    full: FullSpace
+    points: list[Point]
+    seconds: dict[Place, float]
+    _rows: dict[int, list[int]] = field(init=False)
+    _values: dict[int, Any] = field(init=False)
+    _candidates: dict[Place, ScoredCandidate] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        structures = sorted({p.structure for p in self.points})
+        self._rows = {s: [k for k, p in enumerate(self.points) if p.structure == s] for s in structures}
+        self._values = {s: self.full.values([self.points[k] for k in rows]) for s, rows in self._rows.items()}
+
+    @classmethod
+    def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedDomain:
+        """Return the domain of a recorded space.
+
+        Points whose schedule this version prints differently are left out.
+        """
+        known = [p for p in space.points if p.structure < len(full.shapes)]
+        inside = [p for p in known if len(p.places) == len(full.shapes[p.structure])]
+        inside = [p for p in inside
+                  if all(a < n for a, n in zip(p.places, full.shapes[p.structure], strict=True))]  # fmt: skip
+        texts = {(p.structure, p.places): p for p in inside}
+        domain = cls(full, [], {})
+        for point in full.legal(list(texts)):
+            recorded = texts[place_of(point)]
+            scored = full.candidate_at(point)
+            if schedule_text(scored.candidate.schedule) == recorded.schedule:
+                domain.points.append(point)
+                domain.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
+                domain._candidates[place_of(point)] = scored
+        domain.points.sort()
+        domain.__attrs_post_init__()
+        return domain
+
+    def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedDomain:
+        """Return the same points with other scores, one for each."""
+        points = [Point(float(s), p.structure, p.places) for p, s in zip(self.points, scores, strict=True)]
+        scored = {place_of(p): ScoredCandidate(p, self._candidates[place_of(p)].candidate) for p in points}
+        return RecordedDomain(full, sorted(points), self.seconds, scored)
+
+    @property
+    def best(self) -> float:
+        """Shortest time of all."""
+        return min(self.seconds.values(), default=inf)
+
+    @property
+    def shapes(self) -> Sequence[tuple[int, ...]]:
+        """Number of values of each parameter of each structure."""
+        return self.full.shapes
+
+    def random(self, count: int, seed: Sequence[int]) -> list[Point]:
+        """Return recorded points in a random order, equally many of each structure."""
+        generator = np.random.default_rng(list(seed))
+        turns = [(turn, generator.random(), k) for rows in self._rows.values()
+                 for turn, k in enumerate(generator.permutation(rows))]  # fmt: skip
+        return [self.points[k] for _, _, k in sorted(turns)[:count]]
+
+    def legal(self, places: Sequence[Place]) -> list[Point]:
+        """Return the recorded points nearest to the legal ones of given points."""
+        wanted = self.full.legal([p for p in places if p[0] in self._rows])
+        found: dict[int, Point] = {}
+        for position in sorted({p.structure for p in wanted}):
+            asked = [k for k, p in enumerate(wanted) if p.structure == position]
+            nearest = self._distances(position, [wanted[k] for k in asked]).argmin(axis=1)
+            found |= {k: self.points[self._rows[position][n]] for k, n in zip(asked, nearest, strict=True)}
+        return list({place_of(found[k]): found[k] for k in sorted(found)}.values())
+
+    def near(self, points: Sequence[Point]) -> set[Point]:
+        """Return recorded points that differ in one parameter, and the nearest others."""
+        found: set[Point] = set()
+        for point in points:
+            rows = [self.points[k] for k in self._rows.get(point.structure, [])]
+            if rows:
+                differ = (np.asarray([p.places for p in rows]) != np.asarray(point.places)).sum(axis=1)
+                order = np.argsort(self._distances(point.structure, [point])[0], kind="stable")
+                found |= {rows[k] for k in np.flatnonzero(differ == 1)} | {rows[k] for k in order[:MAX_NEIGHBOURS]}
+        return found - set(points)
+
+    def candidate_at(self, point: Point) -> ScoredCandidate:
+        """Return the candidate of a point."""
+        return self._candidates[place_of(point)]
+
+    def values(self, points: Sequence[Point]) -> Any:
+        """Return parameter values, a row for each point."""
+        return self.full.values(points)
+
+    def features(self, points: Sequence[Point]) -> Any:
+        """Return the cost model's features, a row for each point."""
+        return self.full.features(points)
+
+    def bounds(self, points: Sequence[Point]) -> Any:
+        """Return the lower bounds of the points' times."""
+        return self.full.bounds(points)
+
+    def nearest(self, point: Point) -> Point:
+        """Return the nearest recorded point; the cost model's best without any."""
+        return next(iter(self.legal([place_of(point)])), self.points[0])
+
+    def _distances(self, structure: int, points: Sequence[Point]) -> Any:
+        rows = self.full.values(points)
+        return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)
+
+
+def recorded_domain(space: RecordedSpace, problem: TuningTask, model: str = "bound") -> RecordedDomain:
+    """Return the search domain of a task's recorded space."""
+    return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), model))

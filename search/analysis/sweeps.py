@@ -1,0 +1,169 @@
+"""Sweeps: candidates sampled from tuning tasks' spaces are built, checked and timed.
+
+Sampling does not depend on the cost model or a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from math import inf
+from typing import TypeAlias
+
+from attrs import define, field
+
+from ...ir import FULL_SHARE, PassError
+from ..building import DRAW_LIMIT, JobResult, ScoredCandidate
+from ..settings import Settings
+from ..tasks import SampledCandidates, schedule_text
+from ..tuner import BuildQueue, Entry, Resources, TaskRecord
+
+#: Tasks whose candidates are sampled and built before the current one is finished.
+PREFETCHED_TASKS = 4
+#: Relative difference of clocks from those of an earlier sweep, at most.
+MAX_CLOCK_DRIFT = 0.05
+#: Results of an earlier sweep that was cut short: outcome and samples by task and schedule.
+StoredResults: TypeAlias = dict[str, dict[str, tuple[str, list[float]]]]
+
+
+@define(eq=False)
+class CandidateList(TaskRecord):
+    """Sampled candidates that are timed one by one, without a search.
+
+    `turn` is the number of the list among those that are timed together.
+    """
+
+    turn: int = field(default=0, kw_only=True)
+
+    @property
+    def alternates(self) -> bool:
+        """False: nothing is timed in turns."""
+        return False
+
+    @property
+    def gain(self) -> float:
+        """Infinity: candidates are timed in the order in which they are built."""
+        return inf
+
+    @property
+    def finished(self) -> bool:
+        """True if no candidate waits to be built or timed."""
+        return not self.waiting and not self.ready
+
+
+@define(eq=False)
+class Sweep(CandidateList):
+    """Sample of `count` candidates of a task, compared with the `chosen` one.
+
+    Faster ones are timed again with it at the end.
+    """
+
+    chosen: Entry = field(kw_only=True)
+    count: int = field(kw_only=True)
+    drawn: SampledCandidates | None = None
+
+    @property
+    def best(self) -> Entry:
+        """Candidate that the others are compared with."""
+        return self.chosen
+
+
+class SweepRunner:
+    """Time sweeps one by one, while workers build the next ones.
+
+    Results of an earlier sweep are in `kept`, where those of interrupted sweeps are stored too.
+    """
+
+    def __init__(self, resources: Resources, settings: Settings, kept: StoredResults | None = None) -> None:
+        self._resources = resources
+        self._settings = settings
+        self._trials = BuildQueue(resources, settings)
+        self._kept = {} if kept is None else kept
+
+    def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
+        """Build, check and time the candidates of each sweep within the budget.
+
+        Yield each sweep when it is finished.
+        """
+        self._resources.share = FULL_SHARE
+        remaining = enumerate(sweeps)
+        begun: list[Sweep] = []
+        try:
+            with self._resources.interruptible():
+                while not self._resources.over():
+                    for turn, sweep in islice(remaining, PREFETCHED_TASKS - len(begun)):
+                        begun.append(sweep)
+                        self._begin(sweep, turn)
+                    if not begun:
+                        return
+                    self._trials.step(begun)
+                    self._resources.report(begun)
+                    for sweep in [s for s in begun if s.finished and not self._retime_stored(s)]:
+                        yield sweep
+                        begun.remove(sweep)
+                        self._kept.pop(sweep.problem.key, None)
+        finally:
+            for sweep in begun:
+                self._store(sweep)
+            if not self._resources.complete:
+                self._resources.close()
+
+    def compare(self, task: TaskRecord, entries: Sequence[Entry]) -> None:
+        """Time candidates again, in turns, so that clock drift affects all equally.
+
+        Workers go on meanwhile.
+        """
+        entries = [e for e in entries if e.outcome == "ok"]
+        for entry in entries:
+            entry.samples = []
+        for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
+            if entry.outcome == "ok" and not self._resources.over():
+                self._trials.runner.time_again(task, entry)
+                self._trials.loop.receive()
+
+    def _store(self, sweep: Sweep) -> None:
+        """Store results of a sweep that was cut short."""
+        others = [e for e in sweep.entries.values() if e is not sweep.chosen]
+        done = [e for e in others if e.outcome and (e.samples or e.outcome != "ok")]
+        if done:
+            found = self._kept.setdefault(sweep.problem.key, {})
+            found.update((entry.text, (entry.outcome, entry.samples)) for entry in done)
+
+    def _retime_stored(self, sweep: Sweep) -> bool:
+        """Have candidates timed again that beat the choice, or nearly, by the clock of an earlier sweep.
+
+        Return whether there are any.
+        """
+        limit = (1.0 + MAX_CLOCK_DRIFT) * sweep.chosen.seconds
+        doubtful = [e for e in sweep.entries.values() if e.built is None and e.outcome == "ok" and e.seconds < limit]
+        for entry in doubtful:
+            entry.samples, entry.outcome = [], ""
+            self._trials.build(sweep, entry, sweep.turn)
+        return bool(doubtful)
+
+    def _begin(self, sweep: Sweep, turn: int) -> None:
+        """Have candidates of a sweep sampled, and its choice built before them."""
+        sweep.turn = turn
+        self._resources.database.register(sweep.problem)
+        self._trials.prepare_reference(sweep)
+        sweep.entries[sweep.chosen.text] = sweep.chosen
+        self._trials.build(sweep, sweep.chosen, turn)
+        wanted = self._settings.model, sweep.count, self._settings.seed
+        self._trials.loop.submit(
+            sweep, lambda done: self._take_sample(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT
+        )
+
+    def _take_sample(self, sweep: Sweep, done: JobResult) -> None:
+        if done.value is None:
+            raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
+        sweep.drawn, kept = done.value, self._kept.get(sweep.problem.key, {})
+        for candidate in sweep.drawn.candidates:
+            text = schedule_text(candidate.schedule)
+            if text in sweep.entries:
+                continue
+            entry = sweep.entries[text] = Entry(ScoredCandidate(None, candidate), text)
+            if text in kept:
+                entry.outcome, entry.samples = kept[text]
+            else:
+                self._trials.build(sweep, entry, sweep.turn)
+        self._resources.statistics.audited += len(sweep.entries) - 1

@@ -1,0 +1,30 @@
+"""Workers that rank, lower, print and compile candidates."""
+
+from .factory import (
+    COMPILE_LIMIT,
+    DRAW_LIMIT,
+    BuildResult,
+    Factory,
+    ScoredCandidate,
+    Worker,
+    build_arguments,
+    max_statements_of,
+)
+from .planning_workers import PlanningWorkers
+from .workers import CandidateBuilder, Job, JobResult, Workers
+
+__all__ = [
+    "COMPILE_LIMIT",
+    "DRAW_LIMIT",
+    "BuildResult",
+    "CandidateBuilder",
+    "Factory",
+    "Job",
+    "JobResult",
+    "PlanningWorkers",
+    "ScoredCandidate",
+    "Worker",
+    "Workers",
+    "build_arguments",
+    "max_statements_of",
+]

@@ -1,0 +1,18 @@
+"""Devices that check and time candidates, one or several, or recorded results."""
+
+from .bench import AsyncBench, Bench, DeviceBench
+from .device import DeviceAnswer, TimingTurns, Verdict
+from .device_pool import SERVICE, DevicePool
+from .replay import ReplayBench
+
+__all__ = [
+    "SERVICE",
+    "AsyncBench",
+    "Bench",
+    "DeviceAnswer",
+    "DeviceBench",
+    "DevicePool",
+    "ReplayBench",
+    "TimingTurns",
+    "Verdict",
+]

@@ -1,0 +1,46 @@
+"""Tuning tasks: kernels, reference data, sampled candidates, decision records."""
+
+from .data import DeviceNumbers, Reference, addresses, elements, host_dtype, make_reference, poison, span
+from .decisions import GRAPH_ENTRIES, DecisionRecord, Question, decisions_text, question_of
+from .kernels import BundleMember, KernelSpec, launch_name, make_bundle, make_kernel
+from .oracle import MAX_WHOLE_EVALUATIONS, Sample, evaluations
+from .pruning_certificate import PruningCertificate, prove, simple_schedule
+from .sample_points import SampledCandidates, draw, random_points
+from .tuning_task import EARLIER_FORMATS, FORMAT, TuningTask, machine_of, measurement_key, read_schedule, schedule_text
+
+__all__ = [
+    "EARLIER_FORMATS",
+    "FORMAT",
+    "GRAPH_ENTRIES",
+    "MAX_WHOLE_EVALUATIONS",
+    "BundleMember",
+    "DecisionRecord",
+    "DeviceNumbers",
+    "KernelSpec",
+    "PruningCertificate",
+    "Question",
+    "Reference",
+    "Sample",
+    "SampledCandidates",
+    "TuningTask",
+    "addresses",
+    "decisions_text",
+    "draw",
+    "elements",
+    "evaluations",
+    "host_dtype",
+    "launch_name",
+    "machine_of",
+    "make_bundle",
+    "make_kernel",
+    "make_reference",
+    "measurement_key",
+    "poison",
+    "prove",
+    "question_of",
+    "random_points",
+    "read_schedule",
+    "schedule_text",
+    "simple_schedule",
+    "span",
+]

@@ -1,0 +1,81 @@
+"""Speculative search: workers build the next candidates before a search begins.
+
+A short search has tried the first candidates of a kernel; the next proposals of the final search follow from their
+times alone. In between this process decides the plan for seconds, during which workers would be idle. Each works on
+kernels that the current plan has, one job a kernel: this process has no time to hand out shorter jobs. The work for
+kernels that do not ship is lost, but the workers had no other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import inf
+
+from attrs import define, field
+
+from ..building import COMPILE_LIMIT, Job, JobResult
+from ..settings import Settings
+from ..strategies import next_request
+from ..tasks import TuningTask, schedule_text
+from .earlier_results import learned_order
+from .final_ranking import space_key
+from .loop import batch_size
+from .resources import Resources
+
+#: Priority of a speculative search, below speculative builds of the plan.
+PRIORITY = (2.0, 2.0)
+
+
+@define
+class SpeculativeSearch:
+    """Continuation of tasks' short searches by workers, as the final search will.
+
+    The final search waits for unfinished jobs of this kind.
+    """
+
+    resources: Resources
+    settings: Settings
+    waiting: int = field(default=0, init=False)
+    _requested: set[str] = field(factory=set, init=False)
+
+    def begin(self, problems: Sequence[TuningTask], spared: int = 0) -> None:
+        """Have the next candidates of new tasks proposed and built, in order.
+
+        With `spared` workers, only as many tasks as other workers are taken.
+        """
+        resources, settings = self.resources, self.settings
+        count = batch_size(settings, 1, resources.builder.size, len(problems))
+        new = [problem for problem in problems if problem.key not in self._requested]
+        for place, problem in enumerate(new[: max(0, resources.builder.size - spared)] if spared else new):
+            trials = resources.database.measurements(problem)
+            times = {t.schedule: inf if t.seconds is None else t.seconds for t in trials if t.holds}
+            ranked = resources.ranked.get(space_key(problem, settings), ())
+            order = learned_order(resources.database, problem, settings)
+            asked = next_request(settings, ranked, times, count, order)
+            if asked is not None:
+                self.waiting += 1
+                self._requested.add(problem.key)
+                resources.searched_ahead.add(problem.key)
+                wishes, limit = (problem, asked, settings.hasty), (1 + count) * COMPILE_LIMIT
+                job = Job(partial(self._take_built, problem), "go_on", wishes, (*PRIORITY, float(place)), limit, True)
+                resources.builder.submit(job)
+
+    def forget(self, dropped: Sequence[Job]) -> None:
+        """Forget jobs that are cancelled."""
+        for job in dropped:
+            if job.method == "go_on" and isinstance(problem := job.arguments[0], TuningTask):
+                self._requested.discard(problem.key)
+                self._finish(problem)
+
+    def _take_built(self, problem: TuningTask, done: JobResult) -> None:
+        """Keep built candidates; the search itself decides about those with long code."""
+        self._finish(problem)
+        built = [(schedule, each) for schedule, each in done.value or () if each.outcome != "long"]
+        for schedule, each in built:
+            place = problem.key, schedule_text(schedule)
+            self.resources.keep_built(place, each, done.seconds / len(built), ahead=True)
+
+    def _finish(self, problem: TuningTask) -> None:
+        self.waiting -= 1
+        self.resources.searched_ahead.discard(problem.key)
