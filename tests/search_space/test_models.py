@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
-from cuts.bench.operators.products import FORMATS, HandPoint, product_group
+from cuts.bench.operators.products import FORMATS, product_group
 from cuts.ir import CompileOptions, Graph, Node
 from cuts.ir.affine import Var, as_index
 from cuts.ir.expr import call
@@ -32,6 +32,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import assess
 from cuts.passes.schedule.enumerate import batches
 from cuts.passes.schedule.space import make_space
+from cuts.tests.hand_points import HandPoint
 
 from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu
 
@@ -290,7 +291,7 @@ def _product_of_halves(shape: tuple[int, int, int], thread: tuple[int, int]) -> 
     """Return the counts of a product of m, n, k whose blocks have 64x64 elements, so many of them a thread."""
     group = product_group(FORMATS["f16"], (1, *shape), DType.F16)
     warps, atoms = (64 // (8 * thread[0]), 64 // (4 * thread[1])), (thread[0] // 2, thread[1] // 2)
-    schedule = HandPoint(warps, atoms, 128, 3, 1).schedule(group, FORMATS["f16"])
+    schedule = HandPoint(warps, atoms, 128, 3, 1).schedule(group, "f16")
     assert check_schedule(group, schedule, H200) == []
     return features_of(group, schedule, H200)
 
