@@ -13,7 +13,7 @@ from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
 from ..numerics import Comparison
-from ..search import MeasuredSelector, Settings, summary_lines, summary_values, tuning_session
+from ..search import Settings, TuningSession, summary_lines, summary_values, tuning_session
 from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .learning import learned_order
@@ -62,8 +62,8 @@ def run_tuned(arguments: Namespace) -> int:
         scheduler=getattr(arguments, "scheduler", None) or "",
         quiet=arguments.quiet,
         notice=console.note,
-    ) as selector:
-        return run_compile(arguments, selector)
+    ) as session:
+        return run_compile(arguments, session)
 
 
 def _devices(text: str | None) -> tuple[str, ...]:
@@ -77,11 +77,11 @@ def _devices(text: str | None) -> tuple[str, ...]:
     return found
 
 
-def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) -> int:
+def run_compile(arguments: Namespace, session: TuningSession | None = None) -> int:
     """Compile a model, check and time it, write and report the plan."""
     start = time.perf_counter()
-    budget = Budget.since(arguments.entered, arguments.budget) if selector is None else selector.budget
-    if selector is None:
+    budget = Budget.since(arguments.entered, arguments.budget) if session is None else session.budget
+    if session is None:
         _check(arguments)
     spec = load_spec(arguments.spec)
     target = find_target(arguments.target)
@@ -91,8 +91,8 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     loaded = time.perf_counter()
     folder = arguments.output or _default_output(arguments.model or arguments.op)
     progress, stopped = CompileProgress(), list[str]()
-    with progress.show() if selector is None else nullcontext():  # a search shows its own
-        plan = _compile(arguments, graph, spec, target, selector, _options(arguments, progress, stopped, budget))
+    with progress.show() if session is None else nullcontext():  # a search shows its own
+        plan = _compile(arguments, graph, spec, target, session, _options(arguments, progress, stopped, budget))
     if plan is None or arguments.stop_after:
         _show_stopped(arguments, stopped)
         return 0
@@ -106,11 +106,11 @@ def run_compile(arguments: Namespace, selector: MeasuredSelector | None = None) 
     _note_libraries(plan)
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
-        write_page(arguments.report, plan, arguments.given, results, times, selector, budget)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, selector, budget)
+        write_page(arguments.report, plan, arguments.given, results, times, session, budget)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, session, budget)
     if arguments.verbose:
-        console.note_table(time_table(budget, selector))
-    if selector is not None and selector.tuner.resources.interrupted:
+        console.note_table(time_table(budget, session))
+    if session is not None and session.tuner.executor.interrupted:
         console.note("cuts: interrupted; the plan is the best found so far")
         return _INTERRUPT_EXIT
     if not plan.complete:
@@ -165,15 +165,15 @@ def _compile(
     graph: Graph | None,
     spec: Spec,
     target: Target,
-    selector: MeasuredSelector | None,
+    session: TuningSession | None,
     options: CompileOptions,
 ) -> AnyPlan | None:
     """Run the passes; None when they stop before there is a plan. Without a graph the model is compiled in parts."""
     if graph is not None:
-        return _compile_graph(graph, spec, target, options, selector)
+        return _compile_graph(graph, spec, target, options, session)
 
     def compile_part(part: Graph) -> CompiledPlan:
-        found = _compile_graph(part, spec, target, options, selector)
+        found = _compile_graph(part, spec, target, options, session)
         return found or build_graph(part, spec, find_target("reference"), CompileOptions())
 
     return compile_parts(arguments, spec, target, compile_part)
@@ -210,14 +210,14 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
 
 
 def _compile_graph(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector | None
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, session: TuningSession | None
 ) -> CompiledPlan | None:
     if options.stop_after:
-        compile_model(graph, spec, target, options, compile_unmeasured if selector is None else selector.compile)
+        compile_model(graph, spec, target, options, compile_unmeasured if session is None else session.compile)
         return None
-    if selector is None:
+    if session is None:
         return build_graph(graph, spec, target, options)
-    return tune_graph(graph, spec, target, options, selector)
+    return tune_graph(graph, spec, target, options, session)
 
 
 def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
@@ -267,7 +267,7 @@ def _show_compiled(
     results: tuple[Comparison, ...],
     oracle: str,
     times: Sequence[tuple[Timing, ...]],
-    selector: MeasuredSelector | None,
+    session: TuningSession | None,
     budget: Budget,
 ) -> None:
     if arguments.json:
@@ -277,8 +277,8 @@ def _show_compiled(
             "stages": budget.spent,
             "complete": plan.complete,
         } | plan_values(plan)
-        if selector is not None:
-            value["tuning"] = summary_values(selector)
+        if session is not None:
+            value["tuning"] = summary_values(session)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
         if any(times):
@@ -291,7 +291,7 @@ def _show_compiled(
         screen.print(console.totals(part.plan), markup=False)
     if results:
         screen.print(console.comparison_table(results, oracle))
-    for line in summary_lines(selector) if selector is not None else ():
+    for line in summary_lines(session) if session is not None else ():
         screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())
     screen.print(f"plan {folder} written ({took})", markup=False)

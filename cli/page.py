@@ -12,7 +12,7 @@ from ..backends import Timing
 from ..ir import Budget
 from ..numerics import Comparison
 from ..runtime import CandidateOutcome, Evidence, StepCurve, html_page, html_section, versions_of
-from ..search import MeasuredSelector, Measurement, measured_candidates
+from ..search import Measurement, TuningSession, measured_candidates
 from .common import AnyPlan, write_text
 from .times import shares
 
@@ -28,14 +28,14 @@ def write_page(
     command: Sequence[str],
     results: tuple[Comparison, ...],
     times: Sequence[tuple[Timing, ...]],
-    selector: MeasuredSelector | None,
+    session: TuningSession | None,
     budget: Budget,
 ) -> None:
     """Write a page of all parts of a plan.
 
     `command` made the plan within a `budget`.
     """
-    searched = Evidence() if selector is None else evidence(selector, budget)
+    searched = Evidence() if session is None else evidence(session, budget)
     sections = []
     for number, (part, timings) in enumerate(zip(plan.parts, times, strict=True)):
         known = Evidence(
@@ -52,20 +52,20 @@ def write_page(
     write_text(Path(path), html_page(title, dict(_environment(plan, command)), sections))
 
 
-def evidence(selector: MeasuredSelector, budget: Budget) -> Evidence:
+def evidence(session: TuningSession, budget: Budget) -> Evidence:
     """Return a search's curves, candidates of each kernel, and time by stage."""
-    tuner = selector.tuner
+    tuner = session.tuner
     curves = [
         StepCurve(f"search {number + 1}", [(elapsed, 1e3 * taken) for elapsed, taken in search.points()])
         for number, search in enumerate(tuner.statistics.searches)
     ]
     candidates = {
         key: [_candidate_row(trial) for trial in trials[:MAX_CANDIDATES]]
-        for key, trials in measured_candidates(selector).items()
+        for key, trials in measured_candidates(session).items()
     }
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds, _ in shares(budget))
     search = {"time": f"{budget.elapsed:.1f} s: {spent}", **tuner.statistics.record()}
-    search |= {"not compared": "; ".join(selector.uncompared)} if selector.uncompared else {}
+    search |= {"not compared": "; ".join(session.outcome.uncompared)} if session.outcome.uncompared else {}
     return Evidence(curve=curves, trials=candidates, search=search)
 
 

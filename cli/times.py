@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from ..ir import Budget
-from ..search import MeasuredSelector
+from ..search import TuningSession
 from . import console
 
 #: Share of the total time below which a stage shares a row with others.
 MIN_ROW_SHARE = 0.005
 
 
-def time_table(budget: Budget, selector: MeasuredSelector | None = None) -> Table:
+def time_table(budget: Budget, session: TuningSession | None = None) -> Table:
     """Return the seconds of each stage, and of searches within them."""
     rows = [[name, f"{seconds:.2f}", f"{share:.1%}"] for name, seconds, share in shares(budget)]
     limit = f" of {budget.seconds:g} s" if budget.is_limited and not budget.stopped else ""
-    if selector is not None:
-        phases = selector.tuner.statistics.phases
+    if session is not None:
+        phases = session.tuner.statistics.phases
         whole = max(budget.elapsed, 1e-9)
         rows += [[f"  in searches: {name}", f"{s:.2f}", f"{s / whole:.1%}"] for name, s in phases.items()]
     return console.table(f"time: {budget.elapsed:.2f} s{limit}", ("stage", "seconds", "share"), rows)

@@ -38,8 +38,8 @@ def build_tuned(
     from ..search import Settings, tuning_session
 
     settings = Settings(libraries=libraries)
-    with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as selector:
-        return tune_graph(graph, spec, target, options, selector)
+    with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as session:
+        return tune_graph(graph, spec, target, options, session)
 
 
 def build_cached(

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from itertools import chain
 from typing import TypeAlias
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ..ir import (
     PRECISIONS,
@@ -28,7 +27,17 @@ from ..ir import (
 from ..ops import Instance
 from ..passes import ForeignDecisionsError, node_fingerprints
 from ..passes.graph import Canonicalise, LowerPrecision
-from ..search import DecisionRecord, MeasuredSelector, Question, decisions_text, known_answer, machine_of, question_of
+from ..search import (
+    DecisionRecord,
+    Findings,
+    Question,
+    RunMode,
+    TuningSession,
+    decisions_text,
+    known_answer,
+    machine_of,
+    question_of,
+)
 from ..store import cache_root
 from .loading import Spec
 from .plan_selection import (
@@ -50,9 +59,11 @@ MIN_BUDGET_RATIO = 8
 #: Largest numbers of candidate schedules per group in a repeated decision, and the remaining budget that one needs, as
 #: a share of the used one: most kernels are cached by then, and the passes take as long as before.
 REFINED_GROUP_SCHEDULES, MIN_REMAINING_SHARE = (12, 40), 0.5
-#: Runs the passes with given options.
-Run: TypeAlias = Callable[[CompileOptions], CompiledGraph]
+#: Runs the passes with given options and a function that compiles a graph.
+Run: TypeAlias = Callable[[CompileOptions, Callable[..., CompiledGraph]], CompiledGraph]
 
+#: Usual mode of a compilation.
+SEARCH = RunMode()
 #: Canonical forms of live graphs by identity: a compilation needs each several times.
 _CANONICAL: dict[int, tuple[weakref.ref[Graph], Spec, Graph]] = {}
 
@@ -61,90 +72,123 @@ def compile_measured(
     graph: Graph,
     spec: Spec,
     options: CompileOptions,
-    selector: MeasuredSelector,
+    session: TuningSession,
     run: Run,
     time_plans: PlanTimer = time_nothing,
     is_right: PlanCheck = accept_plan,
-) -> CompiledGraph:
+) -> CandidatePlan:
     """Compile a graph by measured times.
 
     `run` runs the passes. Final cached decisions are replayed without a search.
 
     A search result is compared with the cached plan and with the unfused plan, where these may be faster; `time_plans`
-    times them. The fastest plan that `is_right` accepts is returned, with the selector in the state of that plan, and
-    cached. Its kernels are audited on request, which does not change it.
+    times them. The fastest plan that `is_right` accepts is returned and cached.
 
     Raises `NumericsError` where no plan is right.
     """
-    found = (
-        run(options) if prints_passes(options) else _fastest(graph, spec, options, selector, run, time_plans, is_right)
-    )
-    selector.audit_kernels()
-    return found
-
-
-def _fastest(
-    graph: Graph,
-    spec: Spec,
-    options: CompileOptions,
-    selector: MeasuredSelector,
-    run: Run,
-    wholes: PlanTimer,
-    is_right: PlanCheck,
-) -> CompiledGraph:
-    """Return the fastest valid plan of a graph, cached or from a search."""
-    database = selector.tuner.resources.database
-    if selector.further or not database.may_know(graph.name):
-        selector.tuner.begin()  # workers take seconds to start
-    question = decision_key(graph, spec, selector.target, options)
+    database = session.database
+    if prints_passes(options):
+        made = session.begin()
+        return CandidatePlan(run(options, made.compile), made.findings)
+    if session.further or not database.may_know(graph.name):
+        session.tuner.begin()  # workers take seconds to start
+    question = decision_key(graph, spec, session.target, options)
+    compilations = _Compilations(session, question, options, run)
     exact = database.answer(question.key)
     known = exact or question.nearest(database.answers())
-    if known is not None and (selector.tuner.frozen or (known.finished and not selector.further)):
-        answers = (known, database.offered_answer(question.key))
-        known, found = _first_replayable(answers, selector, lambda: run(options))
-        if found is not None and not selector.tuner.frozen and not is_right(_candidate(found, question, selector)):
-            database.drop_answer(question.key)
-            found = exact = None
-        if found is not None:
-            selector.answer = known
-            if not selector.tuner.frozen:
-                selector.answer = _answer_now(known, exact, question, selector)
-                if selector.answer != exact:
-                    database.keep_answer(selector.answer)
+    if known is not None and (session.tuner.frozen or (known.finished and not session.further)):
+        found = _replay_known(known, exact, compilations)
+        if found is not None and (session.tuner.frozen or is_right(found)):
+            if found.record != exact and not session.tuner.frozen:
+                database.keep_answer(found.decisions)
             return found
-    before, known = None, exact
-    if known is not None and not selector.budget.has(MIN_BUDGET_RATIO * selector.rebuild_seconds(len(known.problems))):
-        before = _cached_plan(known, question, selector, lambda: run(options))
-    selector.has_rival_plan = known is not None and before is None
-    found = run(options)
-    if selector.tuner.frozen or selector.new_decisions is None:
-        return found
-    best = _candidate(found, question, selector)
+        if found is not None:
+            database.drop_answer(question.key)
+            exact = None
+    return _search(exact, compilations, time_plans, is_right)
+
+
+@frozen(eq=False)
+class _Compilations:
+    """Compilations of one graph: `run` runs its passes; `question` is its key in the database."""
+
+    session: TuningSession
+    question: Question
+    options: CompileOptions
+    run: Run
+
+    def compile(self, mode: RunMode = SEARCH, fused: bool = True) -> CandidatePlan:
+        """Return the plan of a compilation."""
+        made = self.session.begin(mode)
+        options = self.options if fused else evolve(self.options, mode="no-fusion")
+        compiled = self.run(options, made.compile)
+        return self.with_record(CandidatePlan(compiled, made.findings), made.findings.complete)
+
+    def replay(self, known: DecisionRecord, mode: RunMode = SEARCH) -> CandidatePlan | None:
+        """Return the plan of a record, None where groups differ today."""
+        decisions = known.read()
+        try:
+            return None if decisions is None else self.compile(evolve(mode, decisions=decisions))
+        except ForeignDecisionsError:
+            return None
+
+    def replay_as_known(self, known: DecisionRecord, mode: RunMode = SEARCH) -> CandidatePlan | None:
+        """Return a cached plan, its record updated where some has changed."""
+        found = self.replay(known, mode)
+        if found is None:
+            return None
+        if _all_holds(known, found.findings):
+            return evolve(found, record=_timed_now(known, found.findings))
+        return evolve(
+            found, record=evolve(found.decisions, finished=found.decisions.finished and not found.is_modelled)
+        )
+
+    def with_record(self, plan: CandidatePlan, finished: bool) -> CandidatePlan:
+        """Return a plan with its decision record, if anything was decided."""
+        made, question = plan.findings.made, self.question
+        if made is None:
+            return plan
+        keys = tuple(dict.fromkeys(problem.key for problem in plan.findings.problems))
+        facts = (question.key, question.description, question.label)
+        record = DecisionRecord(*facts, decisions_text(made), keys, plan.findings.seconds, finished)
+        return evolve(plan, record=record)
+
+
+# ---- a search
+
+
+def _search(
+    known: DecisionRecord | None, compilations: _Compilations, time_plans: PlanTimer, is_right: PlanCheck
+) -> CandidatePlan:
+    """Return the fastest valid plan of a search, compared with a `known` one of the same graph."""
+    session, before = compilations.session, None
+    if known is not None and not session.budget.has(MIN_BUDGET_RATIO * session.rebuild_seconds(len(known.problems))):
+        # made while workers start, it is the fallback where time is short
+        before = compilations.replay_as_known(known, RunMode(known_only=True))
+    mode = RunMode(has_rival=known is not None and before is None)
+    best = compilations.compile(mode)
+    if session.tuner.frozen or best.record is None:
+        return evolve(best, record=None)
     contenders = [best]
     if before is not None:
         contenders.append(before)
-        best, known = faster_candidate(best, before, wholes, selector.settings.tie), None
-    others = (
-        _challengers(best, known, question, options, selector, run),
-        _refined_plans(best, question, options, selector, run),
-    )
-    for rival in chain(*others):
+        best, known = faster_candidate(best, before, time_plans, session.settings.tie), None
+    for rival in chain(_challengers(best, known, compilations, mode), _refined_plans(best, compilations)):
         contenders.append(rival)
-        best = faster_candidate(best, rival, wholes, selector.settings.tie)
+        best = faster_candidate(best, rival, time_plans, session.settings.tie)
     contenders.sort(key=lambda rival: rival is not best)
-    best = _first_right(contenders, is_right, lambda: _unfused_plan(question, options, selector, run))
-    selector.findings, selector.answer = best.findings, best.record
-    database.keep_answer(best.record)
-    _keep_choices(selector)
-    return best.compiled
+    best = _first_right(contenders, is_right, lambda: compilations.compile(mode, fused=False))
+    session.database.keep_answer(best.decisions)
+    _keep_choices(session, best.findings)
+    return best
 
 
-def _keep_choices(selector: MeasuredSelector) -> None:
+def _keep_choices(session: TuningSession, findings: Findings) -> None:
     """Save the schedules of the shipped plan as the result: a slower candidate plan may have kernels that are faster
     alone.
     """
-    database = selector.tuner.resources.database
-    for problem, choice in zip(selector.problems, selector.choices, strict=True):
+    database = session.database
+    for problem, choice in findings.pairs:
         winner, text = database.winner(problem), print_ir(choice.candidate.schedule)
         if winner is None or choice.seconds is None or winner.schedule == text:
             continue
@@ -167,103 +211,115 @@ def _first_right(
     if is_right(last := unfused()):
         return last
     raise NumericsError(
-        f"no plan of {quote(last.record.label)} computes what its operations compute one by one",
+        f"no plan of {quote(last.decisions.label)} computes what its operations compute one by one",
         hint="each was named in a warning, with the command whose output to report; 'cuts compile --mode no-fusion "
         "--verify' may have a right one meanwhile",
     )
 
 
-def _unfused_plan(question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run) -> CandidatePlan:
-    return _candidate(run(evolve(options, mode="no-fusion")), question, selector)
-
-
-def _cached_plan(
-    known: DecisionRecord, question: Question, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
-) -> CandidatePlan | None:
-    """Return the cached plan, made without a measurement while workers start: the fallback where time is short. None
-    where this version forms other groups.
-    """
-    with selector.without_measurements():
-        found = _replay(known, selector, run)
-        return None if found is None else _as_record(known, _candidate(found, question, selector), selector)
-
-
 def _challengers(
-    fresh: CandidatePlan,
-    known: DecisionRecord | None,
-    question: Question,
-    options: CompileOptions,
-    selector: MeasuredSelector,
-    run: Run,
+    fresh: CandidatePlan, known: DecisionRecord | None, compilations: _Compilations, mode: RunMode
 ) -> Iterator[CandidatePlan]:
     """Yield plans that may be faster than the search result: the cached one and the unfused one. A cached plan that
     could not be timed end to end for want of time must be faster kernel by kernel.
     """
-    separate, budget = selector.unfused_seconds, selector.budget
+    session, unfused = compilations.session, fresh.findings.unfused_seconds
     close = known is not None and (known.seconds < MAX_SUM_RATIO * fresh.seconds or fresh.is_modelled)
-    room = budget.has(selector.rebuild_seconds(len(fresh.compiled.kernels)))
+    room = session.has_time_to_rebuild(len(fresh.compiled.kernels))
     if known is not None and close and (room or known.seconds < fresh.seconds or fresh.is_modelled):
-        before = _replay(known, selector, lambda: run(options))
+        before = compilations.replay_as_known(known, mode)
         if before is not None:
-            yield _as_record(known, _candidate(before, question, selector), selector)
-    if options.mode == "mixed" and separate < MAX_SUM_RATIO * fresh.seconds and not budget.over() and room:
-        yield _unfused_plan(question, options, selector, run)
+            yield before
+    mixed = compilations.options.mode == "mixed"
+    if mixed and unfused < MAX_SUM_RATIO * fresh.seconds and not session.budget.over() and room:
+        yield compilations.compile(mode, fused=False)
 
 
-def _refined_plans(
-    fresh: CandidatePlan, question: Question, options: CompileOptions, selector: MeasuredSelector, run: Run
-) -> Iterator[CandidatePlan]:
+def _refined_plans(fresh: CandidatePlan, compilations: _Compilations) -> Iterator[CandidatePlan]:
     """Yield plans of repeated decisions, with longer and longer searches for each group, as long as the budget has
     time and the decisions change: a short search estimates a group to some per cent.
     """
-    decided = {fresh.record.decisions}
-    budget, target, planned = selector.budget, selector.target, selector.planned
-    able = options.mode == "mixed" and selector.evaluate and budget.is_limited and not target.on_host
+    session, decided = compilations.session, {fresh.decisions.decisions}
+    budget, planned = session.budget, session.budget.elapsed - session.tuner.statistics.searching
+    able = compilations.options.mode == "mixed" and session.evaluate and budget.is_limited
     for points in REFINED_GROUP_SCHEDULES:
-        if not able or not selector.complete or budget.remaining() < max(MIN_REMAINING_SHARE * budget.elapsed, planned):
+        room = budget.remaining() >= max(MIN_REMAINING_SHARE * budget.elapsed, planned)
+        if not able or session.target.on_host or not session.tuner.complete or not room:
             return
-        with selector.refining_partition(points):
-            rival = _candidate(run(options), question, selector)
-        if rival.record.decisions in decided:
+        rival = compilations.compile(RunMode(refined_points=points))
+        if rival.decisions.decisions in decided:
             return
-        decided.add(rival.record.decisions)
-        yield evolve(rival, record=evolve(rival.record, finished=not rival.is_modelled))
+        decided.add(rival.decisions.decisions)
+        yield evolve(rival, record=evolve(rival.decisions, finished=not rival.is_modelled))
 
 
-def _candidate(compiled: CompiledGraph, question: Question, selector: MeasuredSelector) -> CandidatePlan:
-    return CandidatePlan(compiled, selector.findings, _answer(question, selector))
+# ---- a replay
 
 
-def _as_record(known: DecisionRecord, rival: CandidatePlan, selector: MeasuredSelector) -> CandidatePlan:
-    """Return a cached plan as its decision record, updated where some of it does not hold."""
-    if _all_holds(known, selector):
-        return evolve(rival, record=_timed_now(known, selector))
-    return evolve(rival, record=evolve(rival.record, finished=rival.record.finished and not rival.is_modelled))
+def _replay_known(
+    known: DecisionRecord, exact: DecisionRecord | None, compilations: _Compilations
+) -> CandidatePlan | None:
+    """Return the plan of final decisions, with the record to save; None where they cannot be replayed.
 
-
-def _answer_now(
-    known: DecisionRecord | None, exact: DecisionRecord | None, question: Question, selector: MeasuredSelector
-) -> DecisionRecord:
-    """Return the record to save for a cached plan. Where it was of this very graph and all of it holds, only its
-    kernel times change.
+    Where the record was of this very graph and all of it holds, only its kernel times change.
     """
-    if known is not None and known is exact and _all_holds(known, selector):
-        return _timed_now(known, selector)
-    return _answer(question, selector)
+    session = compilations.session
+    answers = known, session.database.offered_answer(compilations.question.key)
+    answer, found = _first_replayable(answers, compilations)
+    if found is None or answer is None:
+        return None
+    if session.tuner.frozen:
+        return evolve(found, record=answer)
+    if answer is exact and _all_holds(answer, found.findings):
+        return evolve(found, record=_timed_now(answer, found.findings))
+    return compilations.with_record(found, session.tuner.complete)
 
 
-def _timed_now(known: DecisionRecord, selector: MeasuredSelector) -> DecisionRecord:
+def _timed_now(known: DecisionRecord, findings: Findings) -> DecisionRecord:
     """Return a cached record that still holds with kernel times of the present code; unchanged where some kernels were
     never timed.
     """
-    if any(choice.seconds is None for choice in selector.choices):
-        return known
-    return evolve(known, seconds=selector.seconds)
+    return known if findings.is_modelled else evolve(known, seconds=findings.seconds)
 
 
-def _all_holds(known: DecisionRecord, selector: MeasuredSelector) -> bool:
+def _all_holds(known: DecisionRecord, findings: Findings) -> bool:
     """Return whether a replay of cached decisions decided nothing else."""
-    return selector.new_decisions == known.read()
+    return findings.made == known.read()
+
+
+def _first_replayable(
+    answers: Sequence[DecisionRecord | None], compilations: _Compilations
+) -> tuple[DecisionRecord | None, CandidatePlan | None]:
+    """Return the first record that can be replayed, with its compilation. Where no search is allowed, the first with
+    changed kernels is the fallback.
+    """
+    frozen, given = compilations.session.tuner.frozen, [answer for answer in answers if answer is not None]
+    for answer in given if len(given) > 1 or not frozen else ():
+        if (found := _replay_final(answer, compilations)) is not None:
+            return answer, found
+    for answer in given if frozen else ():
+        if (found := compilations.replay(answer)) is not None:
+            return answer, found
+    return None, None
+
+
+def _replay_final(known: DecisionRecord, compilations: _Compilations) -> CandidatePlan | None:
+    """Replay the decisions of a finished search; None where this version forms other groups, or has changed so many of
+    the kernels that the decisions no longer apply.
+    """
+    session = compilations.session
+    frozen = session.tuner.frozen
+    found = compilations.replay(known, RunMode(known_only=not frozen))
+    if found is None:
+        return None
+    missing = [problem for problem, choice in found.findings.pairs if choice.origin != MEASURED_SOURCE]
+    otherwise = sum(bool(session.database.hints(problem)) for problem in missing)
+    if otherwise > MAX_CHANGED_SHARE * (len(found.findings.problems) - len(missing) + otherwise):
+        return None
+    return found if frozen or not missing else compilations.replay(known)
+
+
+# ---- keys
 
 
 def has_cached_decisions(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:
@@ -313,58 +369,3 @@ def _attribute_values(instance: Instance) -> dict[str, Attribute]:
         for name, value in instance.attributes.items()
         if value is not None
     }
-
-
-def _first_replayable(
-    answers: Sequence[DecisionRecord | None], selector: MeasuredSelector, run: Callable[[], CompiledGraph]
-) -> tuple[DecisionRecord | None, CompiledGraph | None]:
-    """Return the first record that can be replayed, with its compilation. Where no search is allowed, the first with
-    changed kernels is the fallback.
-    """
-    frozen, given = selector.tuner.frozen, [answer for answer in answers if answer is not None]
-    for answer in given if len(given) > 1 or not frozen else ():
-        if (found := _replay_final(answer, selector, run)) is not None:
-            return answer, found
-    for answer in given if frozen else ():
-        if (found := _replay(answer, selector, run)) is not None:
-            return answer, found
-    return None, None
-
-
-def _replay_final(
-    known: DecisionRecord, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
-) -> CompiledGraph | None:
-    """Replay the decisions of a finished search; None where this version forms other groups, or has changed so many of
-    the kernels that the decisions no longer apply.
-    """
-    frozen = selector.tuner.frozen
-    with nullcontext() if frozen else selector.without_measurements():
-        found = _replay(known, selector, run)
-    if found is None:
-        return None
-    missing = [p for p, c in zip(selector.problems, selector.choices, strict=True) if c.origin != MEASURED_SOURCE]
-    otherwise = sum(bool(selector.tuner.resources.database.hints(problem)) for problem in missing)
-    if otherwise > MAX_CHANGED_SHARE * (len(selector.problems) - len(missing) + otherwise):
-        return None
-    return found if frozen or not missing else _replay(known, selector, run)
-
-
-def _replay(
-    known: DecisionRecord, selector: MeasuredSelector, run: Callable[[], CompiledGraph]
-) -> CompiledGraph | None:
-    """Replay a decision record; None where this version forms other groups."""
-    selector.decisions = known.read()
-    try:
-        return None if selector.decisions is None else run()
-    except ForeignDecisionsError:
-        return None
-    finally:
-        selector.decisions = None
-
-
-def _answer(question: Question, selector: MeasuredSelector) -> DecisionRecord:
-    assert selector.new_decisions is not None, "something was decided"
-    keys = tuple(dict.fromkeys(problem.key for problem in selector.problems))
-    decisions = decisions_text(selector.new_decisions)
-    facts = (question.key, question.description, question.label)
-    return DecisionRecord(*facts, decisions, keys, selector.seconds, selector.complete)

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from ..ir import BackendError
 from ..runtime import Plan, launch_dependencies, make_concurrent
-from ..search import MeasuredSelector, decisions_text
+from ..search import DecisionRecord, TuningSession, decisions_text
 from .plan import CompiledPlan
 from .plan_selection import MIN_TIMED_SECONDS, time_valid_plans
 from .plan_validation import PlanValidator
@@ -25,51 +25,54 @@ CRITICAL_PATH_RUNS, TRIAL_SECONDS, SECONDS_PER_LAUNCH = 3, 1.5, 6e-3
 
 
 def select_launch_form(
-    compiled: CompiledPlan, selector: MeasuredSelector, validator: PlanValidator, memory: int | None
+    compiled: CompiledPlan,
+    record: DecisionRecord | None,
+    session: TuningSession,
+    validator: PlanValidator,
+    memory: int | None,
 ) -> CompiledPlan:
     """Return a plan, or its variant with concurrent launches where faster.
 
-    The result is recorded with the decisions of the graph, and an earlier record is reused. Nothing is timed where
+    The result is stored with the decision `record` of the graph, and an earlier one is reused. Nothing is timed where
     timing is not allowed, where no time is left, or where branches need more memory than the device has.
     """
-    known = None if selector.answer is None else selector.answer.read()
+    known = None if record is None else record.read()
     noted = None if known is None else known.branched
-    if noted is False or selector.target.on_host:
+    if noted is False or session.target.on_host:
         return compiled
     trial = TRIAL_SECONDS + SECONDS_PER_LAUNCH * compiled.plan.launch_count + validator.seconds
-    unable = selector.tuner.frozen or not selector.budget.has(trial)
+    unable = session.tuner.frozen or not session.budget.has(trial)
     if noted is None and unable:
         return compiled
-    with selector.budget.stage("branches"):
+    with session.budget.stage("branches"):
         branched = make_concurrent(compiled.plan)
         if branched is None or (memory is not None and branched.arena > memory):
             return compiled
         other = CompiledPlan(branched, compiled.cubins, compiled.complete)
-        faster = noted if noted is not None else _is_faster(other, compiled, selector, validator)
+        faster = noted if noted is not None else _is_faster(other, compiled, session, validator)
         if faster is None:
             return compiled
         if faster is not noted:
-            _note(selector, faster)
+            _note(record, session, faster)
         return other if faster else compiled
 
 
 def _is_faster(
-    branched: CompiledPlan, compiled: CompiledPlan, selector: MeasuredSelector, agreement: PlanValidator
+    branched: CompiledPlan, compiled: CompiledPlan, session: TuningSession, agreement: PlanValidator
 ) -> bool | None:
     """Return whether a plan with branches is faster end to end; None where that cannot be measured."""
     wide = _is_wide(compiled, branched.plan)
-    if not wide or not selector.budget.has(MIN_TIMED_SECONDS + agreement.seconds):
+    if not wide or not session.budget.has(MIN_TIMED_SECONDS + agreement.seconds):
         return wide and None
-    times = time_valid_plans((compiled, branched), selector.budget, agreement)
-    return None if times is None else times[1] < (1 - selector.settings.tie) * times[0]
+    times = time_valid_plans((compiled, branched), session.budget, agreement)
+    return None if times is None else times[1] < (1 - session.settings.tie) * times[0]
 
 
-def _note(selector: MeasuredSelector, branched: bool) -> None:
-    """Record the faster launch form with the decisions of the graph."""
-    known = None if selector.answer is None else selector.answer.read()
-    if known is not None and selector.answer is not None:
-        selector.answer = evolve(selector.answer, decisions=decisions_text(evolve(known, branched=branched)))
-        selector.tuner.resources.database.keep_answer(selector.answer)
+def _note(record: DecisionRecord | None, session: TuningSession, branched: bool) -> None:
+    """Store the faster launch form with the decisions of the graph."""
+    known = None if record is None else record.read()
+    if known is not None and record is not None:
+        session.database.keep_answer(evolve(record, decisions=decisions_text(evolve(known, branched=branched))))
 
 
 def _is_wide(compiled: CompiledPlan, branched: Plan) -> bool | None:

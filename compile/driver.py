@@ -25,9 +25,11 @@ from ..passes import Emit, compile_graph
 from ..passes.graph import Checked, check_indices, memoised_passes
 from ..search import (
     ROUTINES,
-    MeasuredSelector,
+    Findings,
     PlanningWorkers,
+    SearchOutcome,
     Settings,
+    TuningSession,
     reduced_garbage_collection,
     tuning_session,
     with_libraries,
@@ -38,7 +40,7 @@ from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan, check_memory, plan_of
 from .plan_cache import PlanCache
-from .plan_selection import CandidatePlans, select_library_calls, time_nothing
+from .plan_selection import CandidatePlan, CandidatePlans, select_library_calls, time_nothing
 from .plan_validation import PlanValidator
 
 #: Runs the passes on a graph.
@@ -131,66 +133,69 @@ def build_graph(
 @reduced_garbage_collection()
 @memoised_passes()
 def tune_graph(
-    graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
+    graph: Graph, spec: Spec, target: Target, options: CompileOptions, session: TuningSession
 ) -> CompiledPlan:
     """Compile a graph to a plan by measured times.
 
     The cached plan of a finished search is reused.
     """
     check_precision(options.precision, target)
-    cache = PlanCache.of(graph, spec, target, options, selector)
+    cache = PlanCache.of(graph, spec, target, options, session)
     found = cache.find() if cache else None
     if found is not None:
-        selector.cached = True
+        session.outcome = evolve(session.outcome, cached=True)
         return found
 
     def spare() -> bool:
-        return not selector.budget.is_limited or selector.budget.has(selector.rebuild_seconds(len(graph.nodes)))
+        return not session.budget.is_limited or session.has_time_to_rebuild(len(graph.nodes))
 
     agreement = PlanValidator(graph, spec, lambda: unfused_plan(graph, spec, target, options), spare)
 
     calling: dict[int, CompiledGraph] = {}
 
-    def call_libraries(compiled: CompiledGraph, last: bool = False) -> CompiledGraph:
-        with selector.budget.stage(ROUTINES):
-            return with_libraries(compiled, selector, last) if options.mode == "mixed" else compiled
+    def call_libraries(made: CandidatePlan, last: bool = False) -> CompiledGraph:
+        with session.budget.stage(ROUTINES):
+            mixed = options.mode == "mixed"
+            return with_libraries(made.compiled, made.findings, session, last) if mixed else made.compiled
 
     def select_plan(compiled: CompiledGraph, replaced: CompiledGraph) -> CompiledPlan:
         forms = (compiled,) if replaced is compiled else (replaced, compiled)
-        with selector.budget.stage("kernels"):
+        with session.budget.stage("kernels"):
             made = [plan_of(form, graph, spec, target, options.precision) for form in forms]
-            best = made[0] if len(made) == 1 else select_library_calls(made, selector, agreement)
+            best = made[0] if len(made) == 1 else select_library_calls(made, session, agreement)
             return check_memory(best, options.memory)
 
-    def plan(compiled: CompiledGraph) -> CompiledPlan:
-        calling[id(compiled)] = call_libraries(compiled)
-        return select_plan(compiled, calling[id(compiled)])
+    def plan(made: CandidatePlan) -> CompiledPlan:
+        calling[id(made.compiled)] = call_libraries(made)
+        return select_plan(made.compiled, calling[id(made.compiled)])
 
-    plans = CandidatePlans(selector, plan, agreement)
-    compiled = compile_measured(
+    plans = CandidatePlans(session, plan, agreement)
+    best = compile_measured(
         graph,
         spec,
         options,
-        selector,
-        lambda asked: compile_model(graph, spec, target, asked, selector.compile),
+        session,
+        lambda asked, run: compile_model(graph, spec, target, asked, run),
         time_nothing if target.on_host else plans.time_plans,
         plans.is_right,
     )
-    whole = plans.of(compiled)
-    replaced = call_libraries(compiled, last=True)
-    if replaced.kernels != calling[id(compiled)].kernels:
-        whole = select_plan(compiled, replaced)
-    if note := agreement.note(whole):
-        selector.uncompared.append(note + _of_kernels(selector))
-    made = select_launch_form(whole, selector, agreement, options.memory)
-    if cache and made.complete and not selector.has_unmeasured:
+    audits = session.audits(best.findings)
+    whole = plans.of(best)
+    replaced = call_libraries(best, last=True)
+    if replaced.kernels != calling[id(best.compiled)].kernels:
+        whole = select_plan(best.compiled, replaced)
+    note = agreement.note(whole)
+    notes = (note + _of_kernels(best.findings),) if note else ()
+    session.outcome = SearchOutcome(best.findings, audits=audits, uncompared=(*session.outcome.uncompared, *notes))
+    made = select_launch_form(whole, best.record, session, agreement, options.memory)
+    if cache and made.complete and not best.findings.has_unmeasured:
         cache.save(made)
     return made
 
 
-def _of_kernels(selector: MeasuredSelector) -> str:
+def _of_kernels(findings: Findings) -> str:
     """Return a text with the number of kernels of an uncompared plan that were never run and checked."""
-    unseen, every = sum(choice.seconds is None for choice in selector.choices), len(selector.choices)
+    unseen, every = sum(choice.seconds is None for choice in findings.choices), len(findings.choices)
     return f"; {unseen} of its {every} kernels were never run" if unseen else ""
 
 
@@ -208,8 +213,8 @@ def _from_known(graph: Graph, spec: Spec, target: Target, options: CompileOption
     no times were requested.
     """
     settings = Settings(libraries=False)
-    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True, settings=settings) as selector:
+    with tuning_session(target, budget=options.begin(), frozen=True, guesses=True, settings=settings) as session:
         try:
-            return tune_graph(graph, spec, target, options, selector)
+            return tune_graph(graph, spec, target, options, session)
         except UsageError:
             return None

@@ -18,7 +18,7 @@ from attrs import frozen
 from ..backends.library import installed_libraries
 from ..ir import Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
 from ..runtime import plan_files, plan_of_files, save_plan
-from ..search import MeasuredSelector, Settings, machine_of
+from ..search import Settings, TuningSession, machine_of
 from ..store import EntryStore, Facts, Key, cache_root, create_private_folder, digest, digest_parts, field_facts
 from .loading import Spec
 from .plan import CompiledPlan, compile_binaries
@@ -33,16 +33,16 @@ class PlanCache:
 
     @classmethod
     def of(
-        cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, selector: MeasuredSelector
+        cls, graph: Graph, spec: Spec, target: Target, options: CompileOptions, session: TuningSession
     ) -> PlanCache | None:
         """Return the key of a search's plan.
 
         None where caching is off, or where the passes run for their printed output.
         """
-        watched = selector.audit or options.print_after or options.dump
-        if cache_root() is None or watched or selector.tuner.resources.database.path is None:
+        watched = session.audit or options.print_after or options.dump
+        if cache_root() is None or watched or session.database.path is None:
             return None
-        return cls(plan_key(graph, spec, target, options, selector.settings), target)
+        return cls(plan_key(graph, spec, target, options, session.settings), target)
 
     @classmethod
     def of_options(

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from attrs import define, field, frozen
 
 from ..ir import BackendError, Budget, CompiledGraph
-from ..search import DecisionRecord, Findings, MeasuredSelector, machine_of
+from ..search import DecisionRecord, Findings, TuningSession, machine_of
 from ..store import digest_parts
 from .plan import CompiledPlan
 from .plan_validation import PlanValidator
@@ -34,24 +34,30 @@ PlanCheck: TypeAlias = "Callable[[CandidatePlan], bool]"
 
 @frozen(eq=False)
 class CandidatePlan:
-    """Candidate plan: a compilation, its search findings and its decision record."""
+    """Candidate plan: a compilation, its search findings and its decision record.
+
+    There is no record where nothing was decided.
+    """
 
     compiled: CompiledGraph
     findings: Findings
-    record: DecisionRecord
+    record: DecisionRecord | None = None
+
+    @property
+    def decisions(self) -> DecisionRecord:
+        """Decision record of a plan that was searched for."""
+        assert self.record is not None, "something was decided"
+        return self.record
 
     @property
     def seconds(self) -> float:
         """Sum of its kernel times."""
-        return self.record.seconds
+        return self.decisions.seconds
 
     @property
     def is_modelled(self) -> bool:
-        """Return whether the cost model estimated some kernel times.
-
-        Such kernels were never measured.
-        """
-        return any(choice.seconds is None for choice in self.findings.choices)
+        """Return whether the cost model estimated some kernel times."""
+        return self.findings.is_modelled
 
 
 def faster_candidate(first: CandidatePlan, second: CandidatePlan, time_plans: PlanTimer, tie: float) -> CandidatePlan:
@@ -82,65 +88,58 @@ def accept_plan(rival: CandidatePlan) -> bool:
 
 @define(eq=False)
 class CandidatePlans:
-    """Plans that `make` makes of candidates, timed on the selector's target.
+    """Plans that `make` makes of candidates, timed on the session's target.
 
     `validator` validates them.
     """
 
-    selector: MeasuredSelector
-    make: Callable[[CompiledGraph], CompiledPlan]
+    session: TuningSession
+    make: Callable[[CandidatePlan], CompiledPlan]
     validator: PlanValidator
     _made: dict[int, tuple[CompiledGraph, CompiledPlan]] = field(factory=dict, init=False)
 
-    def of(self, compiled: CompiledGraph) -> CompiledPlan:
-        """Return the plan of a candidate, made once.
-
-        The selector holds the findings of the candidate.
-        """
-        if id(compiled) not in self._made:
-            self._made[id(compiled)] = compiled, self.make(compiled)
-        return self._made[id(compiled)][1]
+    def of(self, rival: CandidatePlan) -> CompiledPlan:
+        """Return the plan of a candidate, made once."""
+        if id(rival.compiled) not in self._made:
+            self._made[id(rival.compiled)] = rival.compiled, self.make(rival)
+        return self._made[id(rival.compiled)][1]
 
     def time_plans(self, first: CandidatePlan, second: CandidatePlan) -> tuple[float, float] | None:
         """Return the seconds of a run of each candidate.
 
         An invalid one has infinity. The result is None where no time is left, or the device lacks memory.
         """
-        budget, needed = self.selector.budget, MIN_TIMED_SECONDS + self.validator.seconds
+        budget, needed = self.session.budget, MIN_TIMED_SECONDS + self.validator.seconds
         if not budget.has(needed):
             return None
-        plans = [self._of(each) for each in (first, second)]
+        plans = [self.of(each) for each in (first, second)]
         return time_valid_plans(plans, budget, self.validator) if budget.has(needed) else None
 
     def is_right(self, rival: CandidatePlan) -> bool:
         """Return whether a candidate's results are right, within the time left."""
-        plan = self._of(rival)
-        with self.selector.budget.stage("agreement"):
+        plan = self.of(rival)
+        with self.session.budget.stage("agreement"):
             return self.validator.is_right(plan)
-
-    def _of(self, rival: CandidatePlan) -> CompiledPlan:
-        self.selector.findings = rival.findings
-        return self.of(rival.compiled)
 
 
 def select_library_calls(
-    plans: Sequence[CompiledPlan], selector: MeasuredSelector, validator: PlanValidator
+    plans: Sequence[CompiledPlan], session: TuningSession, validator: PlanValidator
 ) -> CompiledPlan:
     """Return the valid and faster one of two plans.
 
     The first calls libraries, the second does not; the first wins unless the second is faster, or the only valid one,
     or the only one that opens. The result is recorded, so that a later compilation does not time them again.
     """
-    database, name = selector.tuner.resources.database, _pair_name(plans, selector)
+    database, name = session.database, _pair_name(plans, session)
     ratio = database.cost(name)
-    if ratio is None and selector.budget.has(MIN_TIMED_SECONDS + validator.seconds) and not selector.tuner.frozen:
-        times = time_valid_plans(plans, selector.budget, validator)
+    if ratio is None and session.budget.has(MIN_TIMED_SECONDS + validator.seconds) and not session.tuner.frozen:
+        times = time_valid_plans(plans, session.budget, validator)
         ratio = None if times is None or inf in times else times[1] / times[0]
         if ratio is not None:
             database.keep_cost(name, ratio)
         elif times[0] > times[1] if times is not None else not _opens(plans[0]):
             return plans[1]
-    return plans[1] if ratio is not None and ratio < 1 - selector.settings.tie else plans[0]
+    return plans[1] if ratio is not None and ratio < 1 - session.settings.tie else plans[0]
 
 
 def _opens(plan: CompiledPlan) -> bool:
@@ -152,11 +151,11 @@ def _opens(plan: CompiledPlan) -> bool:
     return True
 
 
-def _pair_name(plans: Sequence[CompiledPlan], selector: MeasuredSelector) -> str:
+def _pair_name(plans: Sequence[CompiledPlan], session: TuningSession) -> str:
     """Return the key under which the comparison of two plans is cached; names of kernels identify their content."""
     kernels = [[plan.kernels[step.kernel] for step in plan.plan.steps] for plan in plans]
     launched = [f"{kernel.name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
-    return f"wholes {digest_parts([*launched, repr(sorted(machine_of(selector.target).items()))])}"
+    return f"wholes {digest_parts([*launched, repr(sorted(machine_of(session.target).items()))])}"
 
 
 def time_valid_plans(

@@ -3,14 +3,15 @@
 from .building import PlanningWorkers
 from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
 from .exchange import export_pack, export_results, import_database, import_results, known_answer
+from .findings import Findings, SearchOutcome
 from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
 from .libraries import ROUTINES
 from .libraries.substitute import with_libraries
+from .opening import tuning_session
 from .processes import reduced_garbage_collection
-from .selector import MeasuredSelector
-from .session import tuning_session
-from .settings import Findings, Settings
+from .session import RunMode, TuningSession
+from .settings import Settings
 from .strategies import STRATEGIES
 from .summary import measured_candidates, summary_lines, summary_values
 from .tasks import DecisionRecord, Question, decisions_text, machine_of, question_of
@@ -21,11 +22,13 @@ __all__ = [
     "DecisionRecord",
     "Findings",
     "LearnedModel",
-    "MeasuredSelector",
     "Measurement",
     "PlanningWorkers",
     "Question",
+    "RunMode",
+    "SearchOutcome",
     "Settings",
+    "TuningSession",
     "database_path",
     "decisions_text",
     "explain",

@@ -1,132 +1,171 @@
-"""Tuning session: starts workers, device process, database and progress, and ends them."""
+"""Tuning session: compilations that share a tuner and its results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import ExitStack
 
-from attrs import evolve
+from attrs import define, evolve, field, frozen
 
-from ..backends.cuda import find_toolchain
-from ..ir import Budget, Target, UsageError, processor_count
-from ..store import is_row_file
-from .analysis import Monitor, make_monitor
-from .building import Workers
-from .database import Database, open_database
-from .exchange import PACK_DIALECT, offer_packs
-from .measurement import SERVICE, Bench, DeviceBench, DevicePool, ReplayBench
-from .processes import first_interrupt_stops
-from .remote import DaskWorkers, RemoteTuningLoop
-from .selector import MeasuredSelector
-from .settings import Settings
-from .tuner import Resources, Tuner
+from ..ir import Budget, CompiledGraph, CompileOptions, Graph, Target
+from ..ops import Registry
+from ..passes import (
+    CompileContext,
+    Decisions,
+    Emit,
+    assemble_kernels,
+    record_decisions,
+    run_stages,
+    unfused_seconds,
+)
+from .analysis import Audit, audit_choices
+from .database import Database
+from .findings import Findings, SearchOutcome
+from .group_costs import GroupCosts, KnownCosts
+from .measured_model import MeasuredModel
+from .plan_executor import PlanExecutor, rebuild_seconds
+from .settings import QUICK_SEARCH, Settings
+from .speculation import SpeculativeBuild
+from .tasks import machine_of
+from .tuner import Tuner
 
 
-@contextmanager
-def tuning_session(
-    target: Target,
-    *,
-    budget: Budget | float | None = None,
-    frozen: bool = False,
-    settings: Settings | None = None,
-    workers: int | None = None,
-    evaluate: bool = True,
-    audit: int = 0,
-    replay: Path | None = None,
-    further: bool = False,
-    guesses: bool = False,
-    fresh: bool = False,
-    devices: Sequence[str] = (),
-    scheduler: str = "",
-    quiet: bool = True,
-    notice: Callable[[str], None] = lambda text: None,
-) -> Iterator[MeasuredSelector]:
-    """Yield a selector for one compilation, and close it with the block.
+@frozen
+class RunMode:
+    """Kind of a compilation.
 
-    The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
-    it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
-    and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
-    `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
-    and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
-    them. Tasks are distributed to the workers of a Dask `scheduler` where one is given.
+    It replays `decisions`, if any. With `known_only` it measures nothing: known times and the cost model decide. With
+    `refined_points` it compares groups anew by searches of so many candidates, in the rest of the budget. `has_rival`
+    says that another candidate plan of the graph follows.
     """
-    if replay is None and target.dialect == "cuda":
-        find_toolchain()  # without one every candidate would fail, which says less than its error
-    budget = budget if isinstance(budget, Budget) else Budget.of(budget)
-    workers = workers or _workers(target)
-    with ExitStack() as opened:
-        database = opened.enter_context(closing(_database(target, fresh or replay is not None, notice)))
-        monitor = make_monitor(quiet)
-        device = partial(_device, target, budget, replay, devices, notice)
-        resources = opened.enter_context(closing(_resources(database, budget, monitor, workers, device, replay)))
-        opened.callback(monitor.close)
-        tuner = Tuner(resources, frozen, guesses)
-        if scheduler and not frozen:
-            engine = DaskWorkers(scheduler, target, notice)
-            opened.callback(engine.close)
-            tuner = evolve(tuner, make_search=partial(RemoteTuningLoop, engine, notice=notice))
-        with first_interrupt_stops(budget):
-            yield MeasuredSelector(target, tuner, settings, evaluate=evaluate, audit=audit, further=further)
+
+    decisions: Decisions | None = None
+    known_only: bool = False
+    refined_points: int = 0
+    has_rival: bool = False
 
 
-def _database(target: Target, alone: bool, notice: Callable[[str], None]) -> Database:
-    """Return the user's database with the results of packs; an empty one with `alone`."""
-    if alone:
-        return Database(None)
-    database = open_database(notice)
-    if database.path is not None and target.dialect == PACK_DIALECT:
-        offer_packs(database, notice)
-    return database
+#: Usual mode of a compilation.
+SEARCH = RunMode()
 
 
-def _resources(
-    database: Database,
-    budget: Budget,
-    monitor: Monitor,
-    workers: int,
-    device: Callable[[], Bench],
-    replay: Path | None,
-) -> Resources:
-    """Return the resources of a session."""
+@define(eq=False)
+class MeasuredRun:
+    """One compilation by measured times or recorded decisions, and its findings."""
 
-    def builder() -> Workers:
-        """Start workers and device process concurrently: each takes seconds."""
-        if isinstance(bench := resources.bench, (DeviceBench, DevicePool)):
-            bench.start()
-        return Workers(workers, *(("cuts.search.measurement.replay:ReplayPrinter",) if replay else ()))
+    session: TuningSession
+    mode: RunMode
+    findings: Findings = field(factory=Findings, init=False)
 
-    resources = Resources(database, builder, device, budget=budget, monitor=monitor)
-    return resources
+    def compile(
+        self, graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
+    ) -> CompiledGraph:
+        """Compile a graph.
 
-
-def _device(
-    target: Target, budget: Budget, replay: Path | None, devices: Sequence[str], notice: Callable[[str], None]
-) -> Bench:
-    """Return the bench: a recording, a device, or several devices of this host."""
-    if replay is not None:
-        return ReplayBench(_recording(replay))
-    if not devices:
-        return DeviceBench(target, over=budget.over)
-    named = {name: DeviceBench(target, service=SERVICE, over=budget.over, device=name) for name in devices}
-    return DevicePool(named, notice) if len(named) > 1 else named[devices[0]]
-
-
-def _recording(path: Path) -> Database:
-    """Open a recorded database, which must exist; a file of another kind is not changed."""
-    if not path.is_file():
-        raise UsageError(
-            f"cannot replay {path}: there is no such file", hint="'cuts cache info' says where the tuning database is"
-        )
-    if not is_row_file(path):
-        raise UsageError(
-            f"cannot replay {path}: it is no tuning database",
-            hint="'cuts cache info' says where the tuning database is",
-        )
-    return Database(path)
+        Raises `ForeignDecisionsError` where recorded decisions cannot be replayed.
+        """
+        session, mode, executor = self.session, self.mode, self.session.tuner.executor
+        with ExitStack() as after:
+            if mode.known_only or mode.refined_points:  # its early end leaves the searches before complete
+                after.callback(setattr, executor, "expired", executor.expired and mode.known_only)
+            if mode.refined_points:
+                after.enter_context(executor.budget.restart_shares())
+            shares = options.horizontal_fusion if session.evaluate and not mode.known_only else False
+            options = evolve(options, horizontal_fusion=shares)
+            model = session.model(mode)
+            context = CompileContext(
+                registry, target, options, emit, model.executor, model, session.budget, mode.decisions
+            )
+            kernels = run_stages(graph, context)
+            if kernels is None:
+                return CompiledGraph(graph, (), ())
+            made, unfused = record_decisions(kernels.launches, context), unfused_seconds(kernels.launches, context)
+            compiled = assemble_kernels(kernels, context)
+            tasks, choices = tuple(model.problems), tuple(model.choices)
+            self.findings = Findings(tasks, choices, made, unfused, model.times.scale, session.tuner.complete)
+            return compiled
 
 
-def _workers(target: Target) -> int:
-    """Return the number of build processes: one per core, half where the device is the CPU itself."""
-    return max(1, processor_count() // 2) if target.on_host else processor_count()
+@define(eq=False)
+class TuningSession:
+    """Compilations by measured times on a target.
+
+    `evaluate` enables measured partition search. `audit` further candidates of every shipped kernel are timed, to see
+    whether pruning discarded the winner. A session continues the search `further` where there are final decisions.
+    All compilations share `known` costs and speculative builds `ahead`. `outcome` is set at the end, for reports.
+    """
+
+    target: Target
+    tuner: Tuner
+    settings: Settings = field(factory=Settings)
+    evaluate: bool = field(default=True, kw_only=True)
+    audit: int = field(default=0, kw_only=True)
+    further: bool = field(default=False, kw_only=True)
+    outcome: SearchOutcome = field(factory=SearchOutcome, init=False)
+    machine: Mapping[str, str] = field(init=False)
+    known: KnownCosts = field(init=False)
+    ahead: SpeculativeBuild = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.machine = machine_of(self.target)
+        self.known = KnownCosts.of(self.tuner, self.target)
+        self.ahead = SpeculativeBuild(self.tuner.executor, self.settings)
+
+    @property
+    def budget(self) -> Budget:
+        """Time limit of the session."""
+        return self.tuner.executor.budget
+
+    @property
+    def database(self) -> Database:
+        """Database of the session."""
+        return self.tuner.executor.database
+
+    @property
+    def findings(self) -> Findings:
+        """Findings of the plan that ships."""
+        return self.outcome.findings
+
+    def begin(self, mode: RunMode = SEARCH) -> MeasuredRun:
+        """Return a compilation, to be run."""
+        return MeasuredRun(self, mode)
+
+    def compile(
+        self, graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
+    ) -> CompiledGraph:
+        """Compile a graph once, without a comparison of plans."""
+        run = self.begin()
+        compiled = run.compile(graph, registry, target, options, emit)
+        self.outcome = evolve(self.outcome, findings=run.findings)
+        return compiled
+
+    def model(self, mode: RunMode = SEARCH) -> MeasuredModel:
+        """Return the cost model of a compilation, with its executor.
+
+        Groups of a refined partition are measured anew.
+        """
+        tuner, settings, points = self.tuner, self.settings, mode.refined_points
+        times = evolve(self.known.times, seconds={}) if points else self.known.times
+        costs = GroupCosts(self.target, tuner, self.known, times)
+        builds_ahead = self.budget.is_limited and self.evaluate
+        rival = mode.has_rival or points > 0
+        executor = PlanExecutor(self.target, tuner, costs, self.ahead, self.machine, builds_ahead, rival)
+        quick = evolve(QUICK_SEARCH, batch=settings.batch, most=points, patience=settings.patience)
+        return MeasuredModel(
+            tuner, settings, costs, executor, self.evaluate, mode.known_only, mode.decisions is not None,
+            quick if points else QUICK_SEARCH,
+        )  # fmt: skip
+
+    def has_time_to_rebuild(self, kernels: int) -> bool:
+        """Return whether time remains to rebuild and compare a plan."""
+        return self.budget.has(self.rebuild_seconds(kernels))
+
+    def rebuild_seconds(self, kernels: int) -> float:
+        """Return the estimated seconds to rebuild a known plan and compare it."""
+        return rebuild_seconds(self.tuner, self.target, kernels)
+
+    def audits(self, findings: Findings) -> tuple[Audit, ...]:
+        """Return audits of shipped kernels, if requested and the search was complete."""
+        if not (self.audit and self.tuner.complete):
+            return ()
+        return tuple(audit_choices(self.tuner, findings.problems, findings.choices, self.audit, self.settings))

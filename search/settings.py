@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
+from attrs import evolve, frozen
 
-from attrs import define, evolve, frozen
-
-from ..passes import Decisions
 from ..passes.schedule import RANKED_POINTS, Candidate
 from .learned import LearnedOrder
-from .tasks import PruningCertificate, TuningTask
+from .tasks import PruningCertificate
 
 #: First candidates of the cost model that short searches try, to compare groups.
 QUICK_CANDIDATES = 2
@@ -18,15 +14,6 @@ QUICK_CANDIDATES = 2
 FIRST_CANDIDATES = 1
 #: Strategies that end early, and those that continue in a deeper search.
 DEEPER_STRATEGIES = {"frugal": "thorough"}
-
-#: Largest and smallest number of groups that are measured at once under a budget: when it ends, most of the rest is
-#: known.
-MAX_GROUPS_AT_ONCE, MIN_GROUPS_AT_ONCE = 96, 8
-#: Assumed number of groups measured per second, until it is known.
-GROUPS_PER_SECOND = 4.0
-#: Quantile of the measured groups' ratio of time to cost that is assumed for unmeasured ones, where a budget may leave
-#: such.
-UNMEASURED_QUANTILE = 0.75
 
 
 @frozen
@@ -117,44 +104,3 @@ class TunedChoice:
             exact = "" if self.proof.exact else "about "
             why += f"; {exact}{self.proof.share:.1%} of {self.proof.points:,} points are proven slower"
         return facts | {"why": why}
-
-
-@frozen
-class Findings:
-    """Results of a compilation: tuning tasks, choices, and the decision record."""
-
-    problems: tuple[TuningTask, ...]
-    choices: tuple[TunedChoice, ...]
-    made: Decisions | None
-
-
-@define
-class Pace:
-    """Seconds spent on measuring groups, and their number."""
-
-    spent: float = 0.0
-    count: int = 0
-
-    @property
-    def rate(self) -> float:
-        """Groups measured per second."""
-        return self.count / self.spent if self.count and self.spent else GROUPS_PER_SECOND
-
-    def size(self, seconds: float) -> int:
-        """Return the number of groups to measure in the given seconds."""
-        return int(min(MAX_GROUPS_AT_ONCE, max(MIN_GROUPS_AT_ONCE, self.rate * seconds)))
-
-    def note(self, seconds: float, count: int) -> None:
-        """Add the time of measuring some groups."""
-        self.spent, self.count = self.spent + seconds, self.count + count
-
-
-def scale_of(ratios: Sequence[float], partial: bool) -> float:
-    """Return the cost model's scale, from ratios of measured to predicted.
-
-    Where some groups will not be measured, these must be better than most: an optimistic prediction then replaces no
-    group that is known to be good.
-    """
-    if not ratios:
-        return 1.0
-    return sorted(ratios)[int(UNMEASURED_QUANTILE * len(ratios))] if partial else median(ratios)

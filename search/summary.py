@@ -6,61 +6,61 @@ from collections.abc import Iterator
 from statistics import median
 
 from .database import Measurement
-from .selector import MeasuredSelector
+from .session import TuningSession
 from .trace import Statistics
 
 #: Largest number of printed rejection reasons.
 MAX_PRINTED_REASONS = 8
 
 
-def summary_values(selector: MeasuredSelector) -> dict[str, object]:
+def summary_values(session: TuningSession) -> dict[str, object]:
     """Return the figures of a search as JSON values.
 
     These are kernels, candidates by outcome, time by phase, and the audit.
     """
-    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
+    measured = [(c, p) for p, c in session.findings.pairs if c.seconds is not None]
     shares = [c.candidate.bound / c.seconds for c, _ in measured if c.seconds]
     values: dict[str, object] = {
-        "cached": selector.cached,
-        "kernels": len(selector.choices),
+        "cached": session.outcome.cached,
+        "kernels": len(session.findings.choices),
         "measured": len(measured),
         "sum of kernels": sum((c.seconds or 0.0) * p.uses for c, p in measured),
         "median bound / time": round(median(shares), 3) if shares else None,
-        "elapsed": round(selector.tuner.resources.elapsed, 3),
-        "interrupted": selector.tuner.resources.interrupted,
-        "budget used up": selector.tuner.resources.expired,
+        "elapsed": round(session.tuner.executor.elapsed, 3),
+        "interrupted": session.tuner.executor.interrupted,
+        "budget used up": session.tuner.executor.expired,
     }
-    values |= {"not compared": list(selector.uncompared)} if selector.uncompared else {}
-    values |= selector.tuner.statistics.record()
-    if selector.audits:
-        values["audit"] = [a.record() for a in selector.audits]
+    values |= {"not compared": list(session.outcome.uncompared)} if session.outcome.uncompared else {}
+    values |= session.tuner.statistics.record()
+    if session.outcome.audits:
+        values["audit"] = [a.record() for a in session.outcome.audits]
     return values
 
 
-def measured_candidates(selector: MeasuredSelector) -> dict[str, list[Measurement]]:
+def measured_candidates(session: TuningSession) -> dict[str, list[Measurement]]:
     """Return the measurements of each kernel by its task's key, fastest first.
 
     Failed ones come last.
     """
-    database = selector.tuner.resources.database
+    database = session.tuner.executor.database
     return {
         p.key: sorted(database.measurements(p), key=lambda t: (not t.ok, t.seconds or 0.0, t.schedule))
-        for p in selector.problems
+        for p in session.findings.problems
     }
 
 
-def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
+def summary_lines(session: TuningSession) -> Iterator[str]:
     """Yield the figures of a search in a few lines."""
-    if selector.cached:
+    if session.outcome.cached:
         yield "search: nothing to do, this model was tuned before ('cuts cache clear' forgets it)"
         return
-    statistics = selector.tuner.statistics
-    measured = [(c, p) for c, p in zip(selector.choices, selector.problems, strict=True) if c.seconds is not None]
+    statistics = session.tuner.statistics
+    measured = [(c, p) for p, c in session.findings.pairs if c.seconds is not None]
     total = sum((c.seconds or 0.0) * p.uses for c, p in measured)
     kept = sum(c.origin == "database" for c, _ in measured)
-    counted = f"{len(measured)} of {len(selector.choices)} kernels measured, {kept} of them in earlier sessions"
+    counted = f"{len(measured)} of {len(session.findings.choices)} kernels measured, {kept} of them in earlier sessions"
     yield f"search: {counted}; together {total * 1e6:.4g} us"
-    yield from (f"not compared: {note}" for note in selector.uncompared)
+    yield from (f"not compared: {note}" for note in session.outcome.uncompared)
     if statistics.compiled or statistics.reused:
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(statistics.outcomes.items()))
         proven = (
@@ -76,8 +76,8 @@ def summary_lines(selector: MeasuredSelector) -> Iterator[str]:
         )
         yield from _rejected_lines(statistics)
         yield "time: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in statistics.phases.items())
-    if selector.audits:
-        yield from _audit_lines(selector)
+    if session.outcome.audits:
+        yield from _audit_lines(session)
 
 
 def _rejected_lines(statistics: Statistics) -> Iterator[str]:
@@ -86,8 +86,8 @@ def _rejected_lines(statistics: Statistics) -> Iterator[str]:
         yield f"  {each.count} {each.outcome} of {each.kernel or 'a kernel'}: {each.reason or 'no reason is known'}"
 
 
-def _audit_lines(selector: MeasuredSelector) -> Iterator[str]:
-    audits = selector.audits
+def _audit_lines(session: TuningSession) -> Iterator[str]:
+    audits = session.outcome.audits
     beaten = [a for a in audits if a.faster]
     yield (
         f"audit: {sum(a.timed for a in audits)} other points of {len(audits)} spaces timed;"

@@ -95,6 +95,7 @@ SISTERS = {
         "tasks",
         "trace",
     },
+    "search/speculation": {"building", "strategies", "tasks", "tuner"},
     "search/analysis": {"building", "tasks", "tuner"},
     "search/libraries": {"building", "tasks", "tuner"},
     "search/remote": {"building", "database", "measurement", "tasks", "trace", "tuner"},

@@ -92,8 +92,8 @@ def tune_network(program: Any, policy: PrecisionName, budget: float) -> Compiled
     """Return the plan of a search within a budget."""
     target, spec = find_target("cuda"), load_spec([])
     graph = load_model(program, spec, None, ())
-    with tuning_session(target, budget=budget) as selector:
-        return tune_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
+    with tuning_session(target, budget=budget) as session:
+        return tune_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), session)
 
 
 def measure(case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, torch: Any) -> Outcome:

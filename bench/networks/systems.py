@@ -25,7 +25,7 @@ from cuts.compile import CompiledPlan, compile_model, load_model, load_spec, pla
 from cuts.compile.driver import tune_graph
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
-from cuts.search import MeasuredSelector, Settings, summary_values, tuning_session
+from cuts.search import Settings, TuningSession, summary_values, tuning_session
 
 from .models import Made, ModelWorkload, Task
 from .peer_calls import Compiled, capture_graph, error_of, exact, first, on_gpu, strict, time_calls
@@ -96,14 +96,14 @@ def tune_plan(
         evaluate=mode == "mixed",
         fresh=fresh,
         further=further,
-    ) as selector:
-        plan = tune_graph(graph, load_spec([]), selector.target, options, selector)
-        return plan, {**_search(selector), "seconds": perf_counter() - start}
+    ) as session:
+        plan = tune_graph(graph, load_spec([]), session.target, options, session)
+        return plan, {**_search(session), "seconds": perf_counter() - start}
 
 
-def _search(selector: MeasuredSelector) -> dict[str, object]:
+def _search(session: TuningSession) -> dict[str, object]:
     """Return the figures of a search that rows keep."""
-    values = summary_values(selector)
+    values = summary_values(session)
     return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
 
 

@@ -151,10 +151,10 @@ def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
     training = training_graph(made)
     imported = perf_counter() - start
     settings = Settings(libraries=True)  # they take part where they are installed, as users have it
-    with tuning_session(find_target("cuda"), budget=begun, settings=settings, quiet=True) as selector:
-        plan = tune_graph(training.graph, training.spec, selector.target, options, selector)
-        search = summary_values(selector)
-        stages = {name: round(taken, 1) for name, taken in selector.budget.spent.items() if taken >= 0.1}
+    with tuning_session(find_target("cuda"), budget=begun, settings=settings, quiet=True) as session:
+        plan = tune_graph(training.graph, training.spec, session.target, options, session)
+        search = summary_values(session)
+        stages = {name: round(taken, 1) for name, taken in session.budget.spent.items() if taken >= 0.1}
     seconds = perf_counter() - start
     found = training.run([batch_of(training, made)] * STEPS, plan, progress=False).losses[-1]
     timed = plan.session.time_compute(warmup=3, repeats=20)

@@ -47,7 +47,7 @@ from cuts.bench.tools.records import (
 )
 from cuts.ir.compiled import processor_count
 from cuts.ir.machine import Target
-from cuts.search.session import tuning_session
+from cuts.search.opening import tuning_session
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
@@ -139,8 +139,8 @@ class Breadth:
         return later
 
     def _tune(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
-        with tuning_session(self.target, budget=self.options.budget * len(cases)) as selector:
-            return tune(cases, self.target, emit, selector)
+        with tuning_session(self.target, budget=self.options.budget * len(cases)) as session:
+            return tune(cases, self.target, emit, session)
 
     def _expected_seconds(self, number: int) -> dict[str, float]:
         """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""

@@ -43,8 +43,8 @@ from cuts.bench.tools.records import (
     write_rows,
 )
 from cuts.ir.machine import PRECISIONS, Target
-from cuts.search.selector import MeasuredSelector
-from cuts.search.session import tuning_session
+from cuts.search.opening import tuning_session
+from cuts.search.session import TuningSession
 
 #: Cases that are tuned together: enough to keep all workers busy, few enough to stop in time.
 TOGETHER = 24
@@ -92,14 +92,14 @@ class Suite:
 
     def _tune(self, part: Sequence[Case]) -> Sequence[Tuned]:
         start = time.monotonic()
-        with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as selector:
-            tuned = tune(part, self.target, emit, selector)
-            if selector is not None:
-                record, seconds = selector.tuner.statistics.record(), time.monotonic() - start
+        with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as session:
+            tuned = tune(part, self.target, emit, session)
+            if session is not None:
+                record, seconds = session.tuner.statistics.record(), time.monotonic() - start
                 print(f"tuned {len(part)} operations in {seconds:.1f} s: {record}", file=sys.stderr)
         return tuned
 
-    def _session(self, budget: float) -> AbstractContextManager[MeasuredSelector | None]:
+    def _session(self, budget: float) -> AbstractContextManager[TuningSession | None]:
         if not self.options.budget:
             return nullcontext(None)
         return tuning_session(self.target, budget=budget, devices=self.options.devices)

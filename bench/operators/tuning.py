@@ -32,7 +32,7 @@ from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import extent_bytes
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 
 
 class Tunable(Protocol):
@@ -143,10 +143,10 @@ def prefix(number: int) -> str:
     return f"c{number}."
 
 
-def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: MeasuredSelector | None) -> list[Tuned]:
+def tune(cases: Sequence[Tunable], target: Target, emit: Emit, session: TuningSession | None) -> list[Tuned]:
     """Compile cases of one precision together, each with its own launches.
 
-    Workers and device are busy all the time; without a selector the model chooses.
+    Workers and device are busy all the time; without a session the model chooses.
     """
     registry = vocabulary_of(cases)
     policy = PRECISIONS[cases[0].precision]
@@ -154,7 +154,7 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, selector: Measure
     options = CompileOptions(
         mode="mixed", precision=policy.name if policy.math else "fp32", horizontal_fusion="connected"
     )
-    run = compile_graph if selector is None else selector.compile
+    run = compile_graph if session is None else session.compile
     compiled = run(union(cases, registry), registry, target, options, emit)
     return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 

@@ -32,7 +32,7 @@ from cuts.bench.tools.records import add_every_option, add_precision_option, exi
 from cuts.ir.compiled import processor_count
 from cuts.ir.errors import CutsError
 from cuts.ir.machine import Target
-from cuts.search.session import tuning_session
+from cuts.search.opening import tuning_session
 
 
 def launch(tuned: Tuned, device: Device, torch: Any) -> str:
@@ -53,8 +53,8 @@ def launch(tuned: Tuned, device: Device, torch: Any) -> str:
 def known_cases(part: Sequence[Case], target: Target) -> tuple[list[Tuned], int]:
     """Return cases whose kernels the database has, and the others' number."""
     try:
-        with tuning_session(target, frozen=True) as selector:
-            return tune(part, target, emit, selector), 0
+        with tuning_session(target, frozen=True) as session:
+            return tune(part, target, emit, session), 0
     except CutsError as error:
         if len(part) == 1:
             print(f"{part[0].key}: {error}", file=sys.stderr)

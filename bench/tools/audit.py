@@ -40,11 +40,11 @@ from cuts.bench.tools.records import (
 from cuts.ir.machine import Target
 from cuts.search.analysis.audit import Audit, audits
 from cuts.search.analysis.sweeps import StoredResults
-from cuts.search.session import tuning_session
+from cuts.search.opening import tuning_session
 from cuts.search.settings import TunedChoice
 from cuts.search.tasks.tuning_task import TuningTask, machine_of
 from cuts.search.trace.statistics import Statistics
-from cuts.search.tuner.tuner import tune_each
+from cuts.search.tuner.deeper_search import tune_each
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000
@@ -168,7 +168,7 @@ def measure(
         print(
             f"audited in {time.monotonic() - begin - spent:.1f} s: {counts(session.tuner.statistics)}", file=sys.stderr
         )
-        if not session.complete:
+        if not session.tuner.complete:
             print("time is over: what has no row is left for the next call", file=sys.stderr)
     if kept or place.exists():
         place.write_text(json.dumps({**version_of(facts), "points": kept}), encoding="utf-8")

@@ -26,7 +26,7 @@ from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph,
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError
 from cuts.runtime import make_plan
-from cuts.search import tuning_session
+from cuts.search import RunMode, tuning_session
 from cuts.search.exchange.files import _read as read_results
 from cuts.search.exchange.packs import shipped_packs
 from cuts.search.learned.recorded_spaces import read_spaces
@@ -188,12 +188,11 @@ def _pack_text(name: str, batch: str) -> str:
     model = BY_NAME[name]
     workload = ModelWorkload(model, "inference", int(batch))
     graph = load_model(ModelCase(workload, model.make(int(batch), False), torch, 0.0).program, spec, None, ())
-    with tuning_session(target, frozen=True, guesses=True) as selector:
-        answer = selector.tuner.resources.database.answer(decision_key(graph, spec, target, CompileOptions()).key)
-        if answer is not None:
-            selector.decisions = answer.read()
+    with tuning_session(target, frozen=True, guesses=True) as session:
+        answer = session.database.answer(decision_key(graph, spec, target, CompileOptions()).key)
+        replay = session.begin(RunMode(None if answer is None else answer.read()))
         with suppress(ForeignDecisionsError):
-            compiled = compile_model(graph, spec, target, CompileOptions(), selector.compile)
+            compiled = compile_model(graph, spec, target, CompileOptions(), replay.compile)
             return f"decisions {answer is not None}\n{compiled_text(compiled, target)}"
     return "foreign decisions"
 

@@ -51,7 +51,7 @@ from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, writ
 from cuts.search.measurement.bench import DeviceBench
 from cuts.search.settings import Settings
 from cuts.search.tasks.tuning_task import TuningTask, machine_of
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 
 #: Sources that decide which kernel a point becomes.
 LOWERING = ("passes/lowering", "backends/source")
@@ -176,7 +176,7 @@ def part_of(problems: Sequence[TuningTask], part: str, left: Mapping[str, int], 
 
 def record(problems: Sequence[TuningTask], target: Target, options: argparse.Namespace) -> int:
     """Record operations within the time limit; return the exit code."""
-    resources = Resources(
+    executor = SearchExecutor(
         Database(None),
         lambda: Workers(options.jobs, SERVICE),
         lambda: DeviceBench(target),
@@ -185,16 +185,16 @@ def record(problems: Sequence[TuningTask], target: Target, options: argparse.Nam
     begin, timed = time.monotonic(), Counter[str]()
     try:
         recorder = PoolRecorder(
-            resources, Settings(seed=options.seed), options.points, lambda p: known_of(options.out, p.label),
+            executor, Settings(seed=options.seed), options.points, lambda p: known_of(options.out, p.label),
             lambda p: options.given.get(p.label), options.version,
         )  # fmt: skip
         for space in recorder.run(problems):
             timed[space.label] = space.timed
             write_spaces(file_of(options.out, space.label), [space])
-            if space.whole or not resources.complete:
+            if space.whole or not executor.complete:
                 print(line(space, timed.total(), time.monotonic() - begin), flush=True)
     finally:
-        resources.close()
+        executor.close()
     for label, reason in recorder.lost.items():
         print(f"{label}: no points can be drawn: {reason}", file=sys.stderr)
     return 1 if recorder.lost else 0

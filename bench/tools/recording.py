@@ -31,7 +31,7 @@ from cuts.search.tasks.kernels import make_kernel
 from cuts.search.tasks.sample_points import random_points
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.build_queue import BuildQueue
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.task_record import Entry
 
 #: Tasks whose points are built before the current one is finished.
@@ -196,7 +196,7 @@ class PoolRecorder:
     generator are not timed again. Tasks without drawn points are `lost`, with a reason.
     """
 
-    resources: Resources
+    executor: SearchExecutor
     settings: Settings
     count: int
     earlier: Callable[[TuningTask], RecordedSpace | None] = lambda problem: None
@@ -206,26 +206,26 @@ class PoolRecorder:
     trials: BuildQueue = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.trials = BuildQueue(self.resources, evolve(self.settings, hasty=False))
+        self.trials = BuildQueue(self.executor, evolve(self.settings, hasty=False))
 
     def run(self, problems: Sequence[TuningTask]) -> Iterator[RecordedSpace]:
         """Yield each space when timed, and unfinished ones at intervals.
 
         Unfinished ones are also yielded when the budget ends.
         """
-        self.resources.share = FULL_SHARE
+        self.executor.share = FULL_SHARE
         remaining = enumerate(problems)
         begun: list[PoolTask] = []
         handed = time.monotonic()
-        with self.resources.interruptible():
-            while not self.resources.over():
+        with self.executor.interruptible():
+            while not self.executor.over():
                 for turn, problem in islice(remaining, PREFETCHED_TASKS - len(begun)):
                     begun.append(PoolTask(problem, turn=turn))
                     self._begin(begun[-1])
                 if not begun:
                     return
                 self.trials.step(begun)
-                self.resources.report(begun)
+                self.executor.report(begun)
                 for task in [t for t in begun if t.finished and not self._continue(t)]:
                     begun.remove(task)
                     if not task.lost:
@@ -233,11 +233,11 @@ class PoolRecorder:
                 if time.monotonic() > handed + OUTPUT_SECONDS:
                     yield from self._partial_spaces(begun)
                     handed = time.monotonic()
-        self.resources.close()
+        self.executor.close()
         yield from self._partial_spaces(begun)
 
     def _begin(self, task: PoolTask) -> None:
-        self.resources.database.register(task.problem)
+        self.executor.database.register(task.problem)
         known = self.earlier(task.problem)
         if known is not None and known.key == task.problem.key and same_kernels(known.version, self.version):
             task.earlier, task.before = {point.schedule: point for point in known.points}, known.version
@@ -262,7 +262,7 @@ class PoolRecorder:
 
     def _ask(self, task: PoolTask, wanted: float, method: str, *arguments: object) -> None:
         task.asked = wanted
-        self.trials.loop.submit(
+        self.trials.submit(
             task, lambda done: self._add_points(task, done), method, (-2.0, task.turn), self.settings.model, *arguments,
             limit=DRAW_LIMIT,
         )  # fmt: skip

@@ -124,7 +124,7 @@ def audits(
     Results of tasks that the budget cuts short are `kept` for the next audit.
     """
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
-    sweeps = SweepRunner(tuner.resources, settings, kept)
+    sweeps = SweepRunner(tuner.executor, settings, kept)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}

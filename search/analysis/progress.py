@@ -11,7 +11,7 @@ from math import inf
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..tuner import Resources, TaskRecord
+from ..tuner import SearchExecutor, TaskRecord
 
 #: Seconds between plain lines, and between updates of the bar.
 LINE_SECONDS, UPDATE_SECONDS = 5.0, 0.1
@@ -26,13 +26,13 @@ class Monitor:
         self._last = time.monotonic()
         self._bar: Progress | None = None
 
-    def __call__(self, resources: Resources, tasks: Sequence[TaskRecord]) -> None:
+    def __call__(self, executor: SearchExecutor, tasks: Sequence[TaskRecord]) -> None:
         """Show the state of the tasks now."""
         now = time.monotonic()
         if now - self._last < (UPDATE_SECONDS if self._terminal else LINE_SECONDS):
             return
         self._last = now
-        text = status(resources, tasks)
+        text = status(executor, tasks)
         if not self._terminal:
             self._write(f"tuning: {text}")
             return
@@ -60,15 +60,15 @@ def share(tasks: Sequence[TaskRecord]) -> float:
     return sum(parts) / len(parts)
 
 
-def status(resources: Resources, tasks: Sequence[TaskRecord]) -> str:
+def status(executor: SearchExecutor, tasks: Sequence[TaskRecord]) -> str:
     """Return a line of measurements, kernels, best time and time left."""
     done = share(tasks)
     finished = sum(t.choice is not None for t in tasks)
     start = sum(t.start * t.problem.uses for t in tasks if t.start is not None)
     best = sum(t.seconds * t.problem.uses for t in tasks if t.start is not None and t.seconds < inf)
-    left = resources.elapsed * (1 - done) / done if done > 0.02 else inf
-    left = min(left, resources.budget.remaining())
-    words = [f"{resources.statistics.timed} trials", f"{finished}/{len(tasks)} kernels"]
+    left = executor.elapsed * (1 - done) / done if done > 0.02 else inf
+    left = min(left, executor.budget.remaining())
+    words = [f"{executor.statistics.timed} trials", f"{finished}/{len(tasks)} kernels"]
     if start:
         words.append(f"best so far {best * 1e3:.3f} ms, at first {start * 1e3:.3f} ms")
     if left < inf:

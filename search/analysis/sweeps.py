@@ -16,7 +16,7 @@ from ...ir import FULL_SHARE, PassError
 from ..building import DRAW_LIMIT, JobResult, ScoredCandidate
 from ..settings import Settings
 from ..tasks import SampledCandidates, schedule_text
-from ..tuner import BuildQueue, Entry, Resources, TaskRecord
+from ..tuner import BuildQueue, Entry, SearchExecutor, TaskRecord
 
 #: Tasks whose candidates are sampled and built before the current one is finished.
 PREFETCHED_TASKS = 4
@@ -74,10 +74,10 @@ class SweepRunner:
     Results of an earlier sweep are in `kept`, where those of interrupted sweeps are stored too.
     """
 
-    def __init__(self, resources: Resources, settings: Settings, kept: StoredResults | None = None) -> None:
-        self._resources = resources
+    def __init__(self, executor: SearchExecutor, settings: Settings, kept: StoredResults | None = None) -> None:
+        self._executor = executor
         self._settings = settings
-        self._trials = BuildQueue(resources, settings)
+        self._trials = BuildQueue(executor, settings)
         self._kept = {} if kept is None else kept
 
     def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
@@ -85,19 +85,19 @@ class SweepRunner:
 
         Yield each sweep when it is finished.
         """
-        self._resources.share = FULL_SHARE
+        self._executor.share = FULL_SHARE
         remaining = enumerate(sweeps)
         begun: list[Sweep] = []
         try:
-            with self._resources.interruptible():
-                while not self._resources.over():
+            with self._executor.interruptible():
+                while not self._executor.over():
                     for turn, sweep in islice(remaining, PREFETCHED_TASKS - len(begun)):
                         begun.append(sweep)
                         self._begin(sweep, turn)
                     if not begun:
                         return
                     self._trials.step(begun)
-                    self._resources.report(begun)
+                    self._executor.report(begun)
                     for sweep in [s for s in begun if s.finished and not self._retime_stored(s)]:
                         yield sweep
                         begun.remove(sweep)
@@ -105,8 +105,8 @@ class SweepRunner:
         finally:
             for sweep in begun:
                 self._store(sweep)
-            if not self._resources.complete:
-                self._resources.close()
+            if not self._executor.complete:
+                self._executor.close()
 
     def compare(self, task: TaskRecord, entries: Sequence[Entry]) -> None:
         """Time candidates again, in turns, so that clock drift affects all equally.
@@ -117,9 +117,9 @@ class SweepRunner:
         for entry in entries:
             entry.samples = []
         for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
-            if entry.outcome == "ok" and not self._resources.over():
+            if entry.outcome == "ok" and not self._executor.over():
                 self._trials.runner.time_again(task, entry)
-                self._trials.loop.receive()
+                self._executor.receive()
 
     def _store(self, sweep: Sweep) -> None:
         """Store results of a sweep that was cut short."""
@@ -144,12 +144,12 @@ class SweepRunner:
     def _begin(self, sweep: Sweep, turn: int) -> None:
         """Have candidates of a sweep sampled, and its choice built before them."""
         sweep.turn = turn
-        self._resources.database.register(sweep.problem)
+        self._executor.database.register(sweep.problem)
         self._trials.prepare_reference(sweep)
         sweep.entries[sweep.chosen.text] = sweep.chosen
         self._trials.build(sweep, sweep.chosen, turn)
         wanted = self._settings.model, sweep.count, self._settings.seed
-        self._trials.loop.submit(
+        self._trials.submit(
             sweep, lambda done: self._take_sample(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT
         )
 
@@ -166,4 +166,4 @@ class SweepRunner:
                 entry.outcome, entry.samples = kept[text]
             else:
                 self._trials.build(sweep, entry, sweep.turn)
-        self._resources.statistics.audited += len(sweep.entries) - 1
+        self._executor.statistics.audited += len(sweep.entries) - 1

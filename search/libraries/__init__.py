@@ -1,6 +1,6 @@
 """Routines of vendors' libraries as alternatives to generated kernels.
 
-`routines.py` has their times; `substitute.py`, which needs the selector that imports this package, replaces kernels.
+`routines.py` has their times; `substitute.py`, which needs the session that imports this package, replaces kernels.
 """
 
 from .routines import ROUTINES, seconds_for_routines

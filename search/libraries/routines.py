@@ -18,7 +18,7 @@ from ...ir import Budget, KernelFunction
 from ..building import BuildResult
 from ..settings import Settings
 from ..tasks import TuningTask
-from ..tuner import Resources
+from ..tuner import SearchExecutor
 
 #: Returns the routines for a requested computation.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]
@@ -77,7 +77,7 @@ def seconds_for_routines(problems: Sequence[TuningTask], settings: Settings, bud
 
 
 def faster_routines(
-    resources: Resources, rivalled: Sequence[ReplaceableKernel], offers: Offers, over: Callable[[], bool]
+    executor: SearchExecutor, rivalled: Sequence[ReplaceableKernel], offers: Offers, over: Callable[[], bool]
 ) -> Iterator[tuple[int, SubstituteRoutine]]:
     """Yield the routines that beat generated kernels, by the kernel's number.
 
@@ -85,37 +85,37 @@ def faster_routines(
     device here.
     """
     for kernel in sorted(rivalled, key=lambda kernel: -kernel.total_seconds):
-        routine = fastest_routine(resources, kernel.problem, kernel.constants, offers, over)
+        routine = fastest_routine(executor, kernel.problem, kernel.constants, offers, over)
         if routine is not None and MIN_SPEEDUP * routine.seconds < kernel.seconds:
             yield kernel.number, routine
 
 
 def fastest_routine(
-    resources: Resources, problem: TuningTask, constants: Collection[str], offers: Offers, over: Callable[[], bool]
+    executor: SearchExecutor, problem: TuningTask, constants: Collection[str], offers: Offers, over: Callable[[], bool]
 ) -> SubstituteRoutine | None:
     """Return the fastest correct routine of a task, None without one."""
     request = Request(problem.form, problem.storages, constants)
-    found = [SubstituteRoutine(kernel, _seconds(resources, problem, kernel, over)) for kernel in offers(request)]
+    found = [SubstituteRoutine(kernel, _seconds(executor, problem, kernel, over)) for kernel in offers(request)]
     best = min(found, key=lambda routine: routine.seconds, default=None)
     return best if best is not None and best.seconds < inf else None
 
 
-def _seconds(resources: Resources, problem: TuningTask, kernel: KernelFunction, over: Callable[[], bool]) -> float:
+def _seconds(executor: SearchExecutor, problem: TuningTask, kernel: KernelFunction, over: Callable[[], bool]) -> float:
     """Return the time of a routine; infinity where it fails, is wrong, or cannot be timed now."""
     name = _name(problem, kernel)
-    known = resources.database.cost(name)
+    known = executor.database.cost(name)
     if known is None and not over():
-        known = _measure(resources, problem, kernel)
-        resources.database.keep_cost(name, known)
+        known = _measure(executor, problem, kernel)
+        executor.database.keep_cost(name, known)
     return inf if known is None else known
 
 
-def _measure(resources: Resources, problem: TuningTask, kernel: KernelFunction) -> float:
+def _measure(executor: SearchExecutor, problem: TuningTask, kernel: KernelFunction) -> float:
     built = BuildResult(kernel)
-    with resources.statistics.phase("libraries"):
-        if resources.bench.check(problem, built).outcome != "ok":
+    with executor.statistics.phase("libraries"):
+        if executor.bench.check(problem, built).outcome != "ok":
             return inf
-        return resources.bench.sample(problem, built, TIMED_RUNS).seconds
+        return executor.bench.sample(problem, built, TIMED_RUNS).seconds
 
 
 def _name(problem: TuningTask, kernel: KernelFunction) -> str:

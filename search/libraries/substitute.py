@@ -15,47 +15,52 @@ from attrs import evolve
 
 from ...backends.library import library_kernels
 from ...ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
-from ..selector import MeasuredSelector
+from ..findings import Findings
+from ..session import TuningSession
 from ..settings import TunedChoice
 from ..tasks import TuningTask
 from .routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
 
 
 def with_libraries(
-    compiled: CompiledGraph, selector: MeasuredSelector, last: bool = True, offers: Offers = library_kernels
+    compiled: CompiledGraph,
+    findings: Findings,
+    session: TuningSession,
+    last: bool = True,
+    offers: Offers = library_kernels,
 ) -> CompiledGraph:
     """Return a tuned compilation whose kernels compete with library routines.
 
     Routines are timed in the reserved time. The `last` time, when the search has ended, they may take the rest of the
     budget, but no longer than all stages before.
     """
-    if not selector.settings.libraries or selector.target.dialect != "cuda":
+    if not session.settings.libraries or session.target.dialect != "cuda":
         return compiled
-    tuned = {p.key: (p, c) for p, c in zip(selector.problems, selector.choices, strict=True)}
+    tuned = {p.key: (p, c) for p, c in findings.pairs}
     rivalled = [
         ReplaceableKernel(number, problem, _seconds(choice), constant_arguments(compiled, number))
         for number, (problem, choice) in _launched_alone(compiled, tuned).items()
     ]
     found: dict[int, SubstituteRoutine] = {}
-    resources = selector.tuner.resources
+    executor = session.tuner.executor
     # After an interrupt, or where another process has the device, the routines found so far count.
-    with _time_for_routines(selector, last) as over, resources.interruptible(), suppress(BackendError):
-        found.update(faster_routines(resources, rivalled, offers, over))
+    with _time_for_routines(session, last) as over, executor.interruptible(), suppress(BackendError):
+        found.update(faster_routines(executor, rivalled, offers, over))
     return substitute(compiled, found)
 
 
 @contextmanager
-def _time_for_routines(selector: MeasuredSelector, last: bool) -> Iterator[Callable[[], bool]]:
+def _time_for_routines(session: TuningSession, last: bool) -> Iterator[Callable[[], bool]]:
     """Yield a predicate for the end of timing; an early end here leaves searches complete."""
-    budget, resources = selector.budget, selector.tuner.resources
-    expired = resources.expired
+    budget, executor = session.budget, session.tuner.executor
+    expired = executor.expired
     with budget.final_measurements() as kept:
         most = min(budget.remaining(), max(budget.elapsed, MAX_ROUTINE_SECONDS)) if last else kept
         end = budget.elapsed + most
         try:
-            yield lambda: selector.tuner.frozen or budget.over() or budget.elapsed >= end
+            yield lambda: session.tuner.frozen or budget.over() or budget.elapsed >= end
         finally:
-            resources.expired = expired
+            executor.expired = expired
 
 
 def _seconds(choice: TunedChoice) -> float:

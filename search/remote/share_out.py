@@ -17,7 +17,7 @@ from ..building import ScoredCandidate
 from ..settings import Settings, TunedChoice
 from ..tasks import schedule_text
 from ..trace import SearchTrace
-from ..tuner import Entry, Resources, TaskRecord, TuningLoop, best_known, space_key
+from ..tuner import Entry, SearchExecutor, TaskRecord, TuningLoop, best_known, space_key
 from .unit import SearchUnit, UnitResult
 
 #: Number of times that a task is given to a place before it is searched here.
@@ -80,7 +80,7 @@ class RemoteTuningLoop:
     """Tuning loop like `TuningLoop`, at other places."""
 
     engine: SearchEngine
-    resources: Resources
+    executor: SearchExecutor
     settings: Settings
     notice: Callable[[str], None] = lambda text: None
     _attempts: Counter[str] = field(factory=Counter, init=False)
@@ -89,20 +89,20 @@ class RemoteTuningLoop:
     def run(self, tasks: Sequence[TaskRecord]) -> dict[str, TunedChoice]:
         """Return a choice for every task, by its key."""
         record = self.search(tasks)
-        known = self.resources.database, self.resources.ranked
+        known = self.executor.database, self.executor.memory.ranked
         found = {t.problem.key: t.choice or best_known(t, self.settings, *known) for t in tasks}
-        record.end(self.resources.elapsed, [found[t.problem.key].candidate.score for t in tasks])
+        record.end(self.executor.elapsed, [found[t.problem.key].candidate.score for t in tasks])
         return found
 
     def search(self, tasks: Sequence[TaskRecord]) -> SearchTrace:
         """Search until each task has its choice or the run must end."""
         record = SearchTrace(tasks)
         if self.settings.final:
-            self.resources.statistics.searches.append(record)
+            self.executor.statistics.searches.append(record)
         waiting = deque(sorted(range(len(tasks)), key=lambda k: -tasks[k].uses))
         under_way: set[int] = set()
         unfinished: list[TaskRecord] = []
-        with self.resources.interruptible():
+        with self.executor.interruptible():
             while (waiting or under_way) and not self._over(under_way):
                 if not self.engine.places:
                     unfinished += [tasks[k] for k in (*waiting, *under_way)]
@@ -111,15 +111,15 @@ class RemoteTuningLoop:
                     under_way.add(number := waiting.popleft())
                     self._submit(number, tasks[number])
                 self._receive_dropped()
-                with self.resources.statistics.phase("wait for places"):
-                    answers = self.engine.collect(self.resources.pause)
+                with self.executor.statistics.phase("wait for places"):
+                    answers = self.engine.collect(self.executor.pause)
                 for answer in answers:
                     if answer.number not in under_way:
                         continue
                     under_way.discard(answer.number)
                     if self._take_result(tasks[answer.number], answer):
-                        self.resources.report(tasks)
-                        record.note(self.resources.elapsed)
+                        self.executor.report(tasks)
+                        record.note(self.executor.elapsed)
                     elif self._attempts[tasks[answer.number].problem.key] < MAX_ATTEMPTS:
                         waiting.append(answer.number)
                     else:
@@ -128,18 +128,18 @@ class RemoteTuningLoop:
                 self.notice(
                     f"{len(unfinished)} of {len(tasks)} kernels are searched for here: no other place finished them"
                 )
-                TuningLoop(self.resources, self.settings).search(unfinished)
+                TuningLoop(self.executor, self.settings).search(unfinished)
         if any(t.choice is None for t in tasks):
             self.engine.drop()
         return record
 
     def _submit(self, number: int, task: TaskRecord) -> None:
-        budget = self.resources.budget
-        seconds = max(0.0, budget.remaining(self.resources.share) - HANDOVER_SECONDS) if budget.is_limited else None
+        budget = self.executor.budget
+        seconds = max(0.0, budget.remaining(self.executor.share) - HANDOVER_SECONDS) if budget.is_limited else None
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
-        ranked = self.resources.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
-        known, version = tuple(task.stored.values()), self.resources.database.version
+        ranked = self.executor.memory.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
+        known, version = tuple(task.stored.values()), self.executor.database.version
         unit = SearchUnit(task.problem, self.settings, known, seconds, tuple(ranked), version)
         self.engine.submit(number, unit, MAX_UNIT_SECONDS if seconds is None else seconds + GRACE_SECONDS)
 
@@ -162,9 +162,9 @@ class RemoteTuningLoop:
             self.notice(f"{answer.place} is another machine ({result.machine.get('target', '')}): left out")
             self._exclude(answer.place)
             return False
-        database, statistics = self.resources.database, self.resources.statistics
+        database, statistics = self.executor.database, self.executor.statistics
         if result.ranked:
-            self.resources.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
+            self.executor.memory.ranked.setdefault(space_key(problem, self.settings), list(result.ranked))
         today = result.version == database.version
         with database.transaction():
             database.register(problem)
@@ -176,14 +176,14 @@ class RemoteTuningLoop:
             statistics.outcomes[trial.outcome] += 1
         statistics.compiled += result.compiled
         statistics.timed += result.timed
-        task.round, task.ended = result.rounds, self.resources.budget.clock()
+        task.round, task.ended = result.rounds, self.executor.budget.clock()
         self._choose(task, result)
         return True
 
     def _choose(self, task: TaskRecord, result: UnitResult) -> None:
         """Store a choice; that of an interrupted search counts as measured, but not as an estimate to store."""
         choice = result.choice
-        self.resources.expired = self.resources.expired or not result.complete
+        self.executor.expired = self.executor.expired or not result.complete
         if result.complete or self.settings.final:
             task.choice = choice
         elif choice is not None and choice.seconds is not None:
@@ -193,21 +193,20 @@ class RemoteTuningLoop:
 
     def _receive_dropped(self) -> None:
         """Receive workers' answers to dropped jobs."""
-        if self.resources.started:
-            for done in self.resources.collect(0.0):
-                self.resources.receive(done)
+        if self.executor.started:
+            self.executor.receive()
 
     @property
     def _is_late(self) -> bool:
         """True if a new unit would have no time."""
-        budget = self.resources.budget
-        return budget.is_limited and budget.remaining(self.resources.share) <= HANDOVER_SECONDS
+        budget = self.executor.budget
+        return budget.is_limited and budget.remaining(self.executor.share) <= HANDOVER_SECONDS
 
     def _over(self, under_way: Collection[int]) -> bool:
         """Return whether no further result is expected."""
         late = self._is_late and not under_way
-        self.resources.expired = self.resources.expired or late
-        return late or self.resources.over()
+        self.executor.expired = self.executor.expired or late
+        return late or self.executor.over()
 
     def _exclude(self, place: Hashable) -> None:
         self._excluded.add(place)

@@ -1,43 +1,32 @@
 """Tuning loop: proposes, builds, checks, times and ranks candidates."""
 
 from .build_queue import BuildQueue
-from .earlier_results import ORIGIN_ELSEWHERE, ORIGIN_GUESSED
+from .deeper_search import search_deeper
+from .earlier_results import ORIGIN_ELSEWHERE, ORIGIN_GUESSED, learned_order
+from .executor import SearchExecutor
 from .final_ranking import best_known, space_key
 from .launches import bundle_members, is_faster, joint_task
-from .loop import TuningLoop, ranking_seconds
-from .resources import Resources
-from .speculative_build import (
-    LOWERING_SECONDS,
-    SpeculativeBuild,
-    build_kernels,
-    building_seconds,
-    bundle_job,
-    kernel_job,
-)
-from .speculative_search import SpeculativeSearch
+from .loop import TuningLoop
+from .overtime_ranking import ranking_seconds
+from .proposals import batch_size
 from .task_record import Entry, TaskRecord
-from .tuner import Tuner, search_deeper
+from .tuner import Tuner
 
 __all__ = [
-    "LOWERING_SECONDS",
     "ORIGIN_ELSEWHERE",
     "ORIGIN_GUESSED",
     "BuildQueue",
     "Entry",
-    "Resources",
-    "SpeculativeBuild",
-    "SpeculativeSearch",
+    "SearchExecutor",
     "TaskRecord",
     "Tuner",
     "TuningLoop",
+    "batch_size",
     "best_known",
-    "build_kernels",
-    "building_seconds",
-    "bundle_job",
     "bundle_members",
     "is_faster",
     "joint_task",
-    "kernel_job",
+    "learned_order",
     "ranking_seconds",
     "search_deeper",
     "space_key",

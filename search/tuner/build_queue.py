@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf
 
-from attrs import define, field, frozen
-
 from ...ir import Schedule
 from ...passes.schedule import assess
-from ..building import COMPILE_LIMIT, BuildResult, Job, JobResult, ScoredCandidate, build_arguments, max_statements_of
+from ..building import COMPILE_LIMIT, BuildResult, JobResult, ScoredCandidate, build_arguments, max_statements_of
 from ..database import Measurement
 from ..measurement import Verdict
 from ..settings import Settings
 from ..tasks import MAX_WHOLE_EVALUATIONS, Reference, evaluations, measurement_key, schedule_text
-from .resources import Resources
+from .executor import Receiver, SearchExecutor
 from .runner import MeasurementRunner
 from .task_record import Entry, TaskRecord
 
@@ -29,72 +27,6 @@ PROMISING_SHARE = 0.9
 REPLACEMENT_PRIORITY = -0.5
 #: Seconds in which only the device is awaited; then idle workers get new jobs.
 DEVICE_WAIT_SECONDS = 0.003
-#: Callback that takes the answer of a worker.
-OnDone = Callable[[JobResult], None]
-
-
-@frozen
-class _Request:
-    """Receiver of a job's answer."""
-
-    task: TaskRecord
-    on_done: OnDone
-
-
-@define
-class DispatchLoop:
-    """Loop that sends jobs to workers and chooses tasks to measure."""
-
-    resources: Resources
-    _current: list[TaskRecord] = field(factory=list, init=False)
-
-    def submit(
-        self,
-        task: TaskRecord,
-        on_done: OnDone,
-        method: str,
-        priority: tuple[float, ...],
-        *arguments: object,
-        limit: float = COMPILE_LIMIT,
-    ) -> None:
-        """Queue a job of a task; `on_done` receives its answer."""
-        task.waiting += 1
-        self.resources.builder.submit(Job(_Request(task, on_done), method, (task.problem, *arguments), priority, limit))
-
-    def receive(self, timeout: float = 0.0) -> None:
-        """Receive workers' answers; wait for one, at most `timeout` seconds.
-
-        A late answer to a query from before the search goes to its receiver.
-        """
-        for done in self.resources.collect(timeout):
-            request = done.job.owner
-            if isinstance(request, _Request):
-                request.task.waiting -= 1
-                request.on_done(done)
-            else:
-                self.resources.receive(done)
-
-    def next_task(
-        self,
-        tasks: Sequence[TaskRecord],
-        free: Callable[[TaskRecord], bool] = lambda task: True,
-        checked: Collection[TaskRecord] = (),
-    ) -> TaskRecord | None:
-        """Receive built candidates and return the task to measure next.
-
-        Return None where nothing is ready. While candidates of other tasks are `checked`, none is awaited.
-        """
-        ready = bool(checked) or any(t.measurable for t in tasks)
-        with self.resources.statistics.phase("wait for workers"):
-            self.receive(0.0 if ready else self.resources.pause)
-        waiting = [t for t in tasks if t.measurable and free(t)]
-        if not waiting:
-            return None
-        # A task whose data is in use on a device goes first, then the one with the largest possible saving.
-        known = next((t for t in self._current if t in waiting), None)
-        chosen = known or max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
-        self._current = [chosen, *(t for t in self._current if t in checked)]
-        return chosen
 
 
 class BuildQueue:
@@ -104,19 +36,40 @@ class BuildQueue:
     of them.
     """
 
-    def __init__(self, resources: Resources, settings: Settings) -> None:
-        self.resources = resources
+    def __init__(self, executor: SearchExecutor, settings: Settings) -> None:
+        self.executor = executor
         self.settings = settings
-        self.loop = DispatchLoop(resources)
         self.batches = 1
-        self.runner = MeasurementRunner(resources, settings)
+        self.runner = MeasurementRunner(executor, settings)
+        self._current: list[TaskRecord] = []
+
+    def submit(
+        self,
+        task: TaskRecord,
+        receiver: Receiver,
+        method: str,
+        priority: tuple[float, ...],
+        *arguments: object,
+        limit: float = COMPILE_LIMIT,
+    ) -> None:
+        """Queue a job; its task waits until `receiver` has the answer."""
+
+        def take(done: JobResult) -> None:
+            task.waiting -= 1
+            receiver(done)
+
+        task.waiting += 1
+        self.executor.submit(take, method, task.problem, *arguments, priority=priority, limit=limit)
 
     def prepare_reference(self, task: TaskRecord) -> None:
         """Have a large task's expected outputs and simple kernel computed."""
-        if evaluations(task.problem.form) > MAX_WHOLE_EVALUATIONS and task.problem.key not in self.resources.trusted:
+        if (
+            evaluations(task.problem.form) > MAX_WHOLE_EVALUATIONS
+            and task.problem.key not in self.executor.memory.trusted
+        ):
             task.untrusted = task.unknown = True
-            self.loop.submit(task, lambda done: self._take_reference(task, done.value), "refer", (task.place, -1.5))
-            self.loop.submit(task, lambda done: self._build_simple(task, done.value), "simple", (task.place, -1.0))
+            self.submit(task, lambda done: self._take_reference(task, done.value), "refer", (task.place, -1.5))
+            self.submit(task, lambda done: self._build_simple(task, done.value), "simple", (task.place, -1.0))
 
     def propose(self, task: TaskRecord, proposals: Sequence[ScoredCandidate]) -> None:
         """Send proposals to the workers.
@@ -136,7 +89,7 @@ class BuildQueue:
 
     def _reuse(self, entry: Entry, known: Measurement) -> None:
         """Use the result of an earlier session for a candidate."""
-        self.resources.statistics.reused += 1
+        self.executor.statistics.reused += 1
         entry.outcome = known.outcome
         entry.samples = [known.seconds] if known.seconds is not None else []
 
@@ -165,16 +118,38 @@ class BuildQueue:
 
         A measurement that takes longer than the other work here is received by a later step.
         """
-        measurements, asked = self.runner, self.runner.running
-        if asked:
-            self.loop.receive()
-        busy = any(task.idle or (task.measurable and measurements.is_free(task)) for task in tasks)
-        measurements.receive(DEVICE_WAIT_SECONDS if asked and not busy else 0.0)
-        task = self.loop.next_task(tasks, measurements.is_free, measurements.running)
+        runner, checked = self.runner, self.runner.running
+        if checked:
+            self.executor.receive()
+        busy = any(task.idle or (task.measurable and runner.is_free(task)) for task in tasks)
+        runner.receive(DEVICE_WAIT_SECONDS if checked and not busy else 0.0)
+        task = self.next_task(tasks, runner.is_free, runner.running)
         if task is not None and task.ready:
-            measurements.measure(task, task.take())
+            runner.measure(task, task.take())
         elif task is not None:
-            measurements.time_turns(task)
+            runner.time_turns(task)
+
+    def next_task(
+        self,
+        tasks: Sequence[TaskRecord],
+        free: Callable[[TaskRecord], bool] = lambda task: True,
+        checked: Collection[TaskRecord] = (),
+    ) -> TaskRecord | None:
+        """Receive built candidates and return the task to measure next.
+
+        Return None where nothing is ready. While candidates of other tasks are `checked`, none is awaited.
+        """
+        ready = bool(checked) or any(t.measurable for t in tasks)
+        with self.executor.statistics.phase("wait for workers"):
+            self.executor.receive(0.0 if ready else self.executor.pause)
+        waiting = [t for t in tasks if t.measurable and free(t)]
+        if not waiting:
+            return None
+        # A task whose data is in use on a device goes first, then the one with the largest possible saving.
+        known = next((t for t in self._current if t in waiting), None)
+        chosen = known or max(waiting, key=lambda t: (t.gain, t.weight, t.problem.key))
+        self._current = [chosen, *(t for t in self._current if t in checked)]
+        return chosen
 
     # ---- building
 
@@ -182,7 +157,7 @@ class BuildQueue:
         """Pass the expected outputs to the device."""
         task.unknown = False
         if isinstance(reference, Reference):
-            self.resources.bench.prepare(task.problem, reference)
+            self.executor.bench.prepare(task.problem, reference)
 
     def _build_simple(self, task: TaskRecord, schedule: Schedule | None) -> None:
         """Have the simple kernel built, which the others are compared with."""
@@ -192,12 +167,12 @@ class BuildQueue:
             self._build(task, Entry(scored, schedule_text(schedule), trusted=True), (task.place, -1.0))
 
     def _build(self, task: TaskRecord, entry: Entry, priority: tuple[float, ...], longest: float = inf) -> None:
-        ready = self.resources.ready.pop((task.problem.key, entry.text), None)
+        ready = self.executor.memory.ready.pop((task.problem.key, entry.text), None)
         if ready is not None:
             self._take_result(task, entry, ready)
             return
         wishes = build_arguments(entry.scored.candidate, self.settings.hasty, longest)
-        self.loop.submit(task, lambda done: self._take_built(task, entry, done), "build", priority, *wishes)
+        self.submit(task, lambda done: self._take_built(task, entry, done), "build", priority, *wishes)
 
     def _take_built(self, task: TaskRecord, entry: Entry, done: JobResult) -> None:
         if done.value is not None and done.value.outcome == "long":  # not a result to store
@@ -205,9 +180,10 @@ class BuildQueue:
                 self._build(task, entry, (task.place, 0.0, -task.gain))
                 return
             entry.outcome = done.value.outcome
-            self.resources.statistics.outcomes["long"] += 1
+            self.executor.statistics.outcomes["long"] += 1
             return
-        self.resources.keep_kernel(task.problem, entry.scored.candidate.schedule, done)
+        if done.value is not None:
+            self.executor.memory.keep_built((task.problem.key, entry.text), done.value, done.seconds)
         failed = BuildResult(None, outcome="timeout" if done.hung else "failed", message=done.error)
         self._take_result(task, entry, done.value or failed)
 
@@ -223,17 +199,17 @@ class BuildQueue:
     def _take_result(self, task: TaskRecord, entry: Entry, built: BuildResult) -> None:
         """Take the result of a build: the candidate is timed next, or was refused."""
         entry.built = built
-        self.resources.statistics.compiled += 1
+        self.executor.statistics.compiled += 1
         earlier = task.stored.get(entry.text)
         if (
             earlier is not None and earlier.source != built.source
         ):  # measured with other source than this version prints
             entry.samples, entry.outcome = [], ""
             del task.stored[entry.text]
-            self.resources.statistics.stale += 1
+            self.executor.statistics.stale += 1
         elif earlier is not None and not (entry.outcome or entry.trusted) and built.outcome == "ok":
-            with self.resources.statistics.phase("record"):
-                self.resources.database.note_sources({measurement_key(task.problem.key, entry.text): built.source})
+            with self.executor.statistics.phase("record"):
+                self.executor.database.note_sources({measurement_key(task.problem.key, entry.text): built.source})
             self._reuse(entry, earlier)
             return
         if built.outcome == "ok":

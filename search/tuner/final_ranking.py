@@ -1,83 +1,18 @@
-"""Final ranking: times the fastest candidates in turns, breaks ties by rule.
-
-The pruning certificate says how much of the rest of the space is proven slower.
-"""
+"""Final ranking: the best known choice, with ties broken by rule."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 
-from ...ir import Schedule
 from ...passes.fusion import form_key
 from ...passes.schedule import assess, choose_soon
-from ..building import JobResult, ScoredCandidate
+from ..building import ScoredCandidate
 from ..database import Database, Winner
 from ..settings import Settings, TunedChoice
 from ..tasks import TuningTask, simple_schedule
-from .build_queue import BuildQueue
 from .earlier_results import faster_before, unfinished_choice
-from .runner import measurement_of
 from .task_record import Entry, TaskRecord
-
-
-class FinalRanking:
-    """Final ranking of searches; one may wait for workers in between."""
-
-    def __init__(self, trials: BuildQueue) -> None:
-        self._trials = trials
-        self._settings = trials.settings
-
-    def begin(self, task: TaskRecord) -> None:
-        """Have the fastest candidates built and request the pruning certificate.
-
-        Only candidates that an earlier session measured are not built yet.
-        """
-        task.ending = True
-        loop = self._trials.loop
-        self._trials.propose(task, faster_before(task) if self._settings.remembers else [])
-        if task.seconds == inf:
-            loop.submit(
-                task, lambda done: self._try_simple(task, done.value), "simple", (task.place, float(task.round))
-            )
-            return
-        finalists = task.finalists(self._settings)
-        if len(finalists) > 1:
-            for entry in finalists:
-                if entry.built is None:
-                    self._trials.build(task, entry, task.round)
-        if self._settings.prove:
-            loop.submit(task, lambda done: _take_proof(task, done), "prove", (inf,), task.seconds)
-        if task.idle:
-            self.end(task)
-
-    def end(self, task: TaskRecord) -> None:
-        """Time the finalists in turns, which may take several steps, and choose."""
-        database, statistics = self._trials.resources.database, self._trials.resources.statistics
-        finalists = task.finalists(self._settings)
-        turned, task.turned = task.turned, True
-        several = len(finalists) > 1 and not turned
-        if several and self._trials.runner.time_in_turns(task, finalists, self._settings.rounds):
-            return
-        task.choice = best_known(task, self._settings, database)
-        task.ended = self._trials.resources.budget.clock()
-        winner = task.winner(self._settings)
-        if task.proof is not None:
-            statistics.legal += task.proof.legal
-            statistics.slower += task.proof.slower
-        if winner is None:
-            return
-        ran = [measurement_of(e) for e in finalists if e.outcome == "ok" and e.built is not None]
-        database.record(task.problem, ran, today=True)
-        if self._settings.final:
-            database.finish(task.problem, _winner(task, winner))
-
-    def _try_simple(self, task: TaskRecord, schedule: Schedule | None) -> None:
-        """Try the simple kernel where all others failed."""
-        if schedule is not None:
-            self._trials.propose(
-                task, [ScoredCandidate(None, assess(task.problem.form, schedule, task.problem.target))]
-            )
 
 
 def space_key(problem: TuningTask, settings: Settings) -> Hashable:
@@ -126,11 +61,8 @@ def best_known(
     return TunedChoice(candidate, None, origin="model", reason=task.lost)
 
 
-def _take_proof(task: TaskRecord, done: JobResult) -> None:
-    task.proof = done.value
-
-
-def _winner(task: TaskRecord, entry: Entry) -> Winner:
+def winner_of(task: TaskRecord, entry: Entry) -> Winner:
+    """Return the database record of a finished search."""
     source = entry.built.source if entry.built else task.stored[entry.text].source
     proven = task.proof.share if task.proof else 0.0
     return Winner(entry.text, entry.seconds, entry.spread, source, len(task.entries), float(task.points), proven)

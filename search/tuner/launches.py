@@ -6,23 +6,24 @@ Workers build them and compute their expected outputs; the device checks and tim
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 
 from attrs import evolve
 
 from ...ir import Target, member_name
 from ...passes import Member, join_forms
-from ..building import BuildResult, Job, JobResult
+from ..building import BuildResult, JobResult
 from ..database import KernelTime
 from ..tasks import BundleMember, Reference, TuningTask
-from .resources import Resources
+from .executor import SearchExecutor
 
 #: Timed runs of each launch.
 TIMED_RUNS = 10
 
 
 def measure_launches(
-    resources: Resources, launches: Mapping[str, tuple[TuningTask, Sequence[BundleMember]]]
+    executor: SearchExecutor, launches: Mapping[str, tuple[TuningTask, Sequence[BundleMember]]]
 ) -> Iterator[tuple[str, KernelTime]]:
     """Yield the time of each launch, by its name, within the budget.
 
@@ -30,29 +31,28 @@ def measure_launches(
     """
     references: dict[str, object] = {}
     kernels: dict[str, BuildResult] = {}
-    waiting = 2 * len(launches)
-    resources.drop_queries()
-    for name, (problem, members) in launches.items() if not resources.over() else ():
-        resources.builder.submit(Job((name, references), "refer", (problem,)))
-        resources.builder.submit(Job((name, kernels), "bundle", (problem, members)))
-    while waiting and not resources.over():
-        with resources.statistics.phase("wait for workers"):
-            answers = resources.collect(resources.pause)
-        for done in answers:
-            name, found = done.job.owner if isinstance(done.job.owner, tuple) else ("", None)
-            if not any(found is mine for mine in (references, kernels)):
-                resources.receive(done)
-                continue
-            waiting -= 1
-            found[name] = _value(done, found is kernels)
-            if isinstance(built := found[name], BuildResult) and built.outcome == "ok":
-                resources.keep_built((name, ""), built, done.seconds)
-            if name in references and name in kernels:
-                built = kernels[name]
-                seconds = _seconds(resources, launches[name][0], references[name], built)
-                yield name, KernelTime(seconds, built.source)
-    if waiting:
-        resources.drop()
+    missing = dict(launches)
+
+    def take_reference(name: str, done: JobResult) -> None:
+        references[name] = done.value
+
+    def take_kernel(name: str, done: JobResult) -> None:
+        kernels[name] = built = done.value or BuildResult(None, outcome="failed", message=done.error)
+        if built.outcome == "ok":
+            executor.memory.keep_built((name, ""), built, done.seconds)
+
+    executor.drop_queries()
+    for name, (problem, members) in launches.items() if not executor.over() else ():
+        executor.submit(partial(take_reference, name), "refer", problem)
+        executor.submit(partial(take_kernel, name), "bundle", problem, members)
+    while missing and not executor.over():
+        with executor.statistics.phase("wait for workers"):
+            executor.receive(executor.pause)
+        for name in [name for name in missing if name in references and name in kernels]:
+            problem, _ = missing.pop(name)
+            yield name, KernelTime(_seconds(executor, problem, references[name], kernels[name]), kernels[name].source)
+    if missing:
+        executor.drop()
 
 
 def bundle_members(members: Sequence[Member]) -> list[BundleMember]:
@@ -85,19 +85,15 @@ def is_faster(seconds: float | None, members: Sequence[Member], alone: Callable[
     return alone(seconds) < (1 - tie) * sum((*known, *guessed))
 
 
-def _value(done: JobResult, kernel: bool) -> object:
-    return done.value or (BuildResult(None, outcome="failed", message=done.error) if kernel else None)
-
-
-def _seconds(resources: Resources, problem: TuningTask, reference: object, built: BuildResult) -> float:
+def _seconds(executor: SearchExecutor, problem: TuningTask, reference: object, built: BuildResult) -> float:
     """Return the time of a launch, infinity where it fails or is wrong."""
     if built.outcome != "ok":
         return inf
     if isinstance(reference, Reference):
-        resources.bench.prepare(problem, reference)
-    with resources.statistics.phase("check"):
-        verdict = resources.bench.check(problem, built)
+        executor.bench.prepare(problem, reference)
+    with executor.statistics.phase("check"):
+        verdict = executor.bench.check(problem, built)
     if verdict.outcome != "ok":
         return inf
-    with resources.statistics.phase("time"):
-        return resources.bench.sample(problem, built, TIMED_RUNS).seconds
+    with executor.statistics.phase("time"):
+        return executor.bench.sample(problem, built, TIMED_RUNS).seconds

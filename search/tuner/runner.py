@@ -16,7 +16,7 @@ from ..database import Measurement
 from ..measurement import AsyncBench, DeviceAnswer, TimingTurns, Verdict
 from ..settings import Settings
 from ..trace import Rejected
-from .resources import Resources
+from .executor import SearchExecutor
 from .task_record import Entry, TaskRecord
 
 
@@ -32,8 +32,8 @@ class _Request:
 class MeasurementRunner:
     """Candidates of one search that are checked and timed."""
 
-    def __init__(self, resources: Resources, settings: Settings) -> None:
-        self.resources = resources
+    def __init__(self, executor: SearchExecutor, settings: Settings) -> None:
+        self.executor = executor
         self.settings = settings
         self._requests: dict[str, _Request] = {}
 
@@ -44,15 +44,15 @@ class MeasurementRunner:
 
     def is_free(self, task: TaskRecord) -> bool:
         """Return whether the device of a task has nothing to check."""
-        bench = self.resources.bench
+        bench = self.executor.bench
         return not isinstance(bench, AsyncBench) or bench.is_free(task.problem)
 
     def receive(self, timeout: float = 0.0) -> None:
         """Receive finished measurements; requests of an earlier search have no receiver."""
-        bench = self.resources.bench if self.resources.opened else None
+        bench = self.executor.bench if self.executor.opened else None
         if not isinstance(bench, AsyncBench):
             return
-        with self.resources.statistics.phase("check"):
+        with self.executor.statistics.phase("check"):
             ended = bench.take_finished(timeout)
         for key, measured in ended:
             if key in self._requests:
@@ -66,7 +66,7 @@ class MeasurementRunner:
         Nothing is awaited where no candidate is valid or the device answers at once.
         """
         turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
-        if turns and isinstance(self.resources.bench, AsyncBench):
+        if turns and isinstance(self.executor.bench, AsyncBench):
             task.turns = turns
             return True
         for entry in turns:
@@ -79,11 +79,11 @@ class MeasurementRunner:
 
         A few runs come first, and as many again, in turns with the best so far, unless it is hopeless.
         """
-        bench = self.resources.bench
+        bench = self.executor.bench
         if isinstance(bench, AsyncBench):
             self._request(task, entry, self._turns_of(task, entry))
             return
-        with self.resources.statistics.phase("check"):
+        with self.executor.statistics.phase("check"):
             verdict = bench.check(task.problem, _code(entry))
         self._take_verdict(task, entry, verdict)
 
@@ -105,18 +105,18 @@ class MeasurementRunner:
 
     def _request(self, task: TaskRecord, entry: Entry | None, turns: Sequence[Entry]) -> None:
         """Request a check of a candidate, if any, and timing of others in turns."""
-        bench, best = self.resources.bench, task.best
+        bench, best = self.executor.bench, task.best
         assert isinstance(bench, AsyncBench), "it does so beside what else there is to do"
         most = inf if entry is None or best is None else self.settings.hopeless * best.seconds
         asked = TimingTurns(tuple(_name(each) for each in turns), self.settings.runs, most) if turns else None
-        with self.resources.statistics.phase("check"):
+        with self.executor.statistics.phase("check"):
             bench.begin(task.problem, None if entry is None else _code(entry), asked)
         task.waiting += 1
         self._requests[task.problem.key] = _Request(task, entry, turns)
 
     def _take_times(self, asked: _Request, measured: DeviceAnswer) -> None:
         """Store times with their candidates."""
-        task, entry, statistics = asked.task, asked.entry, self.resources.statistics
+        task, entry, statistics = asked.task, asked.entry, self.executor.statistics
         if (
             entry is None and measured.verdict.outcome != "ok"
         ):  # the process was lost: earlier times of the candidates stay
@@ -141,7 +141,7 @@ class MeasurementRunner:
         """Time a correct candidate, unless an earlier session did."""
         if entry.trusted:
             task.untrusted = False
-            self.resources.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
+            self.executor.memory.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
         elif verdict.outcome == "ok" and not entry.outcome:
             verdict = self._time(task, entry)
         self.record(task, entry, verdict)
@@ -149,12 +149,12 @@ class MeasurementRunner:
     def _time(self, task: TaskRecord, entry: Entry) -> Verdict:
         """Time a candidate and wait for the result."""
         best = task.best
-        self.resources.statistics.timed += 1
+        self.executor.statistics.timed += 1
         verdict = self._sample(task, entry)
         if verdict.outcome != "ok" or best is None:
             return verdict
         if entry.seconds > self.settings.hopeless * best.seconds:
-            self.resources.statistics.dropped += 1
+            self.executor.statistics.dropped += 1
             return verdict
         if task.alternates:
             self.time_again(task, best)
@@ -166,23 +166,23 @@ class MeasurementRunner:
             self.record(task, entry, verdict)
 
     def _sample(self, task: TaskRecord, entry: Entry) -> Verdict:
-        with self.resources.statistics.phase("time"):
-            timed = self.resources.bench.sample(task.problem, _code(entry), self.settings.runs)
+        with self.executor.statistics.phase("time"):
+            timed = self.executor.bench.sample(task.problem, _code(entry), self.settings.runs)
         entry.samples += timed.samples
         return timed.verdict
 
     def record(self, task: TaskRecord, entry: Entry, verdict: Verdict) -> None:
         """Record the result of a candidate."""
         entry.outcome = verdict.outcome
-        self.resources.statistics.outcomes[verdict.outcome] += 1
+        self.executor.statistics.outcomes[verdict.outcome] += 1
         if verdict.outcome != "ok":
             problem = task.problem
-            self.resources.statistics.reject(
+            self.executor.statistics.reject(
                 Rejected(verdict.outcome, verdict.message, problem.label, entry.text, problem.work)
             )
         if not entry.trusted:
-            with self.resources.statistics.phase("record"):
-                self.resources.database.record(task.problem, [measurement_of(entry, verdict.message)], today=True)
+            with self.executor.statistics.phase("record"):
+                self.executor.database.record(task.problem, [measurement_of(entry, verdict.message)], today=True)
 
 
 def measurement_of(entry: Entry, message: str = "") -> Measurement:

@@ -11,7 +11,7 @@ from attrs import define, field
 from ...backends import Timing, middle_mean
 from ...ir import PassError
 from ...passes.schedule import Point
-from ..building import BuildResult, ScoredCandidate
+from ..building import BuildResult, JobResult, ScoredCandidate
 from ..database import Measurement
 from ..learned import LearnedOrder
 from ..settings import Settings, TunedChoice
@@ -171,6 +171,19 @@ class TaskRecord:
     def weight(self) -> float:
         """Predicted seconds in the whole program, 0 before the ranking."""
         return self.problem.uses * min((s.candidate.score for s in self.first), default=0.0)
+
+    def note_round(self, tie: float) -> None:
+        """Note a round, and whether the best time improved beyond a tie."""
+        if self.seconds < self.reached * (1 - tie):
+            self.stale, self.unsuccessful = 0, 0
+        else:
+            self.stale, self.unsuccessful = self.stale + 1, self.unsuccessful + len(self.entries) - self.tried
+        self.reached, self.tried = min(self.reached, self.seconds), len(self.entries)
+        self.round += 1
+
+    def take_proof(self, done: JobResult) -> None:
+        """Take the pruning certificate from a worker."""
+        self.proof = done.value
 
     def is_refused(self, scored: ScoredCandidate) -> bool:
         """Return whether a candidate is known to be wrong or unusable."""

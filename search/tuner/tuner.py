@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from attrs import frozen
 
@@ -21,32 +21,25 @@ from ...passes import (
     CostRequest,
     CostResult,
     MemberRow,
-    Roofline,
     SubgraphKernels,
     evaluate_costs,
     partition_subgraph,
     schedule_row,
 )
 from ...passes.schedule import Candidate
-from ..building import Factory, Job
+from ..building import Factory
 from ..database import KernelTime
 from ..settings import QUICK_SEARCH, Settings, TunedChoice
 from ..tasks import BundleMember, KernelSpec, TuningTask, measurement_key, schedule_text
 from ..trace import SearchTrace, Statistics
 from .earlier_results import best_stored_choice, finished_choice, predicted_choice, transferred_choice
+from .executor import SearchExecutor
 from .launches import measure_launches
 from .loop import TuningLoop
-from .resources import Resources, WorkerQueries
-from .speculative_build import POLL_SECONDS
 from .task_record import TaskRecord
 
 #: Priority of jobs that are not needed at once.
 LOW_PRIORITY = 1.0
-#: Share of the whole time that a kernel must lose against its roofline to be searched deeper.
-MIN_LOST_SHARE = 0.02
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 class Searches(Protocol):
@@ -70,20 +63,20 @@ class Tuner:
     no result is known. `make_search` makes the search, which runs here or at several places.
     """
 
-    resources: Resources
+    executor: SearchExecutor
     frozen: bool = False
     guesses: bool = False
-    make_search: Callable[[Resources, Settings], Searches] = TuningLoop
+    make_search: Callable[[SearchExecutor, Settings], Searches] = TuningLoop
 
     @property
     def statistics(self) -> Statistics:
         """Statistics of all searches so far."""
-        return self.resources.statistics
+        return self.executor.statistics
 
     @property
     def complete(self) -> bool:
         """True if every search so far ran to its end."""
-        return self.resources.complete
+        return self.executor.complete
 
     @property
     def is_local(self) -> bool:
@@ -92,8 +85,8 @@ class Tuner:
 
     def begin(self) -> None:
         """Start workers and the device early where time is limited."""
-        if self.resources.budget.is_limited and not self.frozen:
-            self.resources.start()
+        if self.executor.budget.is_limited and not self.frozen:
+            self.executor.start()
 
     def run(
         self,
@@ -110,18 +103,18 @@ class Tuner:
 
         Raises `UsageError` where only known results may be used and one is missing.
         """
-        resources = self.resources
-        resources.share = share
+        executor = self.executor
+        executor.share = share
         unique = {p.key: p for p in problems}
         with self.statistics.phase("database"):
-            kept = {key: None if search_again else finished_choice(resources.database, p) for key, p in unique.items()}
+            kept = {key: None if search_again else finished_choice(executor.database, p) for key, p in unique.items()}
         found = {key: choice for key, choice in kept.items() if choice is not None}
         if self.frozen or accept_known:  # an unfinished search has an answer too
-            database = resources.database
+            database = executor.database
             known = {p.key: best_stored_choice(self._task(p), database) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in known.items() if choice is not None}
         if self.frozen and accept_known:  # nothing can be measured, so the best of other machines is the best guess
-            hinted = {p.key: transferred_choice(resources.database, p) for p in unique.values() if p.key not in found}
+            hinted = {p.key: transferred_choice(executor.database, p) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in hinted.items() if choice is not None}
         if self.frozen and self.guesses:
             found |= {p.key: predicted_choice(p) for p in unique.values() if p.key not in found}
@@ -136,11 +129,11 @@ class Tuner:
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
-            found |= self.make_search(resources, settings or Settings()).run([self._task(p) for p in missing])
+            found |= self.make_search(executor, settings or Settings()).run([self._task(p) for p in missing])
         return [found[p.key] for p in problems]
 
     def _task(self, problem: TuningTask) -> TaskRecord:
-        return TaskRecord(problem, stored={t.schedule: t for t in self.resources.database.measurements(problem)})
+        return TaskRecord(problem, stored={t.schedule: t for t in self.executor.database.measurements(problem)})
 
     def estimate(
         self, problems: Sequence[TuningTask], settings: Settings, share: float = FULL_SHARE
@@ -150,12 +143,12 @@ class Tuner:
         The estimate is None where the budget left no time. Estimates are stored separately from later, better times, so
         that every further session decides the same as long as the source of the kernels is the one that was measured.
         """
-        kept = {p.key: (p, self.resources.database.time(_estimate_name(p, settings))) for p in problems}
+        kept = {p.key: (p, self.executor.database.time(_estimate_name(p, settings))) for p in problems}
         times = {key: (KernelSpec(p, time.schedule), time) for key, (p, time) in kept.items() if time is not None}
         known: dict[str, float | None] = {**self._valid_times(times, share)}
         missing = {p.key: p for p in problems if p.key not in known}
         if missing and not self.frozen:
-            self.resources.share = share
+            self.executor.share = share
             known |= self._search_estimates(list(missing.values()), settings)
         return [known.get(p.key) for p in problems]
 
@@ -164,12 +157,12 @@ class Tuner:
 
         Workers print sources that this version has not printed yet, within the budget.
         """
-        database = self.resources.database
+        database = self.executor.database
         known = database.current_sources([written.name for written, _ in times.values()])
         asked = [written for written, _ in times.values() if written.name not in known]
         if asked:
             here = Factory().source
-            found = [*map(here, asked)] if self.frozen else self._distribute("source", asked, here, share)()
+            found = [*map(here, asked)] if self.frozen else self.executor.ask("source", asked, here, share)()
             new = {w.name: source for w, source in zip(asked, found, strict=True) if source is not None}
             database.note_sources(new)
             known |= new
@@ -186,7 +179,7 @@ class Tuner:
         """
         found: dict[str, float | None] = {}
         tasks = [self._task(p) for p in problems]
-        self.make_search(self.resources, settings).search(tasks)
+        self.make_search(self.executor, settings).search(tasks)
         for task in tasks:
             key, choice = task.problem.key, task.choice
             if choice is not None and choice.seconds is not None:
@@ -197,7 +190,7 @@ class Tuner:
 
     def _keep_estimate(self, problem: TuningTask, settings: Settings, choice: TunedChoice) -> None:
         """Store a measured time with the source that was measured."""
-        database, schedule = self.resources.database, schedule_text(choice.candidate.schedule)
+        database, schedule = self.executor.database, schedule_text(choice.candidate.schedule)
         point = measurement_key(problem.key, schedule)
         source = database.current_sources([point]).get(point)
         if source is not None and choice.seconds is not None:
@@ -209,16 +202,16 @@ class Tuner:
         The value is infinity where a launch fails and None where the budget left no time. The task of a launch is the
         joint computation of its groups.
         """
-        database = self.resources.database
+        database = self.executor.database
         wanted = [KernelSpec(problem, members=tuple(members)) for problem, members in launches]
         names = [written.name for written in wanted]
         times = {n: (w, time) for n, w in zip(names, wanted, strict=True) if (time := database.time(n)) is not None}
         known = self._valid_times(times, FULL_SHARE)
         missing = {n: launch for n, launch in zip(names, launches, strict=True) if n not in known}
-        self.resources.share = FULL_SHARE
+        self.executor.share = FULL_SHARE
         if missing and not self.frozen:
-            with self.resources.interruptible():
-                for name, taken in measure_launches(self.resources, missing):
+            with self.executor.interruptible():
+                for name, taken in measure_launches(self.executor, missing):
                     known[name] = taken.seconds
                     database.keep_time(name, taken)
                     database.note_sources({name: taken.source})
@@ -230,13 +223,13 @@ class Tuner:
         The value is stored, so that every further session decides the same.
         """
         key = f"overhead {target.name}"
-        kept = self.resources.database.cost(key)
+        kept = self.executor.database.cost(key)
         if kept is None:
-            if self.frozen or self.resources.budget.over():
+            if self.frozen or self.executor.budget.over():
                 return 0.0
-            with self.resources.interruptible():
-                kept = self.resources.bench.overhead()
-                self.resources.database.keep_cost(key, kept)
+            with self.executor.interruptible():
+                kept = self.executor.bench.overhead()
+                self.executor.database.keep_cost(key, kept)
         return kept or 0.0
 
     def plan(self, fragments: Sequence[CandidateSubgraph]) -> Callable[[], list[SubgraphKernels]]:
@@ -245,7 +238,7 @@ class Tuner:
         A result is None where the budget left no time.
         """
         with self.statistics.phase("algorithms"):
-            wait = self._distribute(
+            wait = self.executor.ask(
                 "plan", fragments, partition_subgraph, ALGORITHMS_SHARE, (LOW_PRIORITY,), patient=True
             )
 
@@ -260,132 +253,18 @@ class Tuner:
 
         A result is None where the budget left no time. Without a budget the plan depends on all of them.
         """
-        if not self.resources.started:  # there is no other work for them
+        if not self.executor.started:  # there is no other work for them
             return list
-        return self._distribute("price", pricings, evaluate_costs, SCHEDULES_SHARE, patient=True)
+        return self.executor.ask("price", pricings, evaluate_costs, SCHEDULES_SHARE, patient=True)
 
     def schedule_bundles(self, rows: Sequence[MemberRow]) -> Sequence[Sequence[Candidate] | None]:
         """Return the kernels of rows of groups that share launches, by workers.
 
         A row is None where the budget left no time or no workers run.
         """
-        if not self.resources.started:
+        if not self.executor.started:
             return [None] * len(rows)
-        return self._distribute("bundle_row", rows, schedule_row, FULL_SHARE, patient=True)()
-
-    def _distribute(
-        self,
-        method: str,
-        asked: Sequence[S],
-        here: Callable[[S], T],
-        share: float,
-        priority: tuple[float, ...] = (),
-        patient: bool = False,
-    ) -> Callable[[], list[T | None]]:
-        """Have workers answer queries, the last first; return a function that waits for the answers.
-
-        This process answers queries too, from the other end, until the first worker has answered, because workers take
-        a while to start or still do earlier jobs. It does not where workers have no other work: they would wait for
-        this process. Answers are awaited until `share` of the budget is used up. Without a budget the plan depends on
-        all answers: a `patient` caller waits until the budget is overdue.
-        """
-        resources = self.resources
-        resources.share = share
-
-        def over() -> bool:
-            waits = patient and not resources.budget.overdue()
-            return resources.interrupted if waits else resources.over()
-
-        asking: WorkerQueries[T] = WorkerQueries([None] * len(asked), set(range(len(asked))))
-        with resources.interruptible():
-            for number in reversed(range(len(asked))) if not over() else ():
-                resources.builder.submit(Job((asking, number), method, (asked[number],), priority))
-            resources.queries.append(asking)
-
-        def wait() -> list[T | None]:
-            resources.share = share
-            with resources.interruptible():
-                alone = not resources.has_answered or len(resources.queries) > 1
-                while asking in resources.queries and asking.waiting and not over():
-                    for done in resources.collect(0.0 if alone else resources.pause or POLL_SECONDS):
-                        alone = not resources.receive(done) and alone
-                    if alone and asking.waiting:
-                        number = min(asking.waiting)
-                        asking.answer(number, here(asked[number]))
-                while asking in resources.queries and asking.waiting and (came := resources.collect(0.0)):
-                    for done in came:  # arrived while this process computed an answer
-                        resources.receive(done)
-            resources.close_queries(asking)
-            return asking.found
-
-        return wait
-
-
-# ---- rest of the budget
-
-
-def tune_each(problems: Sequence[TuningTask], tuner: Tuner, settings: Settings) -> list[TunedChoice]:
-    """Return a choice for every task, each a program of its own.
-
-    All are tuned together as one is alone, so that the rest of their budget goes to deeper searches.
-    """
-    found = dict(enumerate(tuner.run(problems, settings)))
-    found = search_deeper(problems, found, tuner, settings, FULL_SHARE, separate_programs=True)
-    return [found[number] for number in range(len(problems))]
-
-
-def search_deeper(
-    problems: Sequence[TuningTask],
-    found: Mapping[int, TunedChoice],
-    tuner: Tuner,
-    settings: Settings,
-    share: float,
-    separate_programs: bool = False,
-) -> dict[int, TunedChoice]:
-    """Return choices, by index, improved by deeper searches of the slowest kernels.
-
-    A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
-    kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
-    their loss against the whole program's time. With `separate_programs`, each kernel is a program of its own, and
-    one that a
-    deeper search does not improve is left.
-
-    Nothing is done without a time limit, where the search was cut short, or on a CPU that other processes use too.
-    Whether the search ran to its end does not change: it could have ended there.
-    """
-    resources, best = tuner.resources, dict(found)
-    quiet = bool(problems) and not problems[0].target.on_host
-    if not (quiet and settings.batch and resources.budget.is_limited and resources.complete) or tuner.frozen:
-        return best
-    going = set(best)
-    for times in range(1, 1 + settings.deeper):
-        worst = [n for n in slowest_kernels(problems, best, separate_programs) if n in going]
-        if not worst or resources.budget.over(share):
-            break
-        chosen = tuner.run([problems[n] for n in worst], settings.deeper_settings(times), share, search_again=True)
-        better = {n: c for n, c in zip(worst, chosen, strict=True) if _seconds(c) < _seconds(best[n])}
-        best |= better
-        if not better:
-            break
-        going = set(better) if separate_programs else going
-    resources.expired = False
-    return best
-
-
-def slowest_kernels(
-    problems: Sequence[TuningTask], found: Mapping[int, TunedChoice], separate_programs: bool = False
-) -> list[int]:
-    """Return indices of measured kernels far above their roofline, largest loss first.
-
-    The loss is compared with the whole time, or with `separate_programs` with the kernel's own time.
-    """
-    taken = {n: problem.uses * (found[n].seconds or 0.0) for n, problem in enumerate(problems)}
-    lost = {n: taken[n] - p.uses * Roofline(p.target).cost(p.form) for n, p in enumerate(problems)}
-    whole = sum(taken.values())
-    return sorted(
-        (n for n in lost if lost[n] > MIN_LOST_SHARE * (taken[n] if separate_programs else whole)),
-        key=lambda n: -lost[n],
-    )
+        return self.executor.ask("bundle_row", rows, schedule_row, FULL_SHARE, patient=True)()
 
 
 def _estimate_name(problem: TuningTask, settings: Settings) -> str:
@@ -393,7 +272,3 @@ def _estimate_name(problem: TuningTask, settings: Settings) -> str:
     return (
         f"estimate of {settings.most} {problem.key}" if settings.most > QUICK_SEARCH.most else f"estimate {problem.key}"
     )
-
-
-def _seconds(choice: TunedChoice) -> float:
-    return inf if choice.seconds is None else choice.seconds

@@ -6,7 +6,7 @@ Complete and continued ones, and too long candidates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import inf, prod
 
 import pytest
 from attrs import evolve
@@ -28,7 +28,7 @@ from cuts.search.learned.rank_points import MAX_POINTS, NUM_FASTEST
 from cuts.search.learned.recorded_spaces import RecordedSpace
 from cuts.search.settings import Settings
 from cuts.search.tasks.tuning_task import schedule_text
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 
 from ..search.fakes import FakeBench, Inline, by_threads, problem_of
 
@@ -59,8 +59,8 @@ def recorded_with(
     version: Mapping[str, str] | None = None,
 ) -> list[RecordedSpace]:
     bench = FakeBench(by_threads)
-    resources = Resources(Database(None), lambda: builder, lambda: bench)
-    recorder = PoolRecorder(resources, Settings(), count, lambda problem: earlier, version=version or {})
+    executor = SearchExecutor(Database(None), lambda: builder, lambda: bench)
+    recorder = PoolRecorder(executor, Settings(), count, lambda problem: earlier, version=version or {})
     return list(recorder.run([problem_of(problem)]))
 
 
@@ -129,7 +129,7 @@ def test_space_without_points_ends_no_other() -> None:
             return [JobResult(job, None, error="no answer", hung=True) for job in hung] or super().collect(timeout)
 
     bench = FakeBench(by_threads)
-    recorder = PoolRecorder(Resources(Database(None), Hanging, lambda: bench), Settings(), 20)
+    recorder = PoolRecorder(SearchExecutor(Database(None), Hanging, lambda: bench), Settings(), 20)
     found = list(recorder.run([problem_of(16), problem_of(32)]))
     assert [(space.label, space.whole) for space in found] == [("matmul 32", True)]
     assert recorder.lost == {"matmul 16": "no answer"}
@@ -157,9 +157,9 @@ def test_given_points_are_timed_again_and_no_others() -> None:
     (there,) = recorded_with(InlinePools())
     given = evaluation_points(there, seed=0)
     bench = FakeBench(lambda kernel: 2 * by_threads(kernel))
-    resources = Resources(Database(None), InlinePools, lambda: bench)
+    executor = SearchExecutor(Database(None), InlinePools, lambda: bench)
     version = {"commit": "abc", "lowering": "def"}
-    recorder = PoolRecorder(resources, Settings(), 60, given=lambda problem: given, version=version)
+    recorder = PoolRecorder(executor, Settings(), 60, given=lambda problem: given, version=version)
     (here,) = recorder.run([problem_of(32)])
     times = {p.schedule: p.seconds for p in there.points if p.seconds is not None}
     assert {p.schedule: p.seconds for p in here.points} == {
@@ -188,6 +188,7 @@ def test_records_of_another_version_are_not_continued() -> None:
 
 def test_too_long_candidate_is_reported_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     (usual,) = recorded_with(InlinePools())
+    monkeypatch.setattr(recording, "OUTPUT_SECONDS", inf)
     monkeypatch.setattr(recording, "MAX_STATEMENTS", 16)
     (found,) = recorded_with(InlinePools())
     outcomes = {p.schedule: p.outcome for p in found.points}

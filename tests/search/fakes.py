@@ -27,7 +27,7 @@ from cuts.search.measurement.device import Verdict
 from cuts.search.strategies import ProposingFactory
 from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 
 #: Earlier answers to jobs, by method and arguments: tests search the same few spaces again and again.
@@ -155,8 +155,8 @@ def fake_compile(kernel: KernelFunction, arch: str, timeout: float) -> Cubin:
     return Cubin(kernel.source.encode())
 
 
-class Clock(Resources):
-    """Resources whose time advances by a second with every timed kernel only."""
+class Clock(SearchExecutor):
+    """SearchExecutor whose time advances by a second with every timed kernel only."""
 
     def __init__(
         self, database: Database, builder: Callable[[], Inline], bench: FakeBench, budget: float | None
@@ -181,4 +181,4 @@ def tuner_of(
 ) -> Tuner:
     """Return a tuner over fakes."""
     made = builder or Inline()
-    return Tuner(Resources(database or Database(None), lambda: made, lambda: bench, budget), frozen)
+    return Tuner(SearchExecutor(database or Database(None), lambda: made, lambda: bench, budget), frozen)

@@ -17,7 +17,7 @@ from cuts.search.remote.unit import SearchUnit, UnitResult
 from cuts.search.remote.unit_search import search_unit
 from cuts.search.settings import Settings
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
@@ -77,10 +77,10 @@ class Hosts:
 
 
 def tune_problems(hosts: Hosts | None, problems: Sequence[TuningTask], database: Database, notes: list[str]) -> Tuner:
-    tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
+    tuner = Tuner(SearchExecutor(database, Inline, lambda: FakeBench(by_threads)))
     if hosts is not None:
         tuner = evolve(
-            tuner, make_search=lambda resources, settings: RemoteTuningLoop(hosts, resources, settings, notes.append)
+            tuner, make_search=lambda executor, settings: RemoteTuningLoop(hosts, executor, settings, notes.append)
         )
     return tuner
 

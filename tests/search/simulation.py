@@ -19,7 +19,7 @@ from cuts.search.measurement.bench import Timed
 from cuts.search.measurement.device import Verdict
 from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 
 from .fakes import answer_of
 
@@ -200,10 +200,10 @@ def session(
     lost: frozenset[str] = frozenset(),
     cost: Callable[[KernelFunction], float] = usual,
     **slow: float,
-) -> Resources:
-    """Return resources of a simulated machine.
+) -> SearchExecutor:
+    """Return executor of a simulated machine.
 
     `slow` gives methods of workers other seconds.
     """
     workers = lambda: SimulatedWorkers(clock, seconds={**SECONDS, **slow}, lost=lost)  # noqa: E731
-    return Resources(Database(None), workers, lambda: SimulatedGPU(clock, cost), budget)
+    return SearchExecutor(Database(None), workers, lambda: SimulatedGPU(clock, cost), budget)

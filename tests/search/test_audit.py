@@ -132,7 +132,7 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
 
     bench.sample = interrupt  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
-    assert tuner.resources.interrupted
+    assert tuner.executor.interrupted
 
 
 def test_points_of_cut_space_are_not_timed_again() -> None:
@@ -150,8 +150,8 @@ def test_points_of_cut_space_are_not_timed_again() -> None:
 
     def audit(seconds: float | None) -> list[Audit]:
         bench = FakeBench(cost)
-        resources = Clock(Database(None), Inline, bench, seconds)
-        found = list(audits(Tuner(resources), [problem], choices, 40, ONE, kept))
+        executor = Clock(Database(None), Inline, bench, seconds)
+        found = list(audits(Tuner(executor), [problem], choices, 40, ONE, kept))
         checks.append(len(bench.checked))
         return found
 

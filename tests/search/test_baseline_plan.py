@@ -32,7 +32,9 @@ from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.database import Database
-from cuts.search.selector import MeasuredSelector
+from cuts.search.measured_model import MeasuredModel
+from cuts.search.plan_executor import PlanExecutor
+from cuts.search.session import TuningSession
 from cuts.search.settings import Settings
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.final_ranking import best_known
@@ -82,14 +84,14 @@ def found_in(
     cost: Callable[[KernelFunction], float] = usual,
     settings: Settings = SHORT_SEARCH,
     **slow: float,
-) -> tuple[CompiledGraph, MeasuredSelector]:
+) -> tuple[CompiledGraph, TuningSession]:
     """Compile the graph by measured times on a simulated machine.
 
     The budget has some seconds.
     """
-    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
+    tuning = TuningSession(GPU, Tuner(session(Budget.of(seconds, clock), clock, cost=cost, **slow)), settings)
     options = CompileOptions("mixed", seconds)
-    return selector.compile(GRAPH, Registry.builtin(), GPU, options, emit), selector
+    return tuning.compile(GRAPH, Registry.builtin(), GPU, options, emit), tuning
 
 
 @cache
@@ -114,13 +116,13 @@ def test_workers_continue_with_kernels_of_the_plan(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     continued: list[FusedGroup] = []
-    monkeypatch.setattr(MeasuredSelector, "search_ahead", lambda selector, groups: continued.extend(groups))
+    monkeypatch.setattr(PlanExecutor, "search_ahead", lambda executor, groups: continued.extend(groups))
     clock = FakeClock()
     slow_host(clock, 0.05)
-    _, selector = found_in(seconds, clock)
+    _, tuning = found_in(seconds, clock)
     expected = [form_key(form) for form in continued]
     assert len(expected) == len(set(expected))
-    missing = {form_key(p.form) for p in selector.problems}.difference(expected)
+    missing = {form_key(p.form) for p in tuning.findings.problems}.difference(expected)
     assert not missing if seconds > 30 else not continued
 
 
@@ -129,11 +131,11 @@ def test_unmeasured_parts_equal_those_without_a_budget(
     seconds: float, slow_host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This holds for any budget."""
-    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
+    monkeypatch.setattr(MeasuredModel, "measure", lambda *asked: False)
     clock = FakeClock()
     slow_host(clock, 0.05)
-    found, selector = found_in(seconds, clock, refer=1e6)
-    assert all(choice.seconds is None for choice in selector.choices)
+    found, tuning = found_in(seconds, clock, refer=1e6)
+    assert all(choice.seconds is None for choice in tuning.findings.choices)
     assert sources(found) == sources(compile_untuned())
 
 
@@ -158,13 +160,13 @@ def test_baseline_plan_waits_for_no_declaration(monkeypatch: pytest.MonkeyPatch)
     This process continues.
     """
     asked: list[tuple[float, int]] = []
-    ahead, clock = MeasuredSelector.plan_ahead, FakeClock()
+    ahead, clock = PlanExecutor.plan_ahead, FakeClock()
 
-    def note_request(self: MeasuredSelector, fragments: Sequence[CandidateSubgraph]) -> object:
+    def note_request(self: PlanExecutor, fragments: Sequence[CandidateSubgraph]) -> object:
         asked.append((clock(), len(fragments)))
         return ahead(self, fragments)
 
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
+    monkeypatch.setattr(PlanExecutor, "plan_ahead", note_request)
     planned = first_plans._plan_kernels
     begun: list[float] = []
     monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: begun.append(clock()) or planned(*plan))
@@ -184,14 +186,14 @@ def test_small_declarations_are_requested_early_in_ample_time(
     would wait for workers.
     """
     asked: list[str] = []
-    ahead, planned = MeasuredSelector.plan_ahead, first_plans._plan_kernels
+    ahead, planned = PlanExecutor.plan_ahead, first_plans._plan_kernels
 
-    def note_request(self: MeasuredSelector, fragments: Sequence[CandidateSubgraph]) -> object:
+    def note_request(self: PlanExecutor, fragments: Sequence[CandidateSubgraph]) -> object:
         asked.append(next(n for n in ("long", "small") if fragments[0].graph.nodes[0].name.startswith(n)))
         return ahead(self, fragments)
 
     first: list[list[str]] = []
-    monkeypatch.setattr(MeasuredSelector, "plan_ahead", note_request)
+    monkeypatch.setattr(PlanExecutor, "plan_ahead", note_request)
     monkeypatch.setattr(first_plans, "_plan_kernels", lambda *plan: first.append([*asked]) or planned(*plan))
     found_in(seconds, FakeClock())
     assert first[0] == before
@@ -222,11 +224,11 @@ def test_late_plan_gives_way_to_earlier_best(late: str, monkeypatch: pytest.Monk
             return step.replace(graph, graph.nodes[0], "winograd_2x2")
         return found
 
-    monkeypatch.setattr(MeasuredSelector, "measure", lambda *asked: False)
+    monkeypatch.setattr(MeasuredModel, "measure", lambda *asked: False)
     monkeypatch.setattr(ChooseAlgorithms, "run", choose_noting)
     monkeypatch.setattr(first_plans, "_compare_algorithms", compare_late)
-    found, selector = found_in(60.0, clock)
-    assert selector.new_decisions is not None
+    found, tuning = found_in(60.0, clock)
+    assert tuning.findings.made is not None
     algorithms = {a for g in found.groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     expected = {a for g in compile_untuned().groups for a in g["algorithms"]}  # type: ignore[attr-defined]
     assert algorithms == (set() if late == "algorithms" else expected)
@@ -239,17 +241,17 @@ def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyP
     No algorithm competes with a product of matrices.
     """
     asked: list[list[bool]] = []
-    measure = MeasuredSelector.measure
+    measure = MeasuredModel.measure
 
     def note_request(
-        self: MeasuredSelector, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None
+        self: MeasuredModel, questions: Callable[[], Questions], share: float, plan: KernelsQuery | None = None
     ) -> bool:
         wanted = questions()
         forms = [form for question in wanted for form in question]
         asked.append([form.tensors[form.outputs[0]].shape[:1] == (8,) for form in forms])
         return measure(self, lambda: wanted, share, plan)
 
-    monkeypatch.setattr(MeasuredSelector, "measure", note_request)
+    monkeypatch.setattr(MeasuredModel, "measure", note_request)
     found_in(60.0, FakeClock())
     algorithms = asked[0].index(True)
     assert algorithms > 0
@@ -258,10 +260,10 @@ def test_groups_and_algorithms_are_measured_together(monkeypatch: pytest.MonkeyP
 
 def test_small_declaration_keeps_its_algorithm_until_measured() -> None:
     clock = FakeClock()
-    _, selector = found_in(6.0, clock, refer=1e6)
-    assert selector.new_decisions is not None
+    _, tuning = found_in(6.0, clock, refer=1e6)
+    assert tuning.findings.made is not None
     places = {node.name: n for n, node in enumerate(GRAPH.nodes)}
-    chosen = {place for place, _ in selector.new_decisions.algorithms}
+    chosen = {place for place, _ in tuning.findings.made.algorithms}
     assert places["small"] not in chosen
     assert places["long"] in chosen
 

@@ -42,16 +42,18 @@ from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, Budget
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult
+from cuts.search.group_costs import GroupCosts
 from cuts.search.measurement.device import Verdict
 from cuts.search.processes.child import Child, SessionEnded
 from cuts.search.processes.interrupts import first_interrupt_stops
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.settings import QUICK_SEARCH, Settings
+from cuts.search.speculation import plan_builds as making
 from cuts.search.tasks.tuning_task import schedule_text
 from cuts.search.tuner import final_ranking as final_round
-from cuts.search.tuner import speculative_build as making
 from cuts.search.tuner.earlier_results import predicted_choice
 from cuts.search.tuner.loop import TuningLoop
+from cuts.search.tuner.proposals import round_size
 from cuts.search.tuner.task_record import TaskRecord
 from cuts.search.tuner.tuner import Tuner
 
@@ -83,11 +85,11 @@ def layers(length: int, sizes: int = 3) -> Graph:
 
 @frozen
 class Tuned:
-    """Result of a simulated tuning call, its seconds, and its resources."""
+    """Result of a simulated tuning call, its seconds, and its executor."""
 
     found: CompiledGraph
     seconds: float
-    selector: MeasuredSelector
+    tuning: TuningSession
     clock: FakeClock
 
 
@@ -102,10 +104,10 @@ def tune_graph(
     clock = FakeClock(ring=stop_at)
     budget = Budget.of(seconds, clock)
     clock.alarm = budget.stop
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(session(budget, clock, lost, **slow)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = selector.compile(graph, Registry.builtin(), OPENCL, options, emit)
-    return Tuned(found, clock(), selector, clock)
+    found = tuning.compile(graph, Registry.builtin(), OPENCL, options, emit)
+    return Tuned(found, clock(), tuning, clock)
 
 
 @pytest.fixture
@@ -161,9 +163,9 @@ def test_a_huge_graph_keeps_its_budget(
     clock = FakeClock()
     slow_host(clock)
     budget = Budget.of(seconds, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=seconds)
-    found = selector.compile(layers(40, 12), Registry.builtin(), OPENCL, options, emit)
+    found = tuning.compile(layers(40, 12), Registry.builtin(), OPENCL, options, emit)
     assert clock() <= seconds + SLACK
     assert not found.complete
     assert len(found.steps) <= 80
@@ -185,7 +187,7 @@ def budgets_taken(seed: int, slow_host: Callable[..., None]) -> list[float]:
         run: RunPasses = compile_graph
         if seconds is not None:
             tuner = Tuner(session(Budget.of(seconds, clock), clock, cost=cost))
-            run = MeasuredSelector(OPENCL, tuner, DECISIVE).compile
+            run = TuningSession(OPENCL, tuner, DECISIVE).compile
         options = CompileOptions(mode="mixed", budget=seconds)
         found = run(graph, Registry.builtin(), OPENCL, options, emit)
         taken.append(sum(cost(found.kernels[step.kernel]) for step in found.steps))
@@ -233,7 +235,7 @@ def test_no_point_ships_that_the_compiler_refused(seconds: float, monkeypatch: p
     monkeypatch.setattr(SimulatedWorkers, "_answer", spilling)
     monkeypatch.setattr(SimulatedWorkers, "collect", heard)
     run = tune_graph(layers(4), seconds)
-    chosen = zip(run.selector.problems, run.selector.choices, strict=True)
+    chosen = zip(run.tuning.findings.problems, run.tuning.findings.choices, strict=True)
     assert refused
     assert not {(p.key, schedule_text(c.candidate.schedule)) for p, c in chosen} & refused
 
@@ -244,7 +246,7 @@ def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.Mo
     monkeypatch.setattr(SimulatedGPU, "check", lambda self, problem, built: self.clock.pass_by(check) or Verdict("ok"))
     run = tune_graph(layers(24, 12), 40.0)
     assert run.seconds <= 40.0 + SLACK
-    chosen = list(zip(run.selector.problems, run.selector.choices, strict=True))
+    chosen = list(zip(run.tuning.findings.problems, run.tuning.findings.choices, strict=True))
     weights = sorted((p.uses * c.candidate.score, c.seconds is not None) for p, c in chosen)
     assert not all(seen for _, seen in weights)
     assert all(seen for _, seen in weights[-3:])
@@ -252,7 +254,7 @@ def test_longest_kernels_are_measured_first(check: float, monkeypatch: pytest.Mo
 
 def test_choice_of_algorithms_leaves_time_for_groups() -> None:
     run = tune_graph(layers(4), 30.0, plan=100.0)
-    assert run.selector.times.seconds
+    assert run.tuning.known.times.seconds
 
 
 def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,24 +262,24 @@ def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.Monke
     alone, find = [], form_groups.partition
 
     def fail_partition(partitioner: Any, mode: Any) -> Any:
-        if partitioner.evaluator.evaluator is not selector:
+        if not isinstance(partitioner.evaluator.evaluator, GroupCosts):
             alone.append(partitioner)
         return find(partitioner, mode)
 
     monkeypatch.setattr(form_groups, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=20.0)
-    selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
+    tuning.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert len(alone) == 1
 
 
 def test_time_for_another_plan_is_reserved_until_made() -> None:
     clock = FakeClock()
     budget = Budget.of(60.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
-    with selector.reserving_budget(8, 5.0):
+    tuning = TuningSession(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)
+    with tuning.model().executor.reserving_budget(8, 5.0):
         within = budget.needed
         assert within > 5.0
     assert 0.0 < budget.needed < within - 5.0, "its kernels are still to be written, its groups are found"
@@ -287,10 +289,10 @@ def test_time_for_another_plan_is_reserved_until_made() -> None:
 def test_interrupt_at_any_moment_leaves_best_plan(moment: float) -> None:
     run = tune_graph(layers(4), None, stop_at=moment)
     assert run.seconds <= moment + SLACK
-    assert run.selector.tuner.resources.interrupted == (run.clock.ring == float("inf"))
-    bench = run.selector.tuner.resources._bench
+    assert run.tuning.tuner.executor.interrupted == (run.clock.ring == float("inf"))
+    bench = run.tuning.tuner.executor._bench
     times = bench.times if bench is not None else {}
-    for problem, choice in zip(run.selector.problems, run.selector.choices, strict=True):
+    for problem, choice in zip(run.tuning.findings.problems, run.tuning.findings.choices, strict=True):
         if problem.key in times:
             assert choice.seconds is not None
             assert choice.seconds <= times[problem.key] * (1 + 3 * SHORT_SEARCH.tie)
@@ -329,9 +331,9 @@ def test_kernels_that_lower_slowly_keep_the_budget(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(make_kernels, "lower", slow)
     monkeypatch.setattr(making, "LOWERING_SECONDS", 5.0)
     budget = Budget.of(40.0, clock)
-    selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(session(budget, clock, build=5.0)), SHORT_SEARCH)
     options = CompileOptions(mode="mixed", budget=40.0)
-    found = selector.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
+    found = tuning.compile(layers(4), Registry.builtin(), OPENCL, options, emit)
     assert not found.complete
     assert budget.needed >= 5.0 * len(found.kernels) >= 10.0
     assert clock() <= 40.0 + GRACE_SECONDS
@@ -379,8 +381,8 @@ def test_launches_merge_only_within_the_budget(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(launch_schedules, "choose", slow)
     budget = Budget.of(20.0, clock)
-    selector = MeasuredSelector(target, Tuner(session(budget, clock)), SHORT_SEARCH)
-    found = selector.compile(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit)
+    tuning = TuningSession(target, Tuner(session(budget, clock)), SHORT_SEARCH)
+    found = tuning.compile(graph, Registry.builtin(), target, CompileOptions(budget=20.0), emit)
     assert clock() <= 20.0 + SLACK
     assert found.steps
 
@@ -485,21 +487,21 @@ def test_remaining_budget_goes_to_largest_losses() -> None:
     """
     target = evolve(OPENCL, on_host=False)
 
-    def search(deeper: int, seconds: float) -> MeasuredSelector:
+    def search(deeper: int, seconds: float) -> TuningSession:
         clock = FakeClock()
-        resources = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
-        selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, deeper=deeper))
-        selector.compile(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit)
-        return selector
+        executor = session(Budget.of(seconds, clock), clock, cost=lambda kernel: 1e-3 * (1 + random_seconds(kernel)))
+        tuning = TuningSession(target, Tuner(executor), evolve(SHORT_SEARCH, deeper=deeper))
+        tuning.compile(layers(1), Registry.builtin(), target, CompileOptions(mode="fusion"), emit)
+        return tuning
 
     def random_seconds(kernel: KernelFunction) -> float:
         return zlib.crc32(b"once" + kernel.source.encode()) / 2**32
 
     ended, deeper = search(0, 60.0), search(1, 60.0)
-    assert ended.complete
+    assert ended.tuner.complete
     assert ended.budget.elapsed < deeper.budget.elapsed < 60.0
-    assert deeper.complete  # it could have ended there
-    assert deeper.seconds < ended.seconds
+    assert deeper.tuner.complete  # it could have ended there
+    assert deeper.findings.seconds < ended.findings.seconds
     assert search(1, ended.budget.elapsed).budget.elapsed <= ended.budget.elapsed + SLACK
 
 
@@ -510,15 +512,14 @@ def test_few_searches_propose_points_for_all_workers() -> None:
     """
 
     def batches(number: int, budget: Budget) -> list[int]:
-        resources = session(budget, FakeClock())
-        rounds = TuningLoop(resources, Settings(batch=3))
+        executor = session(budget, FakeClock())
         tasks = [TaskRecord(problem_of(8)) for _ in range(40)]
         found = []
         for going in (40, 4, 2, 1):
             for task in tasks[going:]:
                 task.choice = predicted_choice(task.problem)
-            resources.builder.size = 16  # type: ignore[misc]
-            found.append(rounds._batch(evolve(tasks[0], round=number), tasks))
+            executor.builder.size = 16  # type: ignore[misc]
+            found.append(round_size(executor, Settings(batch=3), evolve(tasks[0], round=number), tasks))
         return found
 
     assert batches(0, Budget.of(60.0, FakeClock())) == [3, 4, 8, 16]
@@ -532,11 +533,11 @@ def test_unsearched_kernels_run_at_least_once(monkeypatch: pytest.MonkeyPatch) -
     The last points of others are left out for it.
     """
     found = tune_graph(layers(60, 60), 30.0)
-    assert not found.selector.complete
-    assert all(choice.seconds is not None for choice in found.selector.choices)
+    assert not found.tuning.tuner.complete
+    assert all(choice.seconds is not None for choice in found.tuning.findings.choices)
     assert found.seconds <= 30.0 + SLACK
-    checked = found.selector.tuner.statistics
-    assert checked.compiled < 4 * len(found.selector.choices), "there is no time for all that a search would try"
+    checked = found.tuning.tuner.statistics
+    assert checked.compiled < 4 * len(found.tuning.findings.choices), "there is no time for all that a search would try"
 
 
 @pytest.mark.parametrize(
@@ -545,9 +546,9 @@ def test_unsearched_kernels_run_at_least_once(monkeypatch: pytest.MonkeyPatch) -
 def test_search_ends_to_run_kernels_never_run(unseen: int, left: float, must: bool) -> None:
     clock = FakeClock()
     budget = Budget.of(100.0, clock)
-    resources = session(budget, clock)
-    resources.share = SCHEDULES_SHARE
+    executor = session(budget, clock)
+    executor.share = SCHEDULES_SHARE
     tasks = [TaskRecord(problem_of()) for _ in range(unseen)]
     clock.pass_by(UNSEARCHED_SHARE * (100.0 - budget.reserved) - left)
-    assert TuningLoop(resources, SHORT_SEARCH)._must_measure_unseen(tasks) == must
-    assert resources.expired == must
+    assert TuningLoop(executor, SHORT_SEARCH)._must_measure_unseen(tasks) == must
+    assert executor.expired == must

@@ -16,11 +16,13 @@ from cuts.passes.fusion import form_key
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import Job, Workers
-from cuts.search.selector import MeasuredSelector
+from cuts.search.plan_executor import PlanExecutor
+from cuts.search.session import TuningSession
 from cuts.search.settings import Settings
+from cuts.search.speculation.plan_builds import build_kernels, kernel_job
+from cuts.search.speculation.speculative_build import TASKS_PER_RANKING, SpeculativeBuild
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.final_ranking import space_key
-from cuts.search.tuner.speculative_build import TASKS_PER_RANKING, SpeculativeBuild, build_kernels, kernel_job
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
@@ -35,10 +37,10 @@ PROBLEMS = [problem_of(8 * n) for n in range(1, 8)]
 
 def ready(tuner: Tuner, problems: Sequence[TuningTask]) -> SpeculativeBuild:
     """Build tasks ahead, up to the answers that workers have at once."""
-    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead = SpeculativeBuild(tuner.executor, SETTINGS)
     ahead.begin(problems)
-    while tuner.resources.builder.load:
-        assert tuner.resources.collect(0.0) == [], "there are no other requests"
+    while tuner.executor.builder.load:
+        assert tuner.executor.receive() is False, "there are no other requests"
     return ahead
 
 
@@ -47,22 +49,22 @@ def test_prepared_candidates_are_ranked_and_built_once() -> None:
     tuner = tuner_of(FakeBench(by_threads), builder)
     ahead = ready(tuner, PROBLEMS)
     assert ahead.missing == 0
-    resources = tuner.resources
-    assert {space_key(p, SETTINGS) for p in PROBLEMS} == resources.ranked.keys()
-    assert {key for key, _ in resources.ready} == {p.key for p in PROBLEMS}
+    executor = tuner.executor
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == executor.memory.ranked.keys()
+    assert {key for key, _ in executor.memory.ready} == {p.key for p in PROBLEMS}
     ahead.begin(PROBLEMS)
     assert builder.load == 0, "all of them are ready"
 
 
 def test_where_others_search_only_spaces_are_ranked() -> None:
     tuner = tuner_of(FakeBench(by_threads), Inline())
-    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead = SpeculativeBuild(tuner.executor, SETTINGS)
     ahead.begin(PROBLEMS, whole=False)
     assert ahead.missing == len(PROBLEMS)
-    while tuner.resources.builder.load:
-        tuner.resources.collect(0.0)
-    assert {space_key(p, SETTINGS) for p in PROBLEMS} == tuner.resources.ranked.keys()
-    assert not tuner.resources.ready
+    while tuner.executor.builder.load:
+        tuner.executor.receive()
+    assert {space_key(p, SETTINGS) for p in PROBLEMS} == tuner.executor.memory.ranked.keys()
+    assert not tuner.executor.memory.ready
     assert ahead.missing == 0
 
 
@@ -75,7 +77,7 @@ def test_search_begins_with_prepared_points_and_chooses_equally() -> None:
     found = tuner.run(PROBLEMS, SETTINGS)
     assert [c.candidate.schedule for c in found] == [c.candidate.schedule for c in plain]
     assert [c.seconds for c in found] == [c.seconds for c in plain]
-    assert not tuner.resources.ready, "each was taken"
+    assert not tuner.executor.memory.ready, "each was taken"
     other = Inline()
     tuner_of(FakeBench(by_threads), other).run(PROBLEMS, SETTINGS)
     assert builder.built - built == other.built - len(PROBLEMS)
@@ -92,9 +94,9 @@ def test_what_the_compiler_refuses_is_not_ready() -> None:
 
     tuner = tuner_of(FakeBench(by_threads), Inline(refuse))
     ahead = ready(tuner, [problem])
-    ranked = tuner.resources.ranked[space_key(problem, SETTINGS)]
+    ranked = tuner.executor.memory.ranked[space_key(problem, SETTINGS)]
     assert first not in ranked
-    assert list(tuner.resources.ready) == [(problem.key, schedule_text(ranked[0].candidate.schedule))]
+    assert list(tuner.executor.memory.ready) == [(problem.key, schedule_text(ranked[0].candidate.schedule))]
     assert not ahead.in_progress
 
 
@@ -105,46 +107,45 @@ def test_what_workers_are_at_is_made_once() -> None:
     """
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
-    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead = SpeculativeBuild(tuner.executor, SETTINGS)
     problems = [evolve(problem, target=GPU) for problem in PROBLEMS[:3]]
     ahead.begin(problems)
-    tuner.resources.collect(0.0)  # all are ranked
+    tuner.executor.receive()  # all are ranked
     assert len(ahead.in_progress) == 3
     at = builder.queue.pop(0)
     ahead.end()
     assert len(ahead.in_progress) == 1
-    wanted = {
-        p.key: kernel_job(p, tuner.resources.ranked[space_key(p, SETTINGS)][0].candidate.schedule) for p in problems
-    }
+    ranked = tuner.executor.memory.ranked
+    wanted = {p.key: kernel_job(p, ranked[space_key(p, SETTINGS)][0].candidate.schedule) for p in problems}
     builder.submit(at)
-    made = build_kernels(tuner.resources, wanted, ahead.in_progress)
+    made = build_kernels(tuner.executor, wanted, ahead.in_progress)
     assert made.keys() == wanted.keys()
     assert builder.built == 3
 
 
 def test_wait_for_spaces_has_a_limit() -> None:
     clock = FakeClock()
-    resources = session(Budget.of(10.0, clock), clock, rank_each=4.0)
-    ahead = SpeculativeBuild(resources, SETTINGS)
+    executor = session(Budget.of(10.0, clock), clock, rank_each=4.0)
+    ahead = SpeculativeBuild(executor, SETTINGS)
     ahead.rank(PROBLEMS[:3], 5.0)
-    assert len(resources.ranked) == 0
+    assert len(executor.memory.ranked) == 0
     assert clock() == pytest.approx(5.0, abs=0.1)
     ahead.rank(PROBLEMS[:3], 20.0)
-    assert len(resources.ranked) == 3
+    assert len(executor.memory.ranked) == 3
     assert clock() == pytest.approx(6.0, abs=0.1), "workers start for two seconds"
 
 
 def test_preparation_shortens_no_list_of_points() -> None:
     """Another requester may have ranked more points of a space meanwhile."""
     tuner = tuner_of(FakeBench(by_threads), Inline())
-    ahead = SpeculativeBuild(tuner.resources, SETTINGS)
+    ahead = SpeculativeBuild(tuner.executor, SETTINGS)
     ahead.begin(PROBLEMS[:1])
     longer = Factory().rank(PROBLEMS[0], "bound", 20)
-    tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] = longer
-    while tuner.resources.builder.load:
-        tuner.resources.collect(0.0)
-    assert tuner.resources.ready
-    assert tuner.resources.ranked[space_key(PROBLEMS[0], SETTINGS)] == longer
+    tuner.executor.memory.ranked[space_key(PROBLEMS[0], SETTINGS)] = longer
+    while tuner.executor.builder.load:
+        tuner.executor.receive()
+    assert tuner.executor.memory.ready
+    assert tuner.executor.memory.ranked[space_key(PROBLEMS[0], SETTINGS)] == longer
 
 
 def test_what_others_forget_is_made_all_the_same() -> None:
@@ -174,14 +175,14 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
     for name in ("made ahead", "not"):
         with pytest.MonkeyPatch.context() as patch:
             if name == "not":
-                patch.setattr(MeasuredSelector, "prepare", lambda self, kernels, further=False: None)
+                patch.setattr(PlanExecutor, "prepare", lambda self, kernels, further=False: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
             budget = Budget.of(32.0, clock)
-            selector = MeasuredSelector(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT_SEARCH)
+            tuning = TuningSession(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT_SEARCH)
             options = CompileOptions(mode="mixed", budget=32.0)
-            selector.compile(layers(30, 12), Registry.builtin(), OPENCL, options, emit)
-            taken[name] = clock(), sum(choice.seconds is not None for choice in selector.choices)
+            tuning.compile(layers(30, 12), Registry.builtin(), OPENCL, options, emit)
+            taken[name] = clock(), sum(choice.seconds is not None for choice in tuning.findings.choices)
     assert taken["made ahead"][0] <= taken["not"][0]
     assert taken["made ahead"][1] > 0 == taken["not"][1], "only what was prepared could be measured in time"
 
@@ -189,7 +190,7 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
 def test_a_worker_is_given_few_problems_at_once() -> None:
     builder = Inline()
     tuner = tuner_of(FakeBench(by_threads), builder)
-    SpeculativeBuild(tuner.resources, SETTINGS).begin(PROBLEMS)
+    SpeculativeBuild(tuner.executor, SETTINGS).begin(PROBLEMS)
     assert [len(job.arguments[0]) for job in builder.queue] == [3, 3, 1]  # type: ignore[arg-type]
     assert TASKS_PER_RANKING == 3
 
@@ -200,16 +201,22 @@ def test_points_found_for_a_cost_are_reused() -> None:
     Where fewer are needed, or another order counts, they say nothing.
     """
     tuner = tuner_of(FakeBench(by_threads), Inline())
-    resources, problem = tuner.resources, PROBLEMS[0]
+    executor, problem = tuner.executor, PROBLEMS[0]
     points = best_points(problem.form, problem.target, "bound", RANKED_POINTS)
-    resources.hill_climbed[form_key(problem.form)] = points
-    assert resources.ranking(problem, "bound", RANKED_POINTS, None) == (problem, "bound", RANKED_POINTS, None, points)
+    executor.memory.hill_climbed[form_key(problem.form)] = points
+    assert executor.memory.ranking(problem, "bound", RANKED_POINTS, None) == (
+        problem,
+        "bound",
+        RANKED_POINTS,
+        None,
+        points,
+    )
     for model, count in (("bound", RANKED_POINTS + 1), ("paper", RANKED_POINTS)):
-        assert resources.ranking(problem, model, count, None)[-1] == ()
-    assert resources.ranking(PROBLEMS[1], "bound", RANKED_POINTS, None)[-1] == ()
+        assert executor.memory.ranking(problem, model, count, None)[-1] == ()
+    assert executor.memory.ranking(PROBLEMS[1], "bound", RANKED_POINTS, None)[-1] == ()
     builder = Inline()
-    asked = SpeculativeBuild(tuner_of(FakeBench(by_threads), builder).resources, Settings())
-    asked.resources.hill_climbed.update(resources.hill_climbed)
+    asked = SpeculativeBuild(tuner_of(FakeBench(by_threads), builder).executor, Settings())
+    asked.executor.memory.hill_climbed.update(executor.memory.hill_climbed)
     asked.begin(PROBLEMS[:1])
     ((wish,),) = builder.queue[0].arguments
     assert wish[-1] == points  # type: ignore[index]
@@ -219,6 +226,6 @@ def test_search_begins_with_points_of_its_cost(monkeypatch: pytest.MonkeyPatch) 
     ranked = tuner_of(FakeBench(by_threads)).run(PROBLEMS[:1], Settings(prove=False))
     tuner = tuner_of(FakeBench(by_threads))
     points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", RANKED_POINTS)
-    tuner.resources.hill_climbed[form_key(PROBLEMS[0].form)] = points
+    tuner.executor.memory.hill_climbed[form_key(PROBLEMS[0].form)] = points
     monkeypatch.setattr("cuts.search.building.factory.best_points", lambda *asked: pytest.fail("found again"))
     assert tuner.run(PROBLEMS[:1], Settings(prove=False)) == ranked

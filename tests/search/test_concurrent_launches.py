@@ -71,9 +71,9 @@ def choose_form(
     budget = Budget.of(60.0, clock)
     clock.pass_by(60.0 - left)
     database = SimpleNamespace(keep_answer=([] if kept is None else kept).append)
-    selector: Any = SimpleNamespace(
-        tuner=SimpleNamespace(frozen=frozen, resources=SimpleNamespace(database=database)),
-        answer=answer,
+    tuning: Any = SimpleNamespace(
+        tuner=SimpleNamespace(frozen=frozen),
+        database=database,
         target=SimpleNamespace(on_host=False),
         settings=SimpleNamespace(tie=0.01),
         budget=budget,
@@ -83,7 +83,7 @@ def choose_form(
     monkeypatch.setattr(Clocked, "branches", branches)
     monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
     monkeypatch.setattr(Clocked, "opened", [])
-    return select_launch_form(Clocked(plan or example_plan("cuda")), selector, agreement, memory)
+    return select_launch_form(Clocked(plan or example_plan("cuda")), answer, tuning, agreement, memory)
 
 
 @pytest.mark.parametrize(("branches", "wanted"), [(2.0, True), (2.98, False), (4.0, False)])

@@ -31,7 +31,9 @@ from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
 from cuts.search.exchange.files import export_pack, import_results
-from cuts.search.selector import MeasuredSelector
+from cuts.search.findings import SearchOutcome
+from cuts.search.group_costs import GroupCosts
+from cuts.search.session import RunMode, TuningSession
 from cuts.search.settings import Settings
 from cuts.search.tasks.decisions import structure_of
 from cuts.search.tuner.tuner import Tuner
@@ -100,14 +102,16 @@ def tune_graph(
     wholes: PlanTimer = time_nothing,
     is_right: PlanCheck = accept_plan,
     frozen: bool = False,
-) -> tuple[CompiledGraph, MeasuredSelector]:
+) -> tuple[CompiledGraph, TuningSession]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
-    selector = MeasuredSelector(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
+    tuning = TuningSession(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
     options = CompileOptions()
-    run = lambda asked: selector.compile(graph, SPEC.registry, target, asked, emit)  # noqa: E731
-    return compile_measured(graph, SPEC, options, selector, run, wholes, is_right), selector
+    run = lambda asked, by: by(graph, SPEC.registry, target, asked, emit)  # noqa: E731
+    found = compile_measured(graph, SPEC, options, tuning, run, wholes, is_right)
+    tuning.outcome = SearchOutcome(found.findings)
+    return found.compiled, tuning
 
 
 def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
@@ -143,11 +147,11 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
 )
 def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFunction], float], target: Target) -> None:
     database = Database(None)
-    before, selector = tune_graph(graph, database, cost, target)
-    assert selector.complete
+    before, tuning = tune_graph(graph, database, cost, target)
+    assert tuning.tuner.complete
     (answer,) = database.answers()
     assert answer.finished
-    assert set(answer.problems) == {p.key for p in selector.problems}
+    assert set(answer.problems) == {p.key for p in tuning.findings.problems}
     again, _ = tune_graph(graph, database, no_device, target)
     assert kernels(again) == kernels(before)
     assert [step.tensors for step in again.steps] == [step.tensors for step in before.steps]
@@ -188,42 +192,39 @@ def test_decisions_about_rewritten_kernels_are_hints(
 def test_a_search_that_its_budget_ended_goes_on() -> None:
     database = Database(None)
     _, first = tune_graph(chain(4), database, lambda kernel: 1e-3, budget=70.0)
-    assert not database.answers()[0].finished or first.complete
+    assert not database.answers()[0].finished or first.tuner.complete
     database.keep_answer(evolve(database.answers()[0], finished=False))
     _, second = tune_graph(chain(4), database, lambda kernel: 1e-3)
-    assert second.complete
+    assert second.tuner.complete
     assert database.answers()[0].finished
 
 
-def test_slower_plan_replaces_no_faster_one() -> None:
+def test_slower_plan_replaces_no_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
     database = Database(None)
-    before, selector = tune_graph(chain(4), database, lambda kernel: 1e-3)
+    before, tuning = tune_graph(chain(4), database, lambda kernel: 1e-3)
     kept = evolve(database.answers()[0], finished=False)
     database.keep_answer(kept)
 
-    class Lost(MeasuredSelector):
-        def cost(self, group: object) -> float:
-            return 1.0  # every merge seems to take as long
-
+    monkeypatch.setattr(GroupCosts, "cost", lambda self, group: 1.0)  # every merge seems to take as long
     bench = FakeBench(lambda kernel: 1e-3)
-    worse = Lost(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT_SEARCH)
+    worse = TuningSession(OPENCL, Tuner(Clock(database, Inline, bench, None)), SHORT_SEARCH)
     options = CompileOptions()
-    run = lambda asked: worse.compile(chain(4), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
+    run = lambda asked, by: by(chain(4), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
     found = compile_measured(chain(4), SPEC, options, worse, run)
-    assert worse.seconds <= selector.seconds
-    assert len(found.steps) <= len(before.steps)
+    assert found.seconds <= tuning.findings.seconds
+    assert len(found.compiled.steps) <= len(before.steps)
     assert database.answers()[0].seconds <= kept.seconds
 
 
 def test_decisions_about_other_units_are_foreign() -> None:
     database = Database(None)
-    _, selector = tune_graph(chain(4), database, lambda kernel: 1e-3)
-    assert selector.new_decisions is not None
-    for units in ((), ("00000000",) * len(selector.new_decisions.units)):
-        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
-        replayed.decisions = evolve(selector.new_decisions, units=units)
+    _, tuning = tune_graph(chain(4), database, lambda kernel: 1e-3)
+    assert tuning.findings.made is not None
+    for units in ((), ("00000000",) * len(tuning.findings.made.units)):
+        replayed = TuningSession(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
+        replay = replayed.begin(RunMode(evolve(tuning.findings.made, units=units)))
         with pytest.raises(ForeignDecisionsError, match="other units"):
-            replayed.compile(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit)
+            replay.compile(chain(3), SPEC.registry, OPENCL, CompileOptions(), emit)
 
 
 def test_records_without_layouts_keep_graph_order_of_dims() -> None:
@@ -232,29 +233,29 @@ def test_records_without_layouts_keep_graph_order_of_dims() -> None:
     made, database = Graph("pools", ("x",), ("y",), types, nodes, {}), Database(None)
     warps = evolve(OPENCL, lockstep=True, on_host=False)
     _, fresh = tune_graph(made, database, lambda kernel: 1e-4, warps)
-    assert fresh.new_decisions is not None and fresh.new_decisions.ordered
+    assert fresh.findings.made is not None and fresh.findings.made.ordered
     old = json.loads(database.answers()[0].decisions)
     del old["ordered"]
     earlier = evolve(database.answers()[0], decisions=json.dumps(old)).read()
     assert earlier is not None and not earlier.ordered
-    replayed = MeasuredSelector(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
-    replayed.decisions = earlier
+    replayed = TuningSession(warps, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
+    replay = replayed.begin(RunMode(earlier))
     with pytest.raises(ForeignDecisionsError):  # these were made about the other order
-        replayed.compile(made, SPEC.registry, warps, CompileOptions(), emit)
+        replay.compile(made, SPEC.registry, warps, CompileOptions(), emit)
 
 
 def test_launches_in_an_impossible_order_are_foreign() -> None:
     database = Database(None)
-    before, selector = tune_graph(chain(4), database, slow_when_fused)
-    assert len(before.steps) > 1 and selector.new_decisions is not None
+    before, tuning = tune_graph(chain(4), database, slow_when_fused)
+    assert len(before.steps) > 1 and tuning.findings.made is not None
     for order in (
-        selector.new_decisions.launches[::-1],
-        (tuple(p for places in selector.new_decisions.launches for p in places),),
+        tuning.findings.made.launches[::-1],
+        (tuple(p for places in tuning.findings.made.launches for p in places),),
     ):
-        replayed = MeasuredSelector(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
-        replayed.decisions = evolve(selector.new_decisions, launches=order)
+        replayed = TuningSession(OPENCL, Tuner(Clock(database, Inline, FakeBench(no_device), None)), SHORT_SEARCH)
+        replay = replayed.begin(RunMode(evolve(tuning.findings.made, launches=order)))
         with pytest.raises(ForeignDecisionsError, match="before it is computed"):
-            replayed.compile(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit)
+            replay.compile(chain(4), SPEC.registry, OPENCL, CompileOptions(), emit)
 
 
 def test_damaged_decisions_lead_to_a_search() -> None:
@@ -285,23 +286,25 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     database = Database(None)
     before, _ = tune_graph(chain(3), database, lambda kernel: 1e-3)
 
-    class Newer(MeasuredSelector):
-        def __init__(self, tuner: Tuner) -> None:
-            super().__init__(OPENCL, tuner, SHORT_SEARCH)
-            self._machine = {**self._machine, "compiler": "another"}
+    def newer(tuner: Tuner) -> TuningSession:
+        found = TuningSession(OPENCL, tuner, SHORT_SEARCH)
+        found.machine = {**found.machine, "compiler": "another"}
+        return found
 
     bench = FakeBench(no_device)
-    selector = Newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
+    tuning = newer(Tuner(Clock(database, Inline, bench, None), frozen=True))
     options = CompileOptions()
-    run = lambda asked: selector.compile(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
-    assert kernels(compile_measured(chain(3), SPEC, options, selector, run)) == kernels(before)
-    assert selector.has_unmeasured
+    run = lambda asked, by: by(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
+    found = compile_measured(chain(3), SPEC, options, tuning, run)
+    assert kernels(found.compiled) == kernels(before)
+    assert found.findings.has_unmeasured
     bench = FakeBench(lambda kernel: 1e-3)
-    selector = Newer(Tuner(Clock(database, Inline, bench, None)))
-    run = lambda asked: selector.compile(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
-    assert len(compile_measured(chain(3), SPEC, options, selector, run).steps) == len(before.steps)
+    tuning = newer(Tuner(Clock(database, Inline, bench, None)))
+    run = lambda asked, by: by(chain(3), SPEC.registry, OPENCL, asked, emit)  # noqa: E731
+    found = compile_measured(chain(3), SPEC, options, tuning, run)
+    assert len(found.compiled.steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
-    assert not selector.has_unmeasured
+    assert not found.findings.has_unmeasured
 
 
 def test_final_plan_is_searched_further_on_request() -> None:

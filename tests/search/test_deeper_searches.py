@@ -18,9 +18,10 @@ from cuts.search.strategies import Observation, strategy_on
 from cuts.search.strategies.bayes import Bayes
 from cuts.search.strategies.search_domain import FullSpace, place_of
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.loop import MAX_BATCH_FACTOR, TuningLoop
+from cuts.search.tuner.deeper_search import search_deeper, slowest_kernels, tune_each
+from cuts.search.tuner.proposals import MAX_BATCH_FACTOR, is_out_of_patience
 from cuts.search.tuner.task_record import Entry, TaskRecord
-from cuts.search.tuner.tuner import Tuner, search_deeper, slowest_kernels, tune_each
+from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, OPENCL, fake_compile, group_of, problem_of
 from .simulation import FakeClock, session
@@ -109,9 +110,8 @@ def test_deeper_search_is_as_patient_in_parallel() -> None:
     for settings, narrow, wide in ((deep, 3 * (1 + deep.patience), 1 + deep.patience), (hasty, 3, 3)):
         for batch, rounds in ((settings.batch, narrow), (MAX_BATCH_FACTOR * settings.batch, wide)):
             task.stale = task.unsuccessful = 0
-            search = TuningLoop(session(Budget.of(60.0, FakeClock()), FakeClock()), settings)
             count = 0
-            while not search._is_out_of_patience(task):
+            while not is_out_of_patience(settings, task):
                 task.stale, task.unsuccessful, count = task.stale + 1, task.unsuccessful + batch, count + 1
             assert count == rounds
 

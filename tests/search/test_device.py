@@ -56,7 +56,7 @@ from cuts.search.tasks.kernels import make_kernel
 from cuts.search.tasks.oracle import MAX_WHOLE_EVALUATIONS, evaluations, expected_outputs
 from cuts.search.tasks.pruning_certificate import prove, simple_schedule
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
 from cuts.tests.needs import needs_opencl
@@ -598,9 +598,9 @@ def test_a_factory_refuses_what_cannot_be_lowered() -> None:
 
 @needs_opencl
 def test_tuner_with_processes_beats_or_keeps_model_choice(tmp_path: Path) -> None:
-    resources = Resources(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
-    (choice,) = Tuner(resources).run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
-    resources.close()
+    executor = SearchExecutor(Database(tmp_path / "t"), lambda: Workers(1), lambda: DeviceBench(OPENCL))
+    (choice,) = Tuner(executor).run([problem_of(64)], Settings(first=4, batch=2, most=6, patience=0))
+    executor.close()
     assert choice.seconds is not None
     assert choice.first is not None
     assert choice.seconds <= 1.05 * choice.first

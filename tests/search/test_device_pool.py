@@ -22,7 +22,7 @@ from cuts.search.measurement.device_pool import MAX_FAILURES_IN_A_ROW, SERVICE, 
 from cuts.search.settings import Settings
 from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 from cuts.tests.needs import needs_opencl
 
@@ -109,7 +109,7 @@ class Missing(OneOfSeveral):
 def search_devices(benches: Mapping[str, OneOfSeveral], notes: list[str]) -> list[float]:
     """Return the winners' times of a search with some devices."""
     database, pool = Database(None), DevicePool(benches, notes.append)
-    Tuner(Resources(database, Inline, lambda: pool)).run(PROBLEMS, SEVERAL)
+    Tuner(SearchExecutor(database, Inline, lambda: pool)).run(PROBLEMS, SEVERAL)
     pool.close()
     return [seconds for _, seconds in results(database, PROBLEMS)]
 
@@ -168,7 +168,7 @@ def test_check_of_an_earlier_search_delays_none(expected_seconds: list[float]) -
     bench, database, problem = OneOfSeveral(), Database(None), problem_of(48)
     built = Factory().build(problem, Factory().rank(problem, "bound", 1)[0].candidate.schedule)
     bench.begin(problem, built)
-    Tuner(Resources(database, Inline, lambda: bench)).run(PROBLEMS, SEVERAL)
+    Tuner(SearchExecutor(database, Inline, lambda: bench)).run(PROBLEMS, SEVERAL)
     assert [seconds for _, seconds in results(database, PROBLEMS)] == expected_seconds
 
 
@@ -206,8 +206,8 @@ def seconds_with(devices: int, cores: int) -> tuple[float, list[float]]:
         }
     )
     workers, problems = SimulatedWorkers(clock, size=cores), [problem_of(size) for size in SIZES]
-    resources = Resources(database, lambda: workers, lambda: pool, Budget.of(None, clock))
-    Tuner(resources).run(problems, Settings(strategy="rank", batch=0, most=RANKED_POINTS, prove=False))
+    executor = SearchExecutor(database, lambda: workers, lambda: pool, Budget.of(None, clock))
+    Tuner(executor).run(problems, Settings(strategy="rank", batch=0, most=RANKED_POINTS, prove=False))
     return clock.now, [seconds for _, seconds in results(database, problems)]
 
 
@@ -224,7 +224,7 @@ def test_devices_in_processes_of_their_own_search_together() -> None:
     benches = {name: DeviceBench(OPENCL, limit=60.0, service=SERVICE, device=name) for name in ("0", "1")}
     pool, notes = DevicePool(benches), list[str]()
     pool.start()
-    found = Tuner(Resources(Database(None), Inline, lambda: pool)).run(
+    found = Tuner(SearchExecutor(Database(None), Inline, lambda: pool)).run(
         PROBLEMS[:2], evolve(SHORT_SEARCH, first=2, most=2)
     )
     assert all(bench.works for bench in benches.values())

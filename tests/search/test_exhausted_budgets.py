@@ -22,7 +22,7 @@ from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Partition
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.tuner.task_record import TaskRecord
 from cuts.search.tuner.tuner import Tuner
 from hypothesis import given, settings
@@ -99,14 +99,14 @@ def compile_untuned(made: Graph) -> CompiledGraph:
     return compile_graph(made, Registry.builtin(), GPU, CompileOptions("mixed"), emit)
 
 
-def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tuple[CompiledGraph, MeasuredSelector]:
+def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tuple[CompiledGraph, TuningSession]:
     """Compile a graph within a budget, on a simulated machine.
 
     `slow` gives methods of workers other seconds.
     """
-    selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
+    tuning = TuningSession(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("mixed", budget.seconds)
-    return selector.compile(made, Registry.builtin(), GPU, options, emit), selector
+    return tuning.compile(made, Registry.builtin(), GPU, options, emit), tuning
 
 
 @settings(max_examples=20, deadline=None)
@@ -114,10 +114,10 @@ def in_time(made: Graph, budget: Budget, clock: FakeClock, **slow: float) -> tup
 def test_no_group_without_a_cost_is_merged(made: Graph, looks: int) -> None:
     with without_measurements() as (_, contexts, formed):
         clock = FakeClock()
-        found, selector = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
+        found, tuning = in_time(made, Budget.of(30.0, Jumping(clock, looks)), clock)
     assert found.steps
     merged = [group.form for group in formed[0].formed if len(group.units) > 1]
-    assert all(contexts[0].modelled.is_measured(form) or selector.times.has(form) for form in merged)
+    assert all(contexts[0].modelled.is_measured(form) or tuning.known.times.has(form) for form in merged)
 
 
 @settings(max_examples=20, deadline=None)
@@ -133,8 +133,8 @@ def test_exhausted_time_gives_the_plan_without_a_budget(made: Graph, stage: str)
     with without_measurements() as (patch, *_):
         wanted = launches_of(compile_untuned(made))
         patch.setattr(Budget, "stage", late)
-        found, selector = in_time(made, Budget.of(8.0, clock), clock)
-    assert all(choice.seconds is None for choice in selector.choices)
+        found, tuning = in_time(made, Budget.of(8.0, clock), clock)
+    assert all(choice.seconds is None for choice in tuning.findings.choices)
     assert launches_of(found) == wanted
 
 

@@ -35,7 +35,7 @@ from cuts.search.strategies.bayes_early_stop import (
 from cuts.search.strategies.proposer import interleave_structures
 from cuts.search.strategies.surrogate import SurrogateEstimate
 from cuts.search.tasks.kernels import make_kernel
-from cuts.search.tuner import loop as rounds
+from cuts.search.tuner import proposals
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from .fakes import FakeBench, Inline, by_threads, problem_of, tuner_of
@@ -188,7 +188,7 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MAX_PENDING_SHARE", 0.0)  # who proposes before all is known proposes something else
+    monkeypatch.setattr(proposals, "MAX_PENDING_SHARE", 0.0)  # who proposes before all is known proposes something else
 
     class Several(Inline):
         def collect(self, timeout: float) -> list[JobResult]:

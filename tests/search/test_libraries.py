@@ -22,16 +22,19 @@ from cuts.cli import compilation
 from cuts.cli.main import main
 from cuts.compile import driver, torch_operator
 from cuts.compile import plan_selection as contest
+from cuts.compile.cached_decisions import Run
 from cuts.compile.loading import Spec
 from cuts.compile.plan_cache import plan_key
+from cuts.compile.plan_selection import CandidatePlan
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Mode
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.runtime.plan import make_plan
 from cuts.search.database import Database
+from cuts.search.findings import Findings
 from cuts.search.libraries.substitute import with_libraries
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.settings import Settings
 from cuts.search.tuner.tuner import Tuner
 from cuts.tests.backends.hosts import HostCuBLAS
@@ -44,6 +47,14 @@ SPEC = Spec(Registry.builtin())
 GPU = find_target("cuda:h200")
 
 
+def compile_once(
+    graph: Graph, spec: Spec, options: CompileOptions, tuning: TuningSession, run: Run, *_: object
+) -> CandidatePlan:
+    """Compile without a comparison of plans."""
+    made = tuning.begin()
+    return CandidatePlan(run(options, made.compile), made.findings)
+
+
 class Opened(Exception):
     """A session was opened: a test needs no more."""
 
@@ -54,7 +65,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     found: list[Settings] = []
 
     @contextmanager
-    def session(*given: object, settings: Settings | None = None, **more: object) -> Iterator[MeasuredSelector]:
+    def session(*given: object, settings: Settings | None = None, **more: object) -> Iterator[TuningSession]:
         found.append(settings or Settings())
         raise Opened
         yield
@@ -139,10 +150,10 @@ def test_product_beside_a_shared_launch_calls_a_library(
         return takes if kernel.dialect == "library" else 1.5e-3 if shared else 1e-3
 
     resources = Clock(Database(None), Inline, FakeBench(cost), None)
-    selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
-    compiled = selector.compile(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit)
+    tuning = TuningSession(GPU, Tuner(resources), SHORT_SEARCH)
+    compiled = tuning.compile(look_ups_and_product(), SPEC.registry, GPU, CompileOptions(), emit)
     assert [record.get("members", 1) for record in compiled.groups].count(5) == 1
-    found = with_libraries(compiled, selector)
+    found = with_libraries(compiled, tuning.findings, tuning)
     called = [r for s, r in zip(found.steps, found.groups, strict=True) if found.kernels[s.kernel].dialect == "library"]
     assert [record["nodes"] for record in called] == [["product"]] * calls
     plan = make_plan(found, GPU)
@@ -154,17 +165,17 @@ def test_product_beside_a_shared_launch_calls_a_library(
 def test_other_modes_are_without_as_in_the_paper(mode: Mode, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
 
-    def note_libraries(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_libraries(compiled: CompiledGraph, findings: Findings, tuning: TuningSession, last: bool) -> CompiledGraph:
         found.append(last)
         return compiled
 
     monkeypatch.setattr(driver, "with_libraries", note_libraries)
-    monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
+    monkeypatch.setattr(driver, "compile_measured", compile_once)
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
-    driver.tune_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), selector)
+    tuning = TuningSession(OPENCL, Tuner(resources), SHORT_SEARCH)
+    driver.tune_graph(chain(1), SPEC, OPENCL, CompileOptions(mode=mode), tuning)
     assert found == ([False, True] if asked else [])
-    assert "libraries" in selector.budget.spent
+    assert "libraries" in tuning.budget.spent
 
 
 @pytest.mark.parametrize(("calls", "raced"), [((0, 0), []), ((1, 1), [2]), ((0, 1), [2]), ((1, 2), [2, 2])])
@@ -173,7 +184,7 @@ def test_plan_with_more_library_places_is_raced_again(
 ) -> None:
     found: list[int] = []
 
-    def note_calls(compiled: CompiledGraph, selector: MeasuredSelector, last: bool) -> CompiledGraph:
+    def note_calls(compiled: CompiledGraph, findings: Findings, tuning: TuningSession, last: bool) -> CompiledGraph:
         kernels = tuple(evolve(kernel, name=f"routine_{calls[last]}") for kernel in compiled.kernels)
         return evolve(compiled, kernels=kernels) if calls[last] else compiled
 
@@ -183,10 +194,10 @@ def test_plan_with_more_library_places_is_raced_again(
 
     monkeypatch.setattr(driver, "with_libraries", note_calls)
     monkeypatch.setattr(driver, "select_library_calls", first)
-    monkeypatch.setattr(driver, "compile_measured", lambda graph, spec, options, selector, run, *_: run(options))
+    monkeypatch.setattr(driver, "compile_measured", compile_once)
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), None)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
-    plan = driver.tune_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), selector)
+    tuning = TuningSession(OPENCL, Tuner(resources), SHORT_SEARCH)
+    plan = driver.tune_graph(evolve(chain(1), name="raced"), SPEC, OPENCL, CompileOptions(), tuning)
     assert found == raced
     assert any(kernel.name == f"routine_{calls[1]}" for kernel in plan.kernels) == (calls[1] > 0)
 

@@ -13,12 +13,14 @@ from attrs import evolve, frozen
 from cuts.backends.source.emit import emit
 from cuts.compile import cached_decisions as known
 from cuts.compile.cached_decisions import REFINED_GROUP_SCHEDULES, compile_measured
+from cuts.compile.driver import RunPasses
 from cuts.compile.loading import Spec
 from cuts.compile.plan_selection import PlanTimer, time_nothing
 from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.search.database import Database
-from cuts.search.selector import MeasuredSelector
+from cuts.search.findings import SearchOutcome
+from cuts.search.session import TuningSession
 from cuts.search.settings import QUICK_SEARCH
 from cuts.search.tuner.tuner import Tuner
 
@@ -40,11 +42,11 @@ def lot(seed: int) -> Cost:
 
 @frozen
 class Tuned:
-    """Result of a simulated search, its number of passes, and its resources."""
+    """Result of a simulated search, its number of passes, and its executor."""
 
     found: CompiledGraph
     runs: int
-    selector: MeasuredSelector
+    tuning: TuningSession
     taken: float
 
 
@@ -63,20 +65,21 @@ def tune_chain(
     clock, cost, runs = FakeClock(ring=stop_at), lot(seed), []
     budget = Budget.of(seconds, clock)
     clock.alarm = budget.stop
-    resources = session(budget, clock, cost=cost)
-    resources.database = known or resources.database
-    selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
+    executor = session(budget, clock, cost=cost)
+    executor.database = known or executor.database
+    tuning = TuningSession(GPU, Tuner(executor), SHORT_SEARCH)
     graph = layers(6)
 
-    def run(options: CompileOptions) -> CompiledGraph:
+    def run(options: CompileOptions, by: RunPasses) -> CompiledGraph:
         runs.append(options.mode)
         clock.pass_by(planning)
-        return selector.compile(graph, SPEC.registry, GPU, options, emit)
+        return by(graph, SPEC.registry, GPU, options, emit)
 
-    found = compile_measured(graph, SPEC, CompileOptions(mode="mixed", budget=seconds), selector, run, wholes)
+    plan = compile_measured(graph, SPEC, CompileOptions(mode="mixed", budget=seconds), tuning, run, wholes)
+    tuning.outcome, found = SearchOutcome(plan.findings), plan.compiled
     taken = sum(cost(found.kernels[step.kernel]) for step in found.steps)
-    assert len(found.kernels) == len(selector.problems), "findings are of the plan that ships"
-    return Tuned(found, runs.count("mixed"), selector, taken)
+    assert len(found.kernels) == len(tuning.findings.problems), "findings are of the plan that ships"
+    return Tuned(found, runs.count("mixed"), tuning, taken)
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +98,17 @@ def test_refinement_in_remaining_budget_gives_no_slower_plan(pairs: list[tuple[T
     for once, again in pairs:
         assert once.runs == 1
         assert 1 < again.runs <= 1 + len(REFINED_GROUP_SCHEDULES)
-        assert again.selector.budget.elapsed <= 400.0 + SLACK
-        assert again.selector.complete
+        assert again.tuning.budget.elapsed <= 400.0 + SLACK
+        assert again.tuning.tuner.complete
         assert again.taken <= once.taken * (1 + SHORT_SEARCH.tie)
     assert any(again.taken < 0.99 * once.taken for once, again in pairs)
 
 
 def test_refined_plan_is_found_again(pairs: list[tuple[Tuned, Tuned]]) -> None:
     for _, again in pairs:
-        answer = next(iter(again.selector.tuner.resources.database.answers()))
+        answer = next(iter(again.tuning.tuner.executor.database.answers()))
         assert answer.finished
-        assert set(answer.problems) == {problem.key for problem in again.selector.problems}
+        assert set(answer.problems) == {problem.key for problem in again.tuning.findings.problems}
 
 
 @pytest.mark.parametrize("seed", [4, 5])
@@ -113,16 +116,16 @@ def test_lost_plan_leaves_no_kernel_in_the_record(seed: int) -> None:
     """Two kernels take longer alone than in the lost refined plan."""
     shipped = tune_chain(seed, 400.0, wholes=lambda first, second: (1.0, 2.0))
     assert shipped.runs > 1
-    again = tune_chain(seed, 400.0, known=shipped.selector.tuner.resources.database)
-    assert (again.runs, again.selector.budget.elapsed) == (1, 0.0)
+    again = tune_chain(seed, 400.0, known=shipped.tuning.tuner.executor.database)
+    assert (again.runs, again.tuning.budget.elapsed) == (1, 0.0)
     sources = ([each.found.kernels[step.kernel].source for step in each.found.steps] for each in (shipped, again))
     assert next(sources) == next(sources)
-    assert again.selector.seconds == pytest.approx(shipped.selector.seconds)
+    assert again.tuning.findings.seconds == pytest.approx(shipped.tuning.findings.seconds)
 
 
 def test_too_little_time_allows_no_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
     once, _ = pairs[0]
-    assert tune_chain(2, 1.3 * once.selector.budget.elapsed).runs == 1
+    assert tune_chain(2, 1.3 * once.tuning.budget.elapsed).runs == 1
 
 
 def test_passes_that_need_remaining_time_prevent_refinement(pairs: list[tuple[Tuned, Tuned]]) -> None:
@@ -130,31 +133,31 @@ def test_passes_that_need_remaining_time_prevent_refinement(pairs: list[tuple[Tu
 
     The search took 92 of 60 seconds.
     """
-    once, again = (pair.selector.budget.elapsed for pair in pairs[1])
+    once, again = (pair.tuning.budget.elapsed for pair in pairs[1])
     long = tune_chain(3, once + 60.0 + 45.0, planning=60.0)
     assert long.runs == 1
-    assert long.selector.budget.elapsed <= once + 60.0 + SLACK
+    assert long.tuning.budget.elapsed <= once + 60.0 + SLACK
     assert tune_chain(3, again + 60.0 + 80.0, planning=60.0).runs > 1
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_interrupted_refinement_leaves_the_earlier_plan(pairs: list[tuple[Tuned, Tuned]], part: float) -> None:
     once, again = pairs[0]
-    first, last = once.selector.budget.elapsed, again.selector.budget.elapsed
+    first, last = once.tuning.budget.elapsed, again.tuning.budget.elapsed
     moment = first + part * (last - first)
     stopped = tune_chain(2, 400.0, stop_at=moment)
     assert stopped.taken <= once.taken * (1 + SHORT_SEARCH.tie)
-    assert stopped.selector.budget.elapsed <= moment + SLACK
+    assert stopped.tuning.budget.elapsed <= moment + SLACK
 
 
 def test_longer_searches_are_compared_with_each_other_alone(pairs: list[tuple[Tuned, Tuned]]) -> None:
     """Each requested group has its own estimate for each length of search."""
     _, again = pairs[0]
-    kept = again.selector.tuner.resources.database
-    problem = again.selector.problems[0]
+    kept = again.tuning.tuner.executor.database
+    problem = again.tuning.findings.problems[0]
     short, longer = (kept.time(f"estimate{depth} {problem.key}") for depth in ("", f" of {REFINED_GROUP_SCHEDULES[0]}"))
     assert longer is None or short is None or longer.seconds <= short.seconds
-    assert again.selector._quick is QUICK_SEARCH
+    assert again.tuning.model().quick is QUICK_SEARCH
 
 
 def test_budget_shares_may_be_of_the_remainder() -> None:

@@ -19,8 +19,10 @@ from cuts.compile.plan_selection import (
 from cuts.ir.compiled import Budget, KernelFunction, Step
 from cuts.ir.errors import BackendError, NumericsError
 from cuts.search.database import Database
-from cuts.search.selector import MeasuredSelector
-from cuts.search.settings import Findings, TunedChoice
+from cuts.search.findings import Findings
+from cuts.search.measured_model import MeasuredModel
+from cuts.search.session import TuningSession
+from cuts.search.settings import TunedChoice
 from cuts.search.tasks.decisions import DecisionRecord
 
 from .simulation import FakeClock
@@ -37,12 +39,12 @@ def no_gain(kernel: KernelFunction) -> float:
     return (1.98 if "tanh(" in kernel.source and " p2" in kernel.source else 1.0) * 1e-3
 
 
-def with_current_times(known: DecisionRecord, selector: MeasuredSelector) -> DecisionRecord:
+def with_current_times(known: DecisionRecord, tuning: TuningSession) -> DecisionRecord:
     """Return the record of a known plan that shipped.
 
     It has the same decisions, with its kernels' current times.
     """
-    return evolve(known, seconds=selector.seconds)
+    return evolve(known, seconds=tuning.findings.seconds)
 
 
 @pytest.mark.parametrize(("before", "kept"), [(0.98, True), (0.995, False), (1.02, False), (None, False)])
@@ -57,11 +59,11 @@ def test_known_plan_ships_where_the_search_is_slower(before: float | None, kept:
         asked.append((first, second))
         return None if before is None else (1.0, before)
 
-    found, selector = tune_graph(chain(1), here, even, wholes=wholes)
+    found, tuning = tune_graph(chain(1), here, even, wholes=wholes)
     assert [len(each.compiled.steps) for each in asked[0]] == [1, 2]
     assert (kernels(found) == kernels(unfused)) == kept
-    assert len(selector.problems) == len(found.kernels)
-    assert (here.answers()[0] == with_current_times(known, selector)) == kept
+    assert len(tuning.findings.problems) == len(found.kernels)
+    assert (here.answers()[0] == with_current_times(known, tuning)) == kept
 
 
 @pytest.mark.parametrize(("unfused", "launches"), [(0.9, 2), (1.1, 1)])
@@ -89,7 +91,7 @@ def rival(seconds: float, *kernels: float | None) -> CandidatePlan:
     candidate: Any = None
     choices = tuple(TunedChoice(candidate, each) for each in kernels)
     compiled: Any = None
-    return CandidatePlan(compiled, Findings((), choices, None), DecisionRecord("", "", "", "", (), seconds, False))
+    return CandidatePlan(compiled, Findings((), tuple(choices)), DecisionRecord("", "", "", "", (), seconds, False))
 
 
 @pytest.mark.parametrize(
@@ -167,37 +169,37 @@ class _Judge:
     ],
 )
 def test_library_routines_ship_unless_slower(times: tuple[float, ...], right: tuple[bool, ...], place: int) -> None:
-    _, selector = tune_graph(chain(1), Database(None), even)
+    _, tuning = tune_graph(chain(1), Database(None), even)
     plans: list[Any] = [_Timed(*3 * [seconds]) for seconds in times]
     judge: Any = _Judge(*right)
-    assert select_library_calls(plans, selector, judge) is plans[place]
+    assert select_library_calls(plans, tuning, judge) is plans[place]
 
 
 @pytest.mark.parametrize(("second", "place"), [(0.9, 1), (1.1, 0)])
 def test_wholes_that_were_timed_are_not_timed_again(second: float, place: int) -> None:
-    _, selector = tune_graph(chain(1), Database(None), even)
+    _, tuning = tune_graph(chain(1), Database(None), even)
     plans: list[Any] = [_Timed(*3 * [1.0], name="a"), _Timed(*3 * [second], name="b")]
     judge: Any = _Judge(True, True)
-    assert select_library_calls(plans, selector, judge) is plans[place]
+    assert select_library_calls(plans, tuning, judge) is plans[place]
     assert not plans[0].left
-    assert select_library_calls(plans, selector, judge) is plans[place]
+    assert select_library_calls(plans, tuning, judge) is plans[place]
     others: list[Any] = [_Timed(*3 * [second], name="c"), _Timed(*3 * [1.0], name="b")]
-    assert select_library_calls(others, selector, judge) is others[1 - place], "it is another pair"
+    assert select_library_calls(others, tuning, judge) is others[1 - place], "it is another pair"
 
 
 def test_plan_with_unbindable_routines_does_not_ship() -> None:
-    _, selector = tune_graph(chain(1), Database(None), even)
+    _, tuning = tune_graph(chain(1), Database(None), even)
     plans: list[Any] = [_Shut(name="a"), _Timed(*3 * [1.0], name="b")]
     judge: Any = _Judge()
-    assert select_library_calls(plans, selector, judge) is plans[1]
+    assert select_library_calls(plans, tuning, judge) is plans[1]
 
 
 def test_nothing_is_timed_where_only_known_results_count() -> None:
-    _, selector = tune_graph(chain(1), Database(None), even)
-    selector.tuner = evolve(selector.tuner, frozen=True)
+    _, tuning = tune_graph(chain(1), Database(None), even)
+    tuning.tuner = evolve(tuning.tuner, frozen=True)
     plans: list[Any] = [_Timed(), _Timed()]
     judge: Any = _Judge()
-    assert select_library_calls(plans, selector, judge) is plans[0]
+    assert select_library_calls(plans, tuning, judge) is plans[0]
     assert not plans[0].repeats
 
 
@@ -224,20 +226,20 @@ def test_known_plan_is_built_first_in_short_time(budget: float, order: list[bool
     known = evolve(here.answers()[0], finished=False, seconds=0.9e-3)
     here.keep_answer(known)
     has_decisions = []
-    schedule = MeasuredSelector.schedule
+    schedule = MeasuredModel.schedule
 
-    def noting(self: MeasuredSelector, *asked: Any) -> Any:
-        has_decisions.append(self.decisions is not None)
+    def noting(self: MeasuredModel, *asked: Any) -> Any:
+        has_decisions.append(self.replays)
         return schedule(self, *asked)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MeasuredSelector, "schedule", noting)
-        found, selector = tune_graph(chain(1), here, even, budget=budget)
+        patch.setattr(MeasuredModel, "schedule", noting)
+        found, tuning = tune_graph(chain(1), here, even, budget=budget)
     assert list(dict.fromkeys(has_decisions)) == order
     assert len(found.steps) == 2
-    assert len(selector.problems) == len(found.kernels)
+    assert len(tuning.findings.problems) == len(found.kernels)
     kept = here.answers()[0]
-    assert (kept.decisions, kept.seconds) == (known.decisions, selector.seconds)
+    assert (kept.decisions, kept.seconds) == (known.decisions, tuning.findings.seconds)
 
 
 def test_wrong_known_plan_is_forgotten_and_searched_again() -> None:
@@ -266,18 +268,18 @@ def test_known_plan_ships_where_the_search_is_wrong(faster: bool) -> None:
     known = evolve(elsewhere.answers()[0], finished=False, seconds=1.02e-3)
     here.keep_answer(known)
     wholes = lambda first, second: (1.0, 2.0) if faster else (1.0, 0.5)  # noqa: E731
-    found, selector = tune_graph(
+    found, tuning = tune_graph(
         chain(1), here, even, wholes=wholes, is_right=lambda rival: len(rival.compiled.steps) == 2
     )
     assert kernels(found) == kernels(unfused)
-    assert len(selector.problems) == len(found.kernels)
-    assert here.answers()[0] == with_current_times(known, selector)
+    assert len(tuning.findings.problems) == len(found.kernels)
+    assert here.answers()[0] == with_current_times(known, tuning)
 
 
 def test_unfused_plan_ships_where_others_are_wrong() -> None:
     database = Database(None)
-    found, selector = tune_graph(chain(1), database, even, is_right=lambda rival: len(rival.compiled.steps) == 2)
-    assert len(found.steps) == len(selector.problems) == 2
+    found, tuning = tune_graph(chain(1), database, even, is_right=lambda rival: len(rival.compiled.steps) == 2)
+    assert len(found.steps) == len(tuning.findings.problems) == 2
     again, _ = tune_graph(chain(1), database, even)
     assert kernels(again) == kernels(found)
 

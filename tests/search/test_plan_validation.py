@@ -31,7 +31,7 @@ from cuts.numerics.validation_inputs import DISTRIBUTIONS, Distribution, draw_in
 from cuts.ops import Registry
 from cuts.runtime.plan import Plan
 from cuts.search.database import Database
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.summary import summary_lines, summary_values
 from cuts.search.tuner.tuner import Tuner
 
@@ -302,16 +302,16 @@ def test_search_reports_that_its_plan_was_not_compared(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     large(monkeypatch)
-    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), 4.0)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), 4.0)), SHORT_SEARCH)
     with caplog.at_level("INFO", "cuts.compile"):
-        tune_graph(network(), SPEC, OPENCL, CompileOptions(), selector)
-    (note,) = selector.uncompared
+        tune_graph(network(), SPEC, OPENCL, CompileOptions(), tuning)
+    (note,) = tuning.outcome.uncompared
     assert note.startswith("the plan of 'net' was not compared with operations one by one")
     reason, _, unseen = note.rpartition("; ")
     assert f"cuts: {reason}" in caplog.messages, "which the command line prints on standard error"
     assert unseen == "2 of its 3 kernels were never run"
-    assert f"not compared: {note}" in list(summary_lines(selector))
-    assert summary_values(selector)["not compared"] == [note]
+    assert f"not compared: {note}" in list(summary_lines(tuning))
+    assert summary_values(tuning)["not compared"] == [note]
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -404,8 +404,8 @@ def search_plan(graph: Graph, fault: Callable[[CompiledPlan], bool], monkeypatch
     right = plain(graph)
     monkeypatch.setattr("cuts.compile.driver.plan_of", plant_fault)
     monkeypatch.setattr("cuts.compile.driver.unfused_plan", lambda *asked: right)
-    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT_SEARCH)
-    return tune_graph(graph, SPEC, OPENCL, CompileOptions(), selector)
+    tuning = TuningSession(OPENCL, Tuner(Clock(Database(None), Inline, FakeBench(even), None)), SHORT_SEARCH)
+    return tune_graph(graph, SPEC, OPENCL, CompileOptions(), tuning)
 
 
 def test_a_search_ships_no_wrong_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
     before, _ = tune_graph(layers(*functions), database, arbitrary)
     (answer,) = database.answers()
     made = layers(*functions[:place], other, *functions[place + 1 :])
-    after, selector = tune_graph(made, database, asked)
+    after, tuning = tune_graph(made, database, asked)
     assert_unchanged(before, after, [f"f{place}.{k}" for k in range(3)])
     known = {kernel.source for kernel in before.kernels}
     assert asked.sources.isdisjoint(known), "a kernel that is known is not timed again"
@@ -105,7 +105,7 @@ def test_decisions_hold_for_all_that_did_not_change(data: st.DataObject) -> None
         assert len(database.answers()) == 2
         again, _ = tune_graph(made, database, no_device)
         assert kernels(again) == kernels(after), "what came of it is known from now on"
-    assert selector.complete
+    assert tuning.tuner.complete
     assert answer in database.answers()
 
 
@@ -138,8 +138,8 @@ def test_decisions_hold_where_a_version_rewrites_something_else(monkeypatch: pyt
     monkeypatch.setattr(pipeline, "STAGES", (*stages[:at], pipeline.rewrite_stage(newer[-1]), *stages[at:]))
     after, second = tune_graph(graph, database, asked)
     assert_unchanged(before, after, ["f2.0"])
-    known = {p.key for p in first.problems}
-    assert len(known & {p.key for p in second.problems}) >= len(known) - 2
+    known = {p.key for p in first.findings.problems}
+    assert len(known & {p.key for p in second.findings.problems}) >= len(known) - 2
     assert asked.sources.isdisjoint(kernel.source for kernel in before.kernels)
     again, _ = tune_graph(graph, database, no_device)
     assert kernels(again) == kernels(after)
@@ -160,9 +160,9 @@ def test_records_without_fingerprints_need_equal_units() -> None:
     again, _ = tune_graph(layers("tanh", "exp"), database, no_device)
     assert kernels(again) == kernels(before)
     database.keep_answer(evolve(earlier, decisions=earlier.decisions.replace(read.digest, "0" * 64)))
-    found, selector = tune_graph(layers("tanh", "exp"), database, arbitrary)
+    found, tuning = tune_graph(layers("tanh", "exp"), database, arbitrary)
     assert kernels(found) == kernels(before), "they are found again"
-    assert selector.new_decisions == answer.read()
+    assert tuning.findings.made == answer.read()
 
 
 def test_graph_replays_the_nearest_record() -> None:

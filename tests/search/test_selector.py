@@ -21,8 +21,11 @@ from cuts.ops import Registry
 from cuts.passes.fusion.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
+from cuts.search.group_costs import MAX_GROUPS_AT_ONCE
+from cuts.search.measured_model import MeasuredModel
 from cuts.search.measurement.device import Verdict
-from cuts.search.selector import MAX_GROUPS_AT_ONCE, MeasuredSelector
+from cuts.search.plan_executor import PlanExecutor
+from cuts.search.session import TuningSession
 from cuts.search.settings import Settings
 from cuts.search.tuner.tuner import Tuner
 
@@ -50,9 +53,9 @@ def compile_within(
     """Compile under a budget of kernels that are timed."""
     bench = FakeBench(cost)
     resources = Clock(Database(None), Inline, bench, budget)
-    selector = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(resources), SHORT_SEARCH)
     options = CompileOptions(mode="mixed")
-    return selector.compile(chain(4), Registry.builtin(), OPENCL, options, emit), selector, bench
+    return tuning.compile(chain(4), Registry.builtin(), OPENCL, options, emit), tuning, bench
 
 
 def slow_when_fused(kernel: KernelFunction) -> float:
@@ -71,30 +74,31 @@ def test_group_slower_than_its_parts_is_split(budget: float | None) -> None:
 
 @pytest.mark.parametrize("budget", [400.0, 70.0])
 def test_budgeted_group_ships_only_timed_beside_its_parts(budget: float) -> None:
-    found, selector, _ = compile_within(lambda kernel: 1e-3, budget)
+    found, tuning, _ = compile_within(lambda kernel: 1e-3, budget)
     assert any(len(group["nodes"]) > 1 for group in found.groups)
-    forms = {form_key(p.form) for p in selector.problems}
-    assert forms <= set(selector.times.seconds)
+    forms = {form_key(p.form) for p in tuning.findings.problems}
+    assert forms <= set(tuning.known.times.seconds)
 
 
 def test_decisive_and_longest_kernels_are_measured_first() -> None:
-    _, selector, _ = compile_within(lambda kernel: 1e-3, 1e9)
-    asked = dict(selector._forms)
-    (first, *_) = asked.values()
-    assert list(selector._groups_to_measure(asked, [[first]])) == [form_key(first)]
-    assert not selector._groups_to_measure(asked, [[]])
+    _, tuning, _ = compile_within(lambda kernel: 1e-3, 1e9)
+    tuning.known.times.seconds.clear()
+    costs = tuning.model().costs
+    (first, *_) = tuning.known.groups.values()
+    assert list(costs.to_measure([[first]])) == [form_key(first)]
+    assert not costs.to_measure([[]])
     many = dict.fromkeys(range(2 * MAX_GROUPS_AT_ONCE), first)
-    selector._costs.update({n: float(n) for n in many})
-    assert list(selector._groups_to_measure(many, [])) == list(
-        reversed(range(MAX_GROUPS_AT_ONCE, 2 * MAX_GROUPS_AT_ONCE))
-    )
+    tuning.known.groups.clear()
+    tuning.known.groups.update(many)
+    tuning.known.modelled.update({n: float(n) for n in many})
+    assert list(costs.to_measure([])) == list(reversed(range(MAX_GROUPS_AT_ONCE, 2 * MAX_GROUPS_AT_ONCE)))
 
 
 def test_a_partition_that_stands_is_not_tuned_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    schedule = MeasuredSelector.schedule
+    schedule = MeasuredModel.schedule
     monkeypatch.setattr(
-        MeasuredSelector, "schedule", lambda self, *asked: runs.append(len(asked[0])) or schedule(self, *asked)
+        MeasuredModel, "schedule", lambda self, *asked: runs.append(len(asked[0])) or schedule(self, *asked)
     )
     compile_within(lambda kernel: 1e-3, None)
     assert len(runs) == 1
@@ -125,8 +129,8 @@ def tuned_tables(together: float, alone: float, libraries: bool = True, budget: 
     bench = FakeBench(cost)
     target = evolve(OPENCL, lockstep=True)
     resources = Clock(Database(None), Inline, bench, budget)
-    selector = MeasuredSelector(target, Tuner(resources), evolve(SHORT_SEARCH, libraries=libraries))
-    return selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
+    tuning = TuningSession(target, Tuner(resources), evolve(SHORT_SEARCH, libraries=libraries))
+    return tuning.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
 
 
 @pytest.mark.parametrize("libraries", [True, False])
@@ -160,29 +164,29 @@ def test_modelled_launch_is_used_unless_measured_slower(
     seconds: float, launch: float | None, faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBench(lambda kernel: 1e-3)
-    selector = MeasuredSelector(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
+    tuning = TuningSession(OPENCL, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
     monkeypatch.setattr(Tuner, "time_launches", lambda _, asked: [launch for _ in asked])
-    monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
+    monkeypatch.setattr(PlanExecutor, "joint_task", lambda *_: None)
     for timed in ({}, {"measured": seconds}):
         known = ({}, timed)
         members: Any = [(None, None, SimpleNamespace(score=seconds, measured=each, schedule=None)) for each in known]
-        assert selector.compare_launches([members]) == [faster]
+        assert tuning.model().compare_launches([members]) == [faster]
 
 
 def test_time_to_build_launches_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches without a measurement are taken, and compiled after the search."""
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), 60.0)
-    selector, needed = MeasuredSelector(OPENCL, Tuner(resources), SHORT_SEARCH), list[float]()
+    tuning, needed = TuningSession(OPENCL, Tuner(resources), SHORT_SEARCH), list[float]()
 
     def together(_: Tuner, asked: Sequence[object]) -> list[float | None]:
-        needed.append(selector.budget.needed)
+        needed.append(tuning.budget.needed)
         return [None, 1e-9, None, None]
 
     monkeypatch.setattr(Tuner, "time_launches", together)
-    monkeypatch.setattr(MeasuredSelector, "_joint_task", lambda *_: None)
+    monkeypatch.setattr(PlanExecutor, "joint_task", lambda *_: None)
     members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
-    assert selector.compare_launches([members] * 4) == [True] * 4
-    assert 0 < selector.budget.needed == pytest.approx(0.75 * needed[0])
+    assert tuning.model().compare_launches([members] * 4) == [True] * 4
+    assert 0 < tuning.budget.needed == pytest.approx(0.75 * needed[0])
 
 
 def test_launch_with_wrong_results_is_not_used() -> None:
@@ -191,6 +195,6 @@ def test_launch_with_wrong_results_is_not_used() -> None:
         "wrong" if any(a.tensor.startswith("1.") for a in kernel.arguments) else "ok"
     )
     target = evolve(OPENCL, lockstep=True)
-    selector = MeasuredSelector(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
-    found = selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
+    tuning = TuningSession(target, Tuner(Clock(Database(None), Inline, bench, None)), SHORT_SEARCH)
+    found = tuning.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit)
     assert len(found.steps) == 5

@@ -17,7 +17,7 @@ from cuts.search.processes.child import serve
 from cuts.search.remote import RemoteTuningLoop
 from cuts.search.remote.share_out import MAX_ATTEMPTS, UnitAnswer
 from cuts.search.remote.unit import SearchPlace, place_here
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, by_threads
@@ -120,8 +120,8 @@ def test_scheduler_workers_of_another_version_are_refused(
         try:
             assert engine.places == 2
             database = Database(None)
-            tuner = Tuner(Resources(database, Inline, lambda: FakeBench(by_threads)))
-            tuner = evolve(tuner, make_search=lambda resources, settings: RemoteTuningLoop(engine, resources, settings))
+            tuner = Tuner(SearchExecutor(database, Inline, lambda: FakeBench(by_threads)))
+            tuner = evolve(tuner, make_search=lambda executor, settings: RemoteTuningLoop(engine, executor, settings))
             tuner.run(PROBLEMS, SHORT_SEARCH)
             assert results(database, PROBLEMS) == undisturbed_results[0]
         finally:

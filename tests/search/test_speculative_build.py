@@ -17,16 +17,16 @@ from cuts.passes import horizontal_fusion as side_by_side
 from cuts.passes import make_kernels
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
-from cuts.search.selector import MeasuredSelector
-from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner import speculative_build as making
-from cuts.search.tuner.speculative_build import (
+from cuts.search.session import TuningSession
+from cuts.search.speculation import plan_builds as making
+from cuts.search.speculation.plan_builds import (
     LOWERING_SECONDS,
     RECORD_SECONDS,
     build_kernels,
     building_seconds,
     kernel_job,
 )
+from cuts.search.tasks.tuning_task import TuningTask
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, group_of
@@ -38,9 +38,9 @@ GPU = evolve(find_target("cuda:sm_90"), dialect="opencl")
 
 
 def compile_within(budget: Budget, clock: FakeClock, verify: bool = False, **slow: float) -> CompiledGraph:
-    selector = MeasuredSelector(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
+    tuning = TuningSession(GPU, Tuner(session(budget, clock, **slow)), SHORT_SEARCH)
     options = CompileOptions("no-fusion", budget.seconds, verify=verify, horizontal_fusion=False)
-    return selector.compile(layers(4, 12), Registry.builtin(), GPU, options, emit)
+    return tuning.compile(layers(4, 12), Registry.builtin(), GPU, options, emit)
 
 
 def test_workers_build_the_kernels_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,25 +80,25 @@ def test_workers_build_kernels_of_shared_launches(lost: bool, monkeypatch: pytes
     monkeypatch.setattr(side_by_side, "schedule_row", None)
     if not lost:
         monkeypatch.setattr(make_kernels, "lower", None)
-    resources = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
-    selector = MeasuredSelector(GPU, Tuner(resources), SHORT_SEARCH)
+    executor = session(Budget.of(20.0, clock), clock, lost=frozenset(["bundle"] if lost else ()))
+    tuning = TuningSession(GPU, Tuner(executor), SHORT_SEARCH)
     monkeypatch.setattr(Tuner, "time_launches", lambda self, launches: [None] * len(launches))
-    found = selector.compile(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit)
+    found = tuning.compile(graph, Registry.builtin(), GPU, CompileOptions(budget=20.0, verify=False), emit)
     assert [k.source for k in found.kernels] == [k.source for k in own.kernels]
 
 
 def test_what_workers_took_says_what_is_kept_back() -> None:
     clock = FakeClock()
     budget = Budget.of(40.0, clock)
-    resources = session(budget, clock, build=3.0)
+    executor = session(budget, clock, build=3.0)
     count = processor_count()
-    assert building_seconds(resources, GPU, 100, 0) == pytest.approx(100 * (RECORD_SECONDS + LOWERING_SECONDS))
+    assert building_seconds(executor, GPU, 100, 0) == pytest.approx(100 * (RECORD_SECONDS + LOWERING_SECONDS))
     problems = [TuningTask(group_of("matmul", ((8, 8), (8, n))), {}, GPU, MACHINE) for n in (8, 16, 24)]
     wanted = {p.key: kernel_job(p, choose(p.form, GPU)[0].schedule) for p in problems}
-    assert not build_kernels(resources, wanted), "there are no workers"
-    resources.start()
-    assert not build_kernels(resources, wanted), "they are still starting"
-    resources.has_answered = True
-    assert set(build_kernels(resources, wanted)) == set(wanted)
-    assert resources.statistics.building == (9.0, 3)
-    assert building_seconds(resources, GPU, 100, 50) == pytest.approx(100 * RECORD_SECONDS + 50 * 3.0 / count)
+    assert not build_kernels(executor, wanted), "there are no workers"
+    executor.start()
+    assert not build_kernels(executor, wanted), "they are still starting"
+    executor.has_answered = True
+    assert set(build_kernels(executor, wanted)) == set(wanted)
+    assert executor.statistics.building == (9.0, 3)
+    assert building_seconds(executor, GPU, 100, 50) == pytest.approx(100 * RECORD_SECONDS + 50 * 3.0 / count)

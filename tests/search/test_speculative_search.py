@@ -12,12 +12,12 @@ from attrs import evolve
 from cuts.ir.segment import FusedGroup
 from cuts.passes.costs.evaluators import Roofline
 from cuts.search.building.workers import JobResult
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.settings import FIRST_CANDIDATES, QUICK_CANDIDATES, QUICK_SEARCH, SINGLE_MEASUREMENT, Settings
+from cuts.search.speculation.speculative_build import SpeculativeBuild
+from cuts.search.speculation.speculative_search import SpeculativeSearch
 from cuts.search.strategies.bayes import Bayes
 from cuts.search.tuner.loop import TuningLoop
-from cuts.search.tuner.speculative_build import SpeculativeBuild
-from cuts.search.tuner.speculative_search import SpeculativeSearch
 from cuts.search.tuner.task_record import TaskRecord
 from cuts.search.tuner.tuner import Tuner
 
@@ -39,18 +39,18 @@ def test_search_finds_next_points_built_and_chooses_equally() -> None:
     expected = prepared_tuner(plain).run(PROBLEMS, SETTINGS)
     builder = Inline()
     tuner = prepared_tuner(builder)
-    going = SpeculativeSearch(tuner.resources, SETTINGS)
+    going = SpeculativeSearch(tuner.executor, SETTINGS)
     going.begin(PROBLEMS)
-    assert tuner.resources.searched_ahead == {p.key for p in PROBLEMS}
+    assert tuner.executor.memory.searched_ahead == {p.key for p in PROBLEMS}
     while builder.load:
-        assert tuner.resources.collect(0.0) == [], "there are no other requests"
-    assert not (tuner.resources.searched_ahead or going.waiting)
-    ahead = len(tuner.resources.ready)
+        assert tuner.executor.receive() is False, "there are no other requests"
+    assert not (tuner.executor.memory.searched_ahead or going.waiting)
+    ahead = len(tuner.executor.memory.ready)
     assert ahead >= len(PROBLEMS)
     built = builder.built
     found = tuner.run(PROBLEMS, SETTINGS)
     assert [c.candidate.schedule for c in found] == [c.candidate.schedule for c in expected]
-    assert not tuner.resources.ready, "each was taken"
+    assert not tuner.executor.memory.ready, "each was taken"
     assert builder.built == plain.built - ahead
     assert built < builder.built
 
@@ -58,14 +58,14 @@ def test_search_finds_next_points_built_and_chooses_equally() -> None:
 def test_search_waits_for_running_worker_jobs() -> None:
     builder = Inline()
     tuner = prepared_tuner(builder)
-    (first, second), resources = PROBLEMS[:2], tuner.resources
-    preparation = SpeculativeBuild(resources, SETTINGS)
+    (first, second), executor = PROBLEMS[:2], tuner.executor
+    preparation = SpeculativeBuild(executor, SETTINGS)
     preparation.searches_ahead.begin([first, second])
     at = builder.queue.pop(0)
     preparation.end()
-    assert resources.searched_ahead == {first.key}, "what no worker is at is forgotten"
+    assert executor.memory.searched_ahead == {first.key}, "what no worker is at is forgotten"
     assert not builder.load
-    rounds = TuningLoop(resources, evolve(SETTINGS, remembers=False))
+    rounds = TuningLoop(executor, evolve(SETTINGS, remembers=False))
     task = tuner._task(first)
     rounds.begin(task)
     for _ in range(5):
@@ -73,41 +73,41 @@ def test_search_waits_for_running_worker_jobs() -> None:
     assert not builder.load, "nothing is asked for"
     assert len(task.entries) == QUICK_SEARCH.first
     builder.submit(at)
-    while resources.searched_ahead:
-        resources.collect(0.0)
+    while executor.memory.searched_ahead:
+        executor.receive()
     rounds.step([task])
     assert len(task.entries) > QUICK_SEARCH.first
-    assert not resources.ready
+    assert not executor.memory.ready
 
 
 def test_lost_worker_costs_its_own_job_only() -> None:
     builder = Inline()
     tuner = prepared_tuner(builder)
-    going = SpeculativeSearch(tuner.resources, SETTINGS)
+    going = SpeculativeSearch(tuner.executor, SETTINGS)
     going.begin(PROBLEMS[:1])
     job = builder.queue.pop(0)
     job.owner(JobResult(job, error="the worker was lost", lost=True))
-    assert not (tuner.resources.searched_ahead or going.waiting or tuner.resources.ready)
+    assert not (tuner.executor.memory.searched_ahead or going.waiting or tuner.executor.memory.ready)
 
 
 def test_only_measured_transportable_points_are_continued() -> None:
     builder = Inline()
     tuner = prepared_tuner(builder)
-    SpeculativeSearch(tuner.resources, SETTINGS).begin([problem_of(200)])
-    SpeculativeSearch(tuner.resources, evolve(SETTINGS, strategy="rank")).begin(PROBLEMS)
-    SpeculativeSearch(tuner.resources, evolve(SETTINGS, aided=False)).begin(PROBLEMS)
-    assert not (builder.load or tuner.resources.searched_ahead)
+    SpeculativeSearch(tuner.executor, SETTINGS).begin([problem_of(200)])
+    SpeculativeSearch(tuner.executor, evolve(SETTINGS, strategy="rank")).begin(PROBLEMS)
+    SpeculativeSearch(tuner.executor, evolve(SETTINGS, aided=False)).begin(PROBLEMS)
+    assert not (builder.load or tuner.executor.memory.searched_ahead)
     assert isinstance(tuner._task(PROBLEMS[0]), TaskRecord)
 
 
 def test_nothing_is_continued_twice_unless_forgotten() -> None:
     builder = Inline()
-    resources = prepared_tuner(builder).resources
-    preparation = SpeculativeBuild(resources, SETTINGS)
+    executor = prepared_tuner(builder).executor
+    preparation = SpeculativeBuild(executor, SETTINGS)
     preparation.searches_ahead.begin(PROBLEMS[:2])
     assert builder.load == 2
     while builder.load:
-        resources.collect(0.0)
+        executor.receive()
     preparation.searches_ahead.begin(PROBLEMS[:3])
     assert builder.load == 1, "two have been gone on with, and are not tried again"
     preparation.end()
@@ -118,7 +118,7 @@ def test_nothing_is_continued_twice_unless_forgotten() -> None:
 def test_workers_that_others_wait_for_are_spared() -> None:
     builder = Inline()
     builder.size = 4
-    going = SpeculativeSearch(prepared_tuner(builder).resources, SETTINGS)
+    going = SpeculativeSearch(prepared_tuner(builder).executor, SETTINGS)
     going.begin(PROBLEMS, spared=1)
     assert builder.load == 3
     going.begin(PROBLEMS[:2], spared=5)
@@ -137,12 +137,12 @@ def test_idle_work_runs_once_before_the_search_ends() -> None:
         assert builder.load < builder.size
         called.append([task.choice is not None for task in tasks])
 
-    with tuner.resources.calling_when_idle(idle):
+    with tuner.executor.calling_when_idle(idle):
         tuner.estimate(PROBLEMS, QUICK_SEARCH)
     assert len(called) == 1, "once"
     (ended,) = called
     assert 2 * sum(ended) >= len(ended) > sum(ended), "most have their choice, but not all"
-    assert tuner.resources.on_idle is None
+    assert tuner.executor.on_idle is None
 
 
 def test_idle_workers_continue_with_current_plan_kernels() -> None:
@@ -150,21 +150,22 @@ def test_idle_workers_continue_with_current_plan_kernels() -> None:
     builder = Inline()
     builder.size = 4
     tuner = tuner_of(FakeBench(by_threads), builder, budget=1000.0)
-    selector = MeasuredSelector(OPENCL, tuner, SETTINGS)
-    selector.evaluator(Roofline(OPENCL))
+    tuning = TuningSession(OPENCL, tuner, SETTINGS)
+    model = tuning.model()
+    model.evaluator(Roofline(OPENCL))
     groups = [problem.form for problem in PROBLEMS]
     for group in groups:
-        selector.cost(group)
+        model.costs.cost(group)
     known: list[list[bool]] = []
 
     def plan() -> Sequence[FusedGroup]:
-        known.append([selector.times.has(group) for group in groups])
+        known.append([tuning.known.times.has(group) for group in groups])
         return [group for group, seen in zip(groups, known[0], strict=True) if seen]
 
-    assert selector.measure(lambda: [groups], 1.0, plan)
+    assert model.measure(lambda: [groups], 1.0, plan)
     assert len(known) == 1
     assert any(known[0]), "by what was measured so far"
-    asked = tuner.resources.searched_ahead | {key for key, _ in tuner.resources.ready}
+    asked = tuner.executor.memory.searched_ahead | {key for key, _ in tuner.executor.memory.ready}
     assert asked, "workers go on"
     assert len(asked) == min(sum(known[0]), builder.size - known[0].count(False)), "with what a clock has seen"
 
@@ -177,7 +178,7 @@ def test_search_begins_with_compared_points_or_one(before: Settings | None, coun
     tuner, problem = tuner_of(FakeBench(by_threads), Inline()), PROBLEMS[0]
     if before is not None:
         tuner.estimate([problem], before)
-    rounds, task = TuningLoop(tuner.resources, evolve(SETTINGS, remembers=False)), tuner._task(problem)
+    rounds, task = TuningLoop(tuner.executor, evolve(SETTINGS, remembers=False)), tuner._task(problem)
     rounds.begin(task)
     for _ in range(9):
         if task.strategy is None:

@@ -18,7 +18,7 @@ from cuts.passes.costs.evaluators import Roofline
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database, summary_of
 from cuts.search.exchange.files import export_pack, export_results, import_results
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.settings import QUICK_SEARCH, Settings
 from cuts.search.tasks import kernels
 from cuts.search.tuner.tuner import Tuner
@@ -106,8 +106,8 @@ def test_rewritten_shared_launches_are_timed_again(upgrade_database: Upgrade, ot
             timed.extend([kernel] if shared else [])
             return together if shared else 1e-4
 
-        selector = MeasuredSelector(target, Tuner(Clock(database, Inline, FakeBench(cost), None)), SHORT_SEARCH)
-        return len(selector.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit).steps), timed
+        tuning = TuningSession(target, Tuner(Clock(database, Inline, FakeBench(cost), None)), SHORT_SEARCH)
+        return len(tuning.compile(tables(5), Registry.builtin(), target, CompileOptions(), emit).steps), timed
 
     assert tune_launches(2e-4)[0] == 1
     upgrade_database(database, otherwise)
@@ -125,9 +125,8 @@ def test_earlier_model_costs_are_evaluated_again(upgrade_database: Upgrade) -> N
     database, group = Database(None), problem_of().form
     for version, times in (("", 1), ("", 1), ("another", 2), ("another", 2)):
         database.model_version = version or "this"
-        selector = MeasuredSelector(OPENCL, tuner_of(FakeBench(by_threads), database=database), SHORT_SEARCH)
-        selector.evaluator(Model(OPENCL))
-        assert selector.cost(group) == 1.0
+        tuning = TuningSession(OPENCL, tuner_of(FakeBench(by_threads), database=database), SHORT_SEARCH)
+        assert tuning.model().evaluator(Model(OPENCL)).cost(group) == 1.0
         assert len(asked) == times
 
 
@@ -213,10 +212,10 @@ def test_transferred_decisions_rank_after_own_stale_ones(
     assert len(fused.steps) < len(theirs.steps) == 8
     export_pack(newer, tmp_path / "pack.json.xz")
     assert import_results(own, tmp_path / "pack.json.xz").graphs == 0
-    taken, selector = tune_graph(chain(4), own, no_device, frozen=frozen)
+    taken, tuning = tune_graph(chain(4), own, no_device, frozen=frozen)
     assert len(taken.steps) == 8
-    assert selector.seconds == newer.answers()[0].seconds
-    assert frozen or own.answers()[0].seconds == selector.seconds
+    assert tuning.findings.seconds == newer.answers()[0].seconds
+    assert frozen or own.answers()[0].seconds == tuning.findings.seconds
 
 
 def test_own_decisions_stand_without_a_search(upgrade_database: Upgrade) -> None:
@@ -229,12 +228,12 @@ def test_own_decisions_stand_without_a_search(upgrade_database: Upgrade) -> None
 def test_decisions_say_what_their_kernels_take_today() -> None:
     database = Database(None)
     _, before = tune_graph(chain(4), database, lambda kernel: 1e-3)
-    for problem in before.problems:
+    for problem in before.findings.problems:
         winner = database.winner(problem)
         assert winner is not None
         database.finish(problem, evolve(winner, seconds=3 * winner.seconds))
     _, after = tune_graph(chain(4), database, no_device)
-    assert database.answers()[0].seconds == after.seconds == pytest.approx(3 * before.seconds)
+    assert database.answers()[0].seconds == after.findings.seconds == pytest.approx(3 * before.findings.seconds)
     assert database.answers()[0].finished
 
 

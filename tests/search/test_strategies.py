@@ -25,7 +25,7 @@ from cuts.search.strategies.bayes import FIRST_CANDIDATES, Bayes
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
 from cuts.search.strategies.proposer import interleave_structures
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .test_tuner import strategies
@@ -53,8 +53,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def space() -> RecordedSpace:
     bench = FakeBench(by_threads)
-    resources = Resources(Database(None), InlinePools, lambda: bench)
-    (found,) = PoolRecorder(resources, Settings(), 160).run([problem_of(32)])
+    executor = SearchExecutor(Database(None), InlinePools, lambda: bench)
+    (found,) = PoolRecorder(executor, Settings(), 160).run([problem_of(32)])
     return found
 
 

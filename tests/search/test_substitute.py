@@ -22,6 +22,7 @@ from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
+from cuts.search.findings import Findings, SearchOutcome
 from cuts.search.libraries import routines as library_module
 from cuts.search.libraries.routines import (
     MAX_ROUTINE_SECONDS,
@@ -34,10 +35,10 @@ from cuts.search.libraries.substitute import constant_arguments, substitute, wit
 from cuts.search.measurement.bench import Timed
 from cuts.search.measurement.device import Verdict
 from cuts.search.processes.child import SessionEnded
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.settings import Settings, TunedChoice
 from cuts.search.tasks.tuning_task import TuningTask
-from cuts.search.tuner.resources import Resources
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import OPENCL, FakeBench, Inline, problem_of
@@ -64,8 +65,8 @@ def bench() -> FakeBench:
     )
 
 
-def resources_of(made: FakeBench, database: Database | None = None, budget: Budget | None = None) -> Resources:
-    return Resources(database or Database(None), Inline, lambda: made, budget)
+def executor_of(made: FakeBench, database: Database | None = None, budget: Budget | None = None) -> SearchExecutor:
+    return SearchExecutor(database or Database(None), Inline, lambda: made, budget)
 
 
 def tuned_choice(seconds: float | None) -> TunedChoice:
@@ -79,7 +80,7 @@ def never() -> bool:
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (inf, True), (2.01e-3, False), (1.5e-3, False)])
 def test_faster_right_routine_wins(ours: float, taken: bool) -> None:
-    found = dict(faster_routines(resources_of(bench()), [ReplaceableKernel(0, problem_of(), ours)], offers, never))
+    found = dict(faster_routines(executor_of(bench()), [ReplaceableKernel(0, problem_of(), ours)], offers, never))
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
@@ -110,15 +111,16 @@ def launch_graph(*records: dict[str, object]) -> CompiledGraph:
     return CompiledGraph(Graph("g", (), (), {}, ()), kernels, steps, {}, records)
 
 
-def selector_of(
-    resources: Resources,
+def session_of(
+    executor: SearchExecutor,
     tuned: Sequence[tuple[TuningTask, float | None]],
     target: Target = CUDA,
     libraries: bool = True,
     frozen: bool = False,
-) -> MeasuredSelector:
-    made = MeasuredSelector(target, Tuner(resources, frozen), Settings(libraries=libraries))
-    made.problems, made.choices = [p for p, _ in tuned], [tuned_choice(seconds) for _, seconds in tuned]
+) -> TuningSession:
+    made = TuningSession(target, Tuner(executor, frozen), Settings(libraries=libraries))
+    found = Findings(tuple(p for p, _ in tuned), tuple(tuned_choice(seconds) for _, seconds in tuned))
+    made.outcome = SearchOutcome(found)
     return made
 
 
@@ -131,9 +133,8 @@ def test_libraries_compete_on_their_devices_by_default() -> None:
     problem, compiled = problem_of(), launch_graph({"tuning": problem_of().key})
 
     def plan_on(target: Target, libraries: bool) -> CompiledGraph:
-        return with_libraries(
-            compiled, selector_of(resources_of(bench()), [(problem, 4e-3)], target, libraries), offers=offers
-        )
+        tuning = session_of(executor_of(bench()), [(problem, 4e-3)], target, libraries)
+        return with_libraries(compiled, tuning.findings, tuning, offers=offers)
 
     assert Settings().libraries
     assert names(plan_on(CUDA, True)) == ["fast"]
@@ -146,8 +147,8 @@ def test_kernels_are_found_by_their_task() -> None:
     compiled = launch_graph(
         {"tuning": second.key}, {"members": 2}, {"tuning": "of another one"}, {}, {"tuning": first.key}
     )
-    selector = selector_of(resources_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
-    assert names(with_libraries(compiled, selector, offers=offers)) == ["k0", "k1", "k2", "k3", "fast"]
+    tuning = session_of(executor_of(bench()), [(first, 4e-3), (second, 1e-3), (third, 4e-3)])
+    assert names(with_libraries(compiled, tuning.findings, tuning, offers=offers)) == ["k0", "k1", "k2", "k3", "fast"]
 
 
 def test_routine_times_are_kept_by_task_and_version() -> None:
@@ -155,8 +156,8 @@ def test_routine_times_are_kept_by_task_and_version() -> None:
     compiled = launch_graph({"tuning": problem.key})
 
     def launched_kernels(made: FakeBench, given: Any = offers, frozen: bool = False) -> list[str]:
-        selector = selector_of(resources_of(made, database), [(problem, 4e-3)], frozen=frozen)
-        return names(with_libraries(compiled, selector, offers=given))
+        tuning = session_of(executor_of(made, database), [(problem, 4e-3)], frozen=frozen)
+        return names(with_libraries(compiled, tuning.findings, tuning, offers=given))
 
     assert launched_kernels(bench(), frozen=True) == ["k0"], "nothing is known"
     first, again = bench(), bench()
@@ -165,9 +166,8 @@ def test_routine_times_are_kept_by_task_and_version() -> None:
     assert launched_kernels(again) == launched_kernels(again, frozen=True) == ["fast"]
     assert again.checked == []
     other = problem_of(machine={"device": "another"})
-    assert with_libraries(
-        launch_graph({"tuning": other.key}), selector_of(resources_of(again, database), [(other, 4e-3)]), offers=offers
-    )
+    tuning = session_of(executor_of(again, database), [(other, 4e-3)])
+    assert with_libraries(launch_graph({"tuning": other.key}), tuning.findings, tuning, offers=offers)
     assert again.checked == ["slow", "fast", "wrong"]
     newer = bench()
     assert launched_kernels(newer, lambda request: [routine("fast", "2.0")]) == ["fast"]
@@ -186,7 +186,7 @@ def test_longest_kernels_go_first_until_time_ends() -> None:
         return len(tried) > 2
 
     rivalled = [ReplaceableKernel(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
-    found = faster_routines(resources_of(bench()), rivalled, note_request, over)
+    found = faster_routines(executor_of(bench()), rivalled, note_request, over)
     assert [number for number, _ in found] == [1, 2]
     assert tried == [48, 64, 32]
 
@@ -205,29 +205,29 @@ class SlowBench(FakeBench):
         return super().check(problem, built)
 
 
-def at_the_end(seconds: float, later: float) -> tuple[Resources, SlowBench]:
-    """Return resources whose budget has only reserved seconds for routines left."""
+def at_the_end(seconds: float, later: float) -> tuple[SearchExecutor, SlowBench]:
+    """Return executor whose budget has only reserved seconds for routines left."""
     clock = FakeClock()
     budget = Budget.of(seconds, clock)
     budget.final_seconds = later
     clock.pass_by(seconds - budget.reserved)
     assert budget.over()
     made = SlowBench(clock, budget)
-    resources = resources_of(made, budget=budget)
-    resources.expired = True
-    return resources, made
+    executor = executor_of(made, budget=budget)
+    executor.expired = True
+    return executor, made
 
 
 @pytest.mark.parametrize(("later", "tried"), [(0.0, 0), (3.0, 1), (5.0, 2)])
 def test_routines_have_reserved_time_after_the_search(later: float, tried: int) -> None:
-    resources, made = at_the_end(60.0, later)
+    executor, made = at_the_end(60.0, later)
     problems = [problem_of(size) for size in (32, 48, 64)]
-    selector = selector_of(resources, [(problem, 3e-3) for problem in problems])
+    tuning = session_of(executor, [(problem, 3e-3) for problem in problems])
     compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
-    found = with_libraries(compiled, selector, offers=lambda request: [routine("fast")])
+    found = with_libraries(compiled, tuning.findings, tuning, offers=lambda request: [routine("fast")])
     assert names(found).count("fast") == len(made.checked) == tried
-    assert resources.budget.final_seconds == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
-    assert resources.budget.elapsed <= 60.0
+    assert executor.budget.final_seconds == max(0.0, later - 2.0 * len([*made.checked, *([0] if later else [])]))
+    assert executor.budget.elapsed <= 60.0
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_routines_may_take_search_time_afterwards(spent: float, later: float, la
     clock.pass_by(spent)
     made = SlowBench(clock, budget)
     problems = [problem_of(size) for size in range(16, 25)]
-    selector = selector_of(resources_of(made, budget=budget), [(problem, 3e-3) for problem in problems])
+    tuning = session_of(executor_of(made, budget=budget), [(problem, 3e-3) for problem in problems])
     compiled = launch_graph(*({"tuning": problem.key} for problem in problems))
-    with_libraries(compiled, selector, last, lambda request: [routine("fast")])
+    with_libraries(compiled, tuning.findings, tuning, last, lambda request: [routine("fast")])
     assert len(made.checked) == tried
 
 
@@ -252,11 +252,11 @@ def test_error_during_routine_timing_ends_no_search() -> None:
     budget = Budget.of(10.0, clock)
     made = SlowBench(clock, budget)
     clock.pass_by(7.5)
-    selector = selector_of(resources_of(made, budget=budget), [(problem_of(), 3e-3)])
-    assert selector.complete
+    tuning = session_of(executor_of(made, budget=budget), [(problem_of(), 3e-3)])
+    assert tuning.tuner.complete
     compiled = launch_graph({"tuning": problem_of().key})
-    assert with_libraries(compiled, selector, offers=offers) is compiled
-    assert selector.complete
+    assert with_libraries(compiled, tuning.findings, tuning, offers=offers) is compiled
+    assert tuning.tuner.complete
 
 
 class NoDevice(FakeBench):
@@ -277,8 +277,8 @@ class Refusing(FakeBench):
 @pytest.mark.parametrize(("made", "tried"), [(NoDevice(lambda kernel: 1e-3), 1), (Refusing(lambda kernel: 1e-3), 3)])
 def test_failing_routine_costs_itself_only(made: FakeBench, tried: int) -> None:
     compiled = launch_graph({"tuning": problem_of().key})
-    selector = selector_of(resources_of(made), [(problem_of(), 4e-3)])
-    assert with_libraries(compiled, selector, offers=offers) is compiled
+    tuning = session_of(executor_of(made), [(problem_of(), 4e-3)])
+    assert with_libraries(compiled, tuning.findings, tuning, offers=offers) is compiled
     assert len(made.checked) == tried
 
 

@@ -25,9 +25,9 @@ from cuts.search.settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, Tun
 from cuts.search.strategies import STRATEGIES
 from cuts.search.tasks.pruning_certificate import simple_schedule
 from cuts.search.tasks.tuning_task import schedule_text
-from cuts.search.tuner.build_queue import DispatchLoop
+from cuts.search.tuner.build_queue import BuildQueue
+from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.final_ranking import best_known, space_key
-from cuts.search.tuner.resources import Resources
 from cuts.search.tuner.task_record import Entry, TaskRecord
 from cuts.search.tuner.tuner import Tuner
 
@@ -188,7 +188,7 @@ def test_budget_is_obeyed_and_there_is_an_answer() -> None:
     tuner = Tuner(Clock(Database(None), Inline, bench, 40.0))
     choices = tuner.run([problem_of(n) for n in (32, 48, 64)], Settings(most=1000, patience=1000, batch=50))
     assert bench.samples <= 43
-    assert tuner.resources.expired
+    assert tuner.executor.expired
     assert not tuner.complete
     assert all(c.candidate.bound > 0 for c in choices)
     assert any(c.seconds is not None for c in choices)
@@ -210,7 +210,7 @@ def test_an_interrupt_keeps_what_was_found() -> None:
 
     tuner = tuner_of(FakeBench(cost))
     (choice,) = tuner.run([problem_of()], SHORT_SEARCH)
-    assert tuner.resources.interrupted
+    assert tuner.executor.interrupted
     assert choice.seconds is not None
 
 
@@ -478,9 +478,9 @@ def test_answers_during_a_local_cut_are_received(answering: bool, monkeypatch: p
         return partition_subgraph(fragment)
 
     tuner = tuner_of(FakeBench(by_threads), Starting(1))
-    tuner.resources.has_answered = answering
+    tuner.executor.has_answered = answering
     monkeypatch.setattr("cuts.search.tuner.tuner.partition_subgraph", cut_at_length)
-    monkeypatch.setattr(Resources, "over", lambda _: bool(here))
+    monkeypatch.setattr(SearchExecutor, "over", lambda _: bool(here))
     assert tuner.plan(fragments)() == [partition_subgraph(fragment) for fragment in fragments]
     assert len(here) == (0 if answering else 1)
 
@@ -495,10 +495,10 @@ def test_short_budget_waits_for_algorithms_within_its_limit(seconds: float) -> N
     budget = Budget.of(seconds, clock)
     tuner = Tuner(session(budget, clock, plan=0.5))
     clock.pass_by(ALGORITHMS_SHARE * seconds + 0.1)
-    tuner.resources.start()
-    tuner.resources.has_answered = True
+    tuner.executor.start()
+    tuner.executor.has_answered = True
     assert None not in tuner.plan(few_fragments())()
-    assert not tuner.resources.expired
+    assert not tuner.executor.expired
 
 
 def test_work_after_algorithms_ends_the_wait() -> None:
@@ -507,7 +507,7 @@ def test_work_after_algorithms_ends_the_wait() -> None:
     tuner = Tuner(session(budget, clock, plan=0.5))
     clock.pass_by(4.0)
     budget.needed = 5.5
-    tuner.resources.has_answered = True
+    tuner.executor.has_answered = True
     assert tuner.plan(few_fragments())() == [None] * 3
 
 
@@ -517,7 +517,7 @@ def test_groups_are_priced_while_fragments_are_cut() -> None:
     wait = tuner.plan(fragments := few_fragments())
     assert tuner.price([])() == []
     assert wait() == [partition_subgraph(fragment) for fragment in fragments]
-    assert not tuner.resources.queries
+    assert not tuner.executor.queries
 
 
 def task_of(size: int) -> TaskRecord:
@@ -530,9 +530,9 @@ def task_of(size: int) -> TaskRecord:
 
 def test_longest_unmeasured_kernels_are_measured_first() -> None:
     tasks = [task_of(size) for size in (16, 64, 24, 96, 32)]
-    loop = DispatchLoop(tuner_of(FakeBench(by_threads)).resources)
+    queue = BuildQueue(tuner_of(FakeBench(by_threads)).executor, Settings())
     order = []
-    while (task := loop.next_task(tasks)) is not None:
+    while (task := queue.next_task(tasks)) is not None:
         order.append(task)
         task.take()
     assert order == sorted(tasks, key=lambda t: -t.weight)

@@ -13,7 +13,8 @@ from cuts.search.settings import Settings
 from cuts.search.strategies import Strategy
 from cuts.search.tuner.build_queue import BuildQueue
 from cuts.search.tuner.earlier_results import predicted_choice
-from cuts.search.tuner.loop import TuningLoop
+from cuts.search.tuner.executor import SearchExecutor
+from cuts.search.tuner.proposals import may_propose_early, round_size
 from cuts.search.tuner.task_record import Entry, TaskRecord
 
 from .fakes import problem_of
@@ -44,24 +45,27 @@ class Noting:
         """There is nothing to end."""
 
 
-def _rounds(workers: Noting) -> TuningLoop:
-    resources = session(Budget.of(60.0, FakeClock()), FakeClock())
-    resources._builder = workers
-    return TuningLoop(resources, Settings(batch=3))
+SETTINGS = Settings(batch=3)
+
+
+def _executor(workers: Noting) -> SearchExecutor:
+    executor = session(Budget.of(60.0, FakeClock()), FakeClock())
+    executor._builder = workers
+    return executor
 
 
 def test_searches_that_await_a_proof_keep_no_workers() -> None:
-    rounds, tasks = _rounds(Noting()), [TaskRecord(problem_of(8)) for _ in range(40)]
+    executor, tasks = _executor(Noting()), [TaskRecord(problem_of(8)) for _ in range(40)]
     for task in tasks[2:]:
         task.ending = True
-    assert rounds._batch(tasks[0], tasks) == 8
+    assert round_size(executor, SETTINGS, tasks[0], tasks) == 8
 
 
 def test_long_running_search_proposes_more_at_once() -> None:
-    rounds, tasks = _rounds(Noting()), [TaskRecord(problem_of(8)) for _ in range(20)]
+    executor, tasks = _executor(Noting()), [TaskRecord(problem_of(8)) for _ in range(20)]
     found = []
     for tasks[0].round in (0, 3, 7, 15):
-        found.append(rounds._batch(tasks[0], tasks))
+        found.append(round_size(executor, SETTINGS, tasks[0], tasks))
     assert found == [3, 3, 6, 9]
 
 
@@ -70,19 +74,19 @@ def test_last_points_of_a_search_join_a_round() -> None:
 
     Each took half a second.
     """
-    rounds, task = _rounds(Noting()), TaskRecord(problem_of(8))
+    executor, task = _executor(Noting()), TaskRecord(problem_of(8))
     entry = Entry(ScoredCandidate(None, predicted_choice(task.problem).candidate), "a point")
     found = []
     for tried in (12, 29, 30, 38, 40):
         task.entries = {str(number): entry for number in range(tried)}
-        found.append(rounds._round_size(task, 8))
+        found.append(round_size(executor, SETTINGS, task, [task, TaskRecord(problem_of(8))]))
     assert found == [8, 8, 10, 2, 0]
 
 
 def test_tasks_that_are_furthest_are_built_first() -> None:
     """A search with ten shared rounds ends long after others."""
     workers, task = Noting(), TaskRecord(problem_of(8))
-    trials = BuildQueue(_rounds(workers)._resources, Settings())
+    trials = BuildQueue(_executor(workers), Settings())
     entry = Entry(ScoredCandidate(None, predicted_choice(task.problem).candidate), "a point")
     for turn in range(5):
         trials.build(task, entry, turn)
@@ -104,15 +108,15 @@ def test_tasks_that_are_furthest_are_built_first() -> None:
 )
 def test_idle_workers_get_the_next_batch_early(left: int, load: int, stale: int, better: bool, hurries: bool) -> None:
     """The last build would be awaited alone, round after round."""
-    rounds = _rounds(Noting(load=load))
+    executor = _executor(Noting(load=load))
     task = TaskRecord(problem_of(8), strategy=cast(Strategy, object()), tried=6, waiting=left, stale=stale)
     for number in range(12):
         entry = task.entries[str(number)] = Entry(cast(ScoredCandidate, None), str(number))
         if number < 12 - left:
             entry.samples, entry.outcome = [2.0], "ok"
     task.reached = 3.0 if better else 2.0
-    assert rounds._may_propose_early(task) is hurries
+    assert may_propose_early(executor, SETTINGS, task) is hurries
     for name in ("ending", "asking", "unknown", "untrusted"):
         setattr(task, name, True)
-        assert not rounds._may_propose_early(task)
+        assert not may_propose_early(executor, SETTINGS, task)
         setattr(task, name, False)

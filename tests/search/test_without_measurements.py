@@ -13,7 +13,7 @@ from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
-from cuts.search.selector import MeasuredSelector
+from cuts.search.session import TuningSession
 from cuts.search.tuner.task_record import TaskRecord
 from cuts.search.tuner.tuner import Tuner
 
@@ -84,8 +84,8 @@ def test_unmeasurable_plan_equals_that_without_a_budget(
     without = compile_graph(made(), Registry.builtin(), GPU, options, emit)
     clock = FakeClock()
     slow_host(clock, 0.06)
-    selector = MeasuredSelector(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT_SEARCH)
-    found = selector.compile(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit)
-    assert all(choice.seconds is None for choice in selector.choices)
+    tuning = TuningSession(GPU, Tuner(session(Budget.of(seconds, clock), clock)), SHORT_SEARCH)
+    found = tuning.compile(made(), Registry.builtin(), GPU, CompileOptions("mixed", seconds), emit)
+    assert all(choice.seconds is None for choice in tuning.findings.choices)
     assert launches_of(found) == launches_of(without)
     assert clock() <= seconds + 5.0

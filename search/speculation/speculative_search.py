@@ -18,10 +18,7 @@ from ..building import COMPILE_LIMIT, Job, JobResult
 from ..settings import Settings
 from ..strategies import next_request
 from ..tasks import TuningTask, schedule_text
-from .earlier_results import learned_order
-from .final_ranking import space_key
-from .loop import batch_size
-from .resources import Resources
+from ..tuner import SearchExecutor, batch_size, learned_order, space_key
 
 #: Priority of a speculative search, below speculative builds of the plan.
 PRIORITY = (2.0, 2.0)
@@ -34,7 +31,7 @@ class SpeculativeSearch:
     The final search waits for unfinished jobs of this kind.
     """
 
-    resources: Resources
+    executor: SearchExecutor
     settings: Settings
     waiting: int = field(default=0, init=False)
     _requested: set[str] = field(factory=set, init=False)
@@ -44,22 +41,28 @@ class SpeculativeSearch:
 
         With `spared` workers, only as many tasks as other workers are taken.
         """
-        resources, settings = self.resources, self.settings
-        count = batch_size(settings, 1, resources.builder.size, len(problems))
+        executor, settings = self.executor, self.settings
+        count = batch_size(settings, 1, executor.builder.size, len(problems))
         new = [problem for problem in problems if problem.key not in self._requested]
-        for place, problem in enumerate(new[: max(0, resources.builder.size - spared)] if spared else new):
-            trials = resources.database.measurements(problem)
+        for place, problem in enumerate(new[: max(0, executor.builder.size - spared)] if spared else new):
+            trials = executor.database.measurements(problem)
             times = {t.schedule: inf if t.seconds is None else t.seconds for t in trials if t.holds}
-            ranked = resources.ranked.get(space_key(problem, settings), ())
-            order = learned_order(resources.database, problem, settings)
+            ranked = executor.memory.ranked.get(space_key(problem, settings), ())
+            order = learned_order(executor.database, problem, settings)
             asked = next_request(settings, ranked, times, count, order)
             if asked is not None:
                 self.waiting += 1
                 self._requested.add(problem.key)
-                resources.searched_ahead.add(problem.key)
+                executor.memory.searched_ahead.add(problem.key)
                 wishes, limit = (problem, asked, settings.hasty), (1 + count) * COMPILE_LIMIT
-                job = Job(partial(self._take_built, problem), "go_on", wishes, (*PRIORITY, float(place)), limit, True)
-                resources.builder.submit(job)
+                executor.submit(
+                    partial(self._take_built, problem),
+                    "go_on",
+                    *wishes,
+                    priority=(*PRIORITY, float(place)),
+                    limit=limit,
+                    lasting=True,
+                )
 
     def forget(self, dropped: Sequence[Job]) -> None:
         """Forget jobs that are cancelled."""
@@ -74,8 +77,8 @@ class SpeculativeSearch:
         built = [(schedule, each) for schedule, each in done.value or () if each.outcome != "long"]
         for schedule, each in built:
             place = problem.key, schedule_text(schedule)
-            self.resources.keep_built(place, each, done.seconds / len(built), ahead=True)
+            self.executor.memory.keep_built(place, each, done.seconds / len(built), ahead=True)
 
     def _finish(self, problem: TuningTask) -> None:
         self.waiting -= 1
-        self.resources.searched_ahead.discard(problem.key)
+        self.executor.memory.searched_ahead.discard(problem.key)
