@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,8 +19,8 @@ from .table import Architecture
 
 #: Terms of a sum that a tolerance is for.
 SUM_TERMS = 4096
-#: Multiple of eager's own error, against float64, that a result may have.
-EAGER_ERROR_MULTIPLE = 8.0
+#: Multiple of the effect of a perturbation on eager that a result may differ by.
+EFFECT_MULTIPLE = 8.0
 
 Results = dict[str, torch.Tensor]
 
@@ -38,9 +40,11 @@ def check(architecture: Architecture, task: str, capture_only: bool) -> dict[str
             return record_of(observation, [])
         with observe_compilation(observation):
             found = run(model, torch.compile(model, backend="cuts"), inputs)
-    faults = list(faults_of(found, expected, observation.nodes, lambda: _precise_results(architecture, run)))
+    sensitive: list[str] = []
+    perturbed = partial(_perturbed_results, architecture, run)
+    faults = [*faults_of(found, expected, observation.nodes, perturbed, sensitive)]
     left = [str(each.message) for each in noted if issubclass(each.category, UncompiledWarning)]
-    return {**record_of(observation, left), "right": not faults, "faults": faults[:4]}
+    return {**record_of(observation, left), "right": not faults, "faults": faults[:4], "sensitive": sensitive[:4]}
 
 
 def record_of(observation: Observation, left: list[str]) -> dict[str, Any]:
@@ -83,16 +87,17 @@ RUNS: Mapping[str, Callable[..., Results]] = {"forward": run_forward, "backward"
 
 
 def faults_of(
-    found: Results, expected: Results, operations: int, precise: Callable[[], Results | None]
+    found: Results, expected: Results, operations: int, perturbed: Callable[[], Results], sensitive: list[str]
 ) -> Iterator[str]:
     """Yield a sentence for each result unlike eager's: type, strides or numbers.
 
-    Where rounding does not explain a difference, eager in float64 says how large eager's own error is.
+    Where rounding of so many operations does not explain a difference, it may be a multiple of the effect that
+    `perturbed` weights and inputs have on eager; `sensitive` gets these.
     """
     if found.keys() != expected.keys():
         yield f"results are {list(found)[:9]}, expected {list(expected)[:9]}"
         return
-    exact: Results | None = None
+    other: Results | None = None
     for name, wanted in expected.items():
         value = found[name]
         if (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
@@ -100,32 +105,39 @@ def faults_of(
         elif value.numel() and _strides(value) != _strides(wanted):
             yield f"{name}: strides {value.stride()}, expected {wanted.stride()} of {list(wanted.shape)}"
         else:
-            allowed = _tolerance_of(wanted, operations)
-            result = compare(name, *(_numbers(each) for each in (value, wanted)), allowed)
-            if not result.ok and wanted.is_floating_point():
-                exact = exact if exact is not None else precise() or {}
-                if name in exact:
-                    own, ours = (compare(name, _numbers(e), _numbers(exact[name]), allowed) for e in (wanted, value))
-                    if ours.error <= max(allowed, EAGER_ERROR_MULTIPLE * own.error):
-                        continue
-            if not result.ok:
-                yield result.text
+            result = compare(name, _numbers(value), _numbers(wanted), _tolerance_of(wanted, operations))
+            if result.ok:
+                continue
+            other = other if other is not None else perturbed()
+            effect = _effect(name, wanted, other)
+            if result.error <= EFFECT_MULTIPLE * effect:
+                sensitive.append(f"{name}: error {result.error:.3g}, effect of a perturbation {effect:.3g}")
+            else:
+                yield f"{result.text}, effect of a perturbation {effect:.3g}"
 
 
-def _precise_results(architecture: Architecture, run: Callable[..., Results]) -> Results | None:
-    """Return eager's results in float64; None where the model has no such form."""
+def _effect(name: str, wanted: torch.Tensor, other: Results) -> float:
+    """Return the relative effect of a perturbation on a result of eager, 0 where it explains nothing."""
+    error = compare(name, _numbers(other[name]), _numbers(wanted), 0.0).error if name in other else 0.0
+    return error if math.isfinite(error) else 0.0
+
+
+def _perturbed_results(architecture: Architecture, run: Callable[..., Results]) -> Results:
+    """Return the results of eager for weights and inputs that differ by about one rounding."""
     model, inputs = build_model(architecture)
-    wide = {name: _widen(value) for name, value in inputs.items()}
-    try:
-        return run(model.double(), model, wide)
-    except Exception:  # a model may make tensors of float32 and mix them
-        return None
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(_perturb(parameter))
+    return run(model, model, {name: _perturb(value) for name, value in inputs.items()})
 
 
-def _widen(value: Any) -> Any:
+def _perturb(value: Any) -> Any:
     if isinstance(value, list):
-        return [_widen(each) for each in value]
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        return [_perturb(each) for each in value]
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    return value * (1 + torch.finfo(value.dtype).eps * torch.randn_like(value))
 
 
 def _tolerance_of(wanted: torch.Tensor, operations: int) -> float:

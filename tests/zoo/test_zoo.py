@@ -82,6 +82,15 @@ def test_a_missing_library_is_a_reason() -> None:
     ],
 )
 def test_a_fault_is_a_type_strides_or_numbers(found: Any, fault: str) -> None:
-    faults = [*faults_of({"x": found}, {"x": torch.ones(2, 3)}, 10, lambda: None)]
+    faults = [*faults_of({"x": found}, {"x": torch.ones(2, 3)}, 10, dict, [])]
     assert len(faults) == bool(fault)
     assert all(fault in each for each in faults)
+
+
+@pytest.mark.parametrize(
+    ("effect", "explained"), [(0.004, True), (0.0, False), (1e-4, False), (float("nan"), False), (float("inf"), False)]
+)
+def test_a_perturbation_explains_some_differences(effect: float, explained: bool) -> None:
+    one, sensitive = torch.ones(2, 3), []
+    faults = [*faults_of({"x": one + 0.01}, {"x": one}, 10, lambda: {"x": one + effect}, sensitive)]
+    assert (len(faults), len(sensitive)) == (not explained, explained)
