@@ -65,7 +65,7 @@ def _text(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     if "error" in found:
-        return found["error"].split("\n")[0][:MAX_ERROR].replace("|", "\\|")
+        return str(found["error"]).split("\n")[0][:MAX_ERROR].replace("|", "\\|")
     names = ", ".join(f"`{name}`" for name in found["operations"]) or "a part"
     text = "whole" if found["whole"] else f"in part: {names}, {100 * found['share']:.1f} %"
     return text if is_right(found) else f"{text}; wrong: {found['faults'][0][:MAX_ERROR]}".replace("|", "\\|")
