@@ -22,7 +22,8 @@ HEAD = """# Zoo
 adds to: architectures of four libraries in small, through `torch.compile(model, backend="cuts")`, against eager.
 *Whole* means that no operation stays in PyTorch and that all results have eager's numbers (within the tolerance of the
 precision policy), types and strides; *in part* names the operations in PyTorch and their share of the nodes. Seconds
-are those of compilation without a cache for OpenCL on a processor. [Testing](testing.md#the-zoo) explains the run."""
+are those of compilation without a cache for OpenCL on a processor that other work shares. Architectures that the page
+does not list have not been run. [Testing](testing.md#the-zoo) explains the run."""
 
 
 def document() -> str:

@@ -26,10 +26,12 @@ def missing_library(library: str) -> str:
     """Return why a library cannot be used, or an empty text."""
     if importlib.util.find_spec(library) is None:
         return f"{library} is not installed"
-    try:
-        importlib.import_module(library)
-    except (ImportError, RuntimeError) as error:  # torchvision raises the latter where PyTorch is another one
-        return f"{library} cannot be imported: {error}"
+    for name in ("torchvision", library):  # the others import it late, where it is installed
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except (ImportError, RuntimeError) as error:  # torchvision raises the latter where PyTorch is another one
+                return f"{name} cannot be imported: {error}"
     return ""
 
 
