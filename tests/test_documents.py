@@ -66,7 +66,7 @@ def is_stage(line: str) -> bool:
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, *DECLARATIONS, *DATA])
 def test_lines_fit(name: str) -> None:
-    generated = "| " if name == "docs/results.md" else "\0"  # rows of its tables have any length
+    generated = "| " if name in ("docs/results.md", "docs/zoo.md") else "\0"  # rows of its tables have any length
     assert [n for n, line in lines(name) if len(line) > WIDTH and not line.startswith(generated)] == []
 
 

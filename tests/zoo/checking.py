@@ -1,0 +1,168 @@
+"""One architecture against eager, forward and backward."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from cuts.frontends.torch import UncompiledWarning
+from cuts.ir import dtype_of_numpy
+from cuts.numerics import compare, tolerance
+
+from .builders import build_model
+from .observation import Observation, observe_compilation
+from .table import Architecture
+
+#: Terms of a sum that a tolerance is for.
+SUM_TERMS = 4096
+#: Multiple of the effect of a perturbation on eager that a result may differ by.
+EFFECT_MULTIPLE = 8.0
+
+Results = dict[str, torch.Tensor]
+
+
+def check(architecture: Architecture, task: str, capture_only: bool) -> dict[str, Any]:
+    """Return the record of a task, `forward` or `backward`."""
+    model, inputs = build_model(architecture)
+    run = RUNS[task]
+    expected = run(model, model, inputs)
+    model, inputs = build_model(architecture)  # models may hold results of a call
+    observation = Observation()
+    torch._dynamo.reset()
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", UncompiledWarning)
+        if capture_only:
+            run(model, torch.compile(model, backend=observation.capture), inputs)
+            return record_of(observation, [])
+        with observe_compilation(observation):
+            found = run(model, torch.compile(model, backend="cuts"), inputs)
+    sensitive: list[str] = []
+    perturbed = partial(_perturbed_results, architecture, run)
+    faults = [*faults_of(found, expected, observation.nodes, perturbed, sensitive)]
+    left = [str(each.message) for each in noted if issubclass(each.category, UncompiledWarning)]
+    return {**record_of(observation, left), "right": not faults, "faults": faults[:4], "sensitive": sensitive[:4]}
+
+
+def record_of(observation: Observation, left: list[str]) -> dict[str, Any]:
+    """Return the counts of an observation as data."""
+    return {
+        "whole": not (observation.foreign or left) and observation.graphs > 0,
+        "graphs": observation.graphs,
+        "nodes": observation.nodes,
+        "operations": dict(observation.foreign.most_common()),
+        "share": round(observation.foreign_nodes / max(observation.nodes, 1), 3),
+        "reasons": list(dict.fromkeys([*observation.reasons, *left]))[:4],
+        "launches": observation.launches,
+        "seconds": round(observation.seconds, 1),
+    }
+
+
+def run_forward(model: torch.nn.Module, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Results:
+    """Return the tensors among a model's results."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        return dict(_tensors(function(**inputs)))
+
+
+def run_backward(model: torch.nn.Module, function: Callable[..., Any], inputs: Mapping[str, Any]) -> Results:
+    """Return a model's results, and gradients of its parameters.
+
+    The loss is linear, of fixed weights."""
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    found = dict(_tensors(function(**inputs)))
+    torch.manual_seed(2)
+    roots = [each for each in found.values() if each.requires_grad]
+    weights = [torch.randn(each.shape, dtype=torch.float64).to(each.dtype) for each in roots]
+    torch.autograd.backward(roots, weights)
+    gradients = {f"gradient of {n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return {name: value.detach() for name, value in {**found, **gradients}.items()}
+
+
+RUNS: Mapping[str, Callable[..., Results]] = {"forward": run_forward, "backward": run_backward}
+
+
+def faults_of(
+    found: Results, expected: Results, operations: int, perturbed: Callable[[], Results], sensitive: list[str]
+) -> Iterator[str]:
+    """Yield a sentence for each result unlike eager's: type, strides or numbers.
+
+    Where rounding of so many operations does not explain a difference, it may be a multiple of the effect that
+    `perturbed` weights and inputs have on eager; `sensitive` gets these.
+    """
+    if found.keys() != expected.keys():
+        yield f"results are {list(found)[:9]}, expected {list(expected)[:9]}"
+        return
+    other: Results | None = None
+    for name, wanted in expected.items():
+        value = found[name]
+        if (value.dtype, value.shape) != (wanted.dtype, wanted.shape):
+            yield f"{name}: {value.dtype}{list(value.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
+        elif value.numel() and _strides(value) != _strides(wanted):
+            yield f"{name}: strides {value.stride()}, expected {wanted.stride()} of {list(wanted.shape)}"
+        else:
+            result = compare(name, _numbers(value), _numbers(wanted), _tolerance_of(wanted, operations))
+            if result.ok:
+                continue
+            other = other if other is not None else perturbed()
+            effect = _effect(name, wanted, other)
+            if result.error <= EFFECT_MULTIPLE * effect:
+                sensitive.append(f"{name}: error {result.error:.3g}, effect of a perturbation {effect:.3g}")
+            else:
+                yield f"{result.text}, effect of a perturbation {effect:.3g}"
+
+
+def _effect(name: str, wanted: torch.Tensor, other: Results) -> float:
+    """Return the relative effect of a perturbation on a result of eager, 0 where it explains nothing."""
+    error = compare(name, _numbers(other[name]), _numbers(wanted), 0.0).error if name in other else 0.0
+    return error if math.isfinite(error) else 0.0
+
+
+def _perturbed_results(architecture: Architecture, run: Callable[..., Results]) -> Results:
+    """Return the results of eager for weights and inputs that differ by about one rounding."""
+    model, inputs = build_model(architecture)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(_perturb(parameter))
+    return run(model, model, {name: _perturb(value) for name, value in inputs.items()})
+
+
+def _perturb(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_perturb(each) for each in value]
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    return value * (1 + torch.finfo(value.dtype).eps * torch.randn_like(value))
+
+
+def _tolerance_of(wanted: torch.Tensor, operations: int) -> float:
+    kind = dtype_of_numpy(_numbers(wanted[:0] if wanted.dim() else wanted).dtype)
+    return tolerance(kind, SUM_TERMS, operations) if kind is not None else 0.0
+
+
+def _numbers(value: torch.Tensor) -> Any:
+    plain = value.detach().resolve_conj().resolve_neg()
+    return (plain.float() if plain.dtype is torch.bfloat16 else plain).numpy()
+
+
+def _strides(value: torch.Tensor) -> list[int]:
+    return [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+
+
+def _tensors(value: Any, name: str = "result") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a result by their paths."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _tensors(each, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from _tensors(each, f"{name}.{number}")
+    elif hasattr(value, "__dict__") and type(value).__module__.startswith(("diffusers", "torchvision")):
+        yield from _tensors(vars(value), name)

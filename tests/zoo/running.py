@@ -1,0 +1,108 @@
+"""Runs of many architectures, each in a process with a time limit."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import multiprocessing
+import os
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from time import perf_counter
+from typing import Any
+
+from .table import Architecture
+
+#: Characters of a message in a record.
+MAX_MESSAGE = 600
+
+
+def missing_library(library: str) -> str:
+    """Return why a library cannot be used, or an empty text."""
+    if importlib.util.find_spec(library) is None:
+        return f"{library} is not installed"
+    for name in ("torchvision", library):  # the others import it late, where it is installed
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except (ImportError, RuntimeError) as error:  # torchvision raises the latter where PyTorch is another one
+                return f"{name} cannot be imported: {error}"
+    return ""
+
+
+def run_all(
+    architectures: Iterable[Architecture], tasks: Sequence[str], limit: float, capture_only: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield a record for each architecture."""
+    reasons: dict[str, str] = {}
+    for each in architectures:
+        reason = reasons.setdefault(each.library, missing_library(each.library))
+        head = {"name": each.name, "library": each.library, "versions": _versions(each.library)}
+        if reason:
+            yield {**head, "skipped": reason}
+        else:
+            yield {**head, **_run_in_process(each, tasks, limit, capture_only)}
+
+
+def _versions(library: str) -> dict[str, str]:
+    """Return the versions of PyTorch and of a library, where these are installed."""
+    with suppress(PackageNotFoundError):
+        return {name: version(name) for name in ("torch", library)}
+    return {}
+
+
+def _run_in_process(
+    architecture: Architecture, tasks: Sequence[str], limit: float, capture_only: bool
+) -> dict[str, Any]:
+    """Return the results of the tasks; those that end within the limit are kept."""
+    context = multiprocessing.get_context("fork")  # the libraries are imported once
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sender, architecture, tasks, capture_only))
+    start = perf_counter()
+    process.start()
+    sender.close()
+    found: dict[str, Any] = {}
+    while receiver.poll(max(0.0, limit - (perf_counter() - start))):
+        try:
+            task, record = receiver.recv()
+        except EOFError:
+            break
+        found[task] = record
+    ended = len(found) == len(tasks) or _has_ended(process)
+    if process.is_alive():
+        process.kill()
+    process.join()
+    reason = f"process ended with {process.exitcode}" if ended else f"more than {limit:.0f} s"
+    return {task: found.get(task, {"error": reason}) for task in tasks} | {
+        "total_seconds": round(perf_counter() - start, 1)
+    }
+
+
+def _has_ended(process: Any) -> bool:
+    """Return whether a process ends within half a second."""
+    process.join(0.5)
+    return not process.is_alive()
+
+
+def _work(sender: Connection, architecture: Architecture, tasks: Sequence[str], capture_only: bool) -> None:
+    """Send a record for each task."""
+    from .checking import check
+
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nothing:
+        os.environ["XDG_CACHE_HOME"] = folder  # seconds are those of a first compilation
+        os.dup2(nothing.fileno(), 1)
+        for task in tasks:
+            try:
+                record = check(architecture, task, capture_only)
+            except Exception as error:  # of any kind: the record is the report
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                text = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+                record = {"error": text, "at": f"{where.filename}:{where.lineno}"}
+            sender.send((task, record))
+    sender.close()
