@@ -16,7 +16,6 @@ COMMANDS = {
     "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
     "networks": ("networks.__main__", "the evaluation of DeepCuts: eight models beside their peers"),
     "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
-    "launches": ("networks.launches", "the plan of a workload, launch by launch"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),

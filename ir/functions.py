@@ -29,7 +29,8 @@ class Function:
     whose few digits take fewer instructions, where there is one. `result` says whether the value has the operands' type
     or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they are computed
     unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result, which outgrows one
-    or cancels, or for the values computed inside.
+    or cancels, or for the values computed inside. `domain` says for which operands
+    there is such a function.
     """
 
     name: str
@@ -44,6 +45,11 @@ class Function:
     commutative: bool = False
     wraps: bool = False
     precise: Literal["", "result", "inside"] = ""
+    domain: Literal["numbers", "floats", "integers"] = "numbers"
+
+    def takes(self, dtype: DType) -> bool:
+        """Return whether there is such a function of an element type."""
+        return self.domain == "numbers" or dtype.is_float == (self.domain == "floats")
 
 
 def _erf(x: Any) -> Any:
@@ -199,12 +205,12 @@ _TABLE = [
         c_int="(fmax({0}, {1}) + log1p(exp(fmin({0}, {1}) - fmax({0}, {1}))))",
     ),
     # Derivatives of the logarithm of the gamma function, and Bessel functions times exp(-|x|): an integer order first.
-    Function("polygamma", 2, polygamma, "cuts_polygamma_{t}({0}, {1})", issue=300, precise="result"),
-    Function("bessel_ie", 2, scaled_bessel, "cuts_bessel_ie_{t}({0}, {1})", issue=300),
-    Function("gcd", 2, np.gcd, "cuts_gcd_{t}({0}, {1})", issue=300, commutative=True),
+    Function("polygamma", 2, polygamma, "cuts_polygamma_{t}({0}, {1})", issue=300, precise="result", domain="floats"),
+    Function("bessel_ie", 2, scaled_bessel, "cuts_bessel_ie_{t}({0}, {1})", issue=300, domain="floats"),
+    Function("gcd", 2, np.gcd, "cuts_gcd_{t}({0}, {1})", issue=300, commutative=True, domain="integers"),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
-    Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8),
-    Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8),
+    Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8, domain="floats"),
+    Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8, domain="floats"),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),
     Function("abs", 1, np.abs, "fabs({0})", c_int="cuts_abs_{t}({0})"),
     Function(
@@ -222,12 +228,12 @@ _TABLE = [
     Function("not", 1, np.logical_not, "(!{0})", result="bool"),
     Function("isnan", 1, np.isnan, "({0} != {0})", result="bool", c_int="0"),
     Function("isinf", 1, np.isinf, "(fabs({0}) == cuts_inf())", result="bool", c_int="0"),
-    Function("bitand", 2, np.bitwise_and, "({0} & {1})", commutative=True),
-    Function("bitor", 2, np.bitwise_or, "({0} | {1})", commutative=True),
-    Function("bitxor", 2, np.bitwise_xor, "({0} ^ {1})", commutative=True),
-    Function("bitnot", 1, np.bitwise_not, "(~{0})", wraps=True),
-    Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})"),
-    Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})"),
+    Function("bitand", 2, np.bitwise_and, "({0} & {1})", commutative=True, domain="integers"),
+    Function("bitor", 2, np.bitwise_or, "({0} | {1})", commutative=True, domain="integers"),
+    Function("bitxor", 2, np.bitwise_xor, "({0} ^ {1})", commutative=True, domain="integers"),
+    Function("bitnot", 1, np.bitwise_not, "(~{0})", wraps=True, domain="integers"),
+    Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})", domain="integers"),
+    Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})", domain="integers"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
     # Operands of matrix instructions, which cut f32 to 11 bits: a near number, or one of 11 bits and the remainder.
     Function("tf32_near", 1, _tf32_near, "cuts_tf32_near({0})", flops=0),

@@ -6,14 +6,12 @@ PyTorch runs in the same precision.
 
 A case is `network:batch:policy`, or `network:batch` for each policy of `--precision`. PyTorch runs as a captured graph,
 channels first and last, with `--compile` compiled too; the best counts, `--alone` leaves PyTorch out. Inputs and
-weights are random, and batch norms have the statistics of random images. Rows go to `FOLDER/networks.json`; with
-`--kernels`, the launches of each case go to `FOLDER/kernels-CASE.json`.
+weights are random, and batch norms have the statistics of random images. Rows go to `FOLDER/networks.json`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
@@ -28,9 +26,8 @@ from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile import CompiledPlan, load_model, load_spec
 from cuts.compile.driver import tune_graph
 from cuts.ir.machine import PRECISIONS, PrecisionName
-from cuts.search import summary_values, tuning_session
+from cuts.search import tuning_session
 
-from .launches import launches
 from .models import fit_norms
 from .peer_calls import capture_graph, error_of, first, time_calls
 
@@ -91,36 +88,27 @@ def peers(torch: Any, model: Any, inputs: tuple[Any, ...], policy: str, compiled
             yield f"{name}, channels {layout}", run
 
 
-def tune_network(program: Any, policy: PrecisionName, budget: float) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan of a search within a budget, and its report."""
+def tune_network(program: Any, policy: PrecisionName, budget: float) -> CompiledPlan:
+    """Return the plan of a search within a budget."""
     target, spec = find_target("cuda"), load_spec([])
     graph = load_model(program, spec, None, ())
     with tuning_session(target, budget=budget) as selector:
-        plan = tune_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
-        return plan, summary_values(selector)
+        return tune_graph(graph, spec, target, cuts.ir.CompileOptions(precision=policy, budget=budget), selector)
 
 
-def measure(
-    case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, kernels: Path | None, torch: Any
-) -> Outcome:
-    """Tune and time one case and PyTorch; write launches on request.
-
-    They go to the named file.
-    """
+def measure(case: tuple[str, int, PrecisionName], budget: float, compiled: bool, alone: bool, torch: Any) -> Outcome:
+    """Tune and time one case and PyTorch."""
     name, batch, policy = case
     model, inputs = network(name, batch, torch)
     with torch.no_grad():
         exact = first(model.double()(*(x.double() if x.is_floating_point() else x for x in inputs)))
     model = model.float()
     start = perf_counter()
-    plan, search = tune_network(torch.export.export(model, inputs), policy, budget)
+    plan = tune_network(torch.export.export(model, inputs), policy, budget)
     tuning = perf_counter() - start
     feeds = {n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}
     found = torch.from_numpy(next(iter(plan.run(feeds).values())))
     ours = plan.session.time_compute(warmup=3, repeats=50).median * 1e3
-    if kernels is not None:
-        record = {"search": search, "launches": launches(plan)[1]}
-        kernels.write_text(json.dumps(record, indent=1) + "\n")
     best, best_name, worst = float("inf"), "", 0.0
     for peer, run in peers(torch, model, inputs, policy, compiled) if not alone else ():
         taken = time_calls(torch, capture_graph(torch, run)).ms
@@ -166,7 +154,6 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="of tuning, for each case")
     parser.add_argument("--compile", action="store_true", help="let PyTorch compile, too")
     parser.add_argument("--alone", action="store_true", help="leave PyTorch out")
-    parser.add_argument("--kernels", action="store_true", help="write what each launch is and takes, too")
     parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
     arguments = parser.parse_args()
     torch = import_module("torch")
@@ -175,9 +162,8 @@ def main() -> int:
     cases = [case for text in arguments.only for case in parse_cases(text, arguments.precision)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for case in cases:
-        file = arguments.out / f"kernels-{'-'.join(map(str, case))}.json" if arguments.kernels else None
         try:
-            rows.append(measure(case, arguments.budget, arguments.compile, arguments.alone, file, torch))
+            rows.append(measure(case, arguments.budget, arguments.compile, arguments.alone, torch))
         except (RuntimeError, cuts.ir.CutsError) as error:
             print(f"{':'.join(map(str, case))}: {str(error)[:300]}", file=sys.stderr)
             continue

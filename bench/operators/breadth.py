@@ -31,7 +31,7 @@ from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.timing import Contender, in_turns, together
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
-from cuts.bench.tools.breadth_tables import line, markdown, speed, summary
+from cuts.bench.tools.breadth_tables import line, speed, summary
 from cuts.bench.tools.records import (
     Row,
     add_row_options,
@@ -259,7 +259,7 @@ def main() -> None:
         rows = newest(rows, read_rows(other))
         write_rows(options.out, rows)
     fresh = [row for row in rows if not is_stale(row)]
-    if not (options.table or options.markdown or options.add):
+    if not (options.table or options.add):
         target = find_target(options.target)
         device = open_device(target)
         facts = circumstances(device.name, options.commit)
@@ -267,7 +267,7 @@ def main() -> None:
         suite = Breadth(options, target, device, torch, rows, facts)
         suite.run(select(options, rows))
         fresh = [row for row in suite.rows if not is_stale(row)]
-    print(markdown(fresh) if options.markdown else summary(fresh))
+    print(summary(fresh))
 
 
 if __name__ == "__main__":

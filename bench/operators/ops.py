@@ -36,11 +36,9 @@ from cuts.bench.tools.records import (
     exit_code,
     is_stale,
     key_of,
-    markdown,
     merge_row,
     read_rows,
     row_line,
-    shares_of_copy,
     summary,
     write_rows,
 )
@@ -215,7 +213,7 @@ def main() -> None:
     """Measure missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    if not (options.table or options.markdown):
+    if not options.table:
         target = find_target(options.target)
         device = open_device(target)
         torch = None if options.no_peers else load_torch(options.precision)
@@ -226,9 +224,7 @@ def main() -> None:
     found = [
         row for row in rows if row["suite"] == "ops" and row["precision"] == options.precision and not is_stale(row)
     ]
-    print(markdown(found) if options.markdown else summary(found))
-    if not options.markdown and options.precision != "fp32":
-        print(shares_of_copy(found))
+    print(summary(found))
 
 
 if __name__ == "__main__":

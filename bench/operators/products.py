@@ -1,14 +1,12 @@
-"""Matrix products by matrix instructions against the library.
-
-Speed and error are measured schedule by schedule.
+"""Matrix products by matrix instructions against the library, schedule by schedule.
 
     python -m cuts.bench products --out products.json                        4096^3 in every format
     python -m cuts.bench products --list --format f16 --out products.json    the products of networks
     python -m cuts.bench products --shape 8192x1024x8192 --gelu --format bf16    one product (rows, columns, depth)
 
-For each format the contenders are schedules that differ in one parameter (tiles, K block, stages, prefetch of
-fragments), the first choices of the cost model, and PyTorch, all with cold caches. The table gives median microseconds,
-TFLOP/s, the ratio to PyTorch, the estimate of the cost model, and the relative error to float64 in the Frobenius norm.
+For each format the contenders are the first choices of the cost model and PyTorch, all with cold caches. The table
+gives median microseconds, TFLOP/s, the ratio to PyTorch, the estimate of the cost model, and the relative error to
+float64 in the Frobenius norm.
 """
 
 from __future__ import annotations
@@ -35,138 +33,31 @@ from cuts.ir.compiled import KernelFunction
 from cuts.ir.errors import CutsError
 from cuts.ir.expr import Const, Expr, Read, call
 from cuts.ir.machine import Target
-from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
-from cuts.passes.geometry import widest_swizzle
 from cuts.passes.instructions import select_instructions
 from cuts.passes.lowering import extract, lower
 from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
-from cuts.passes.schedule import check_schedule, choose
+from cuts.passes.schedule import choose
 
 
 @frozen
 class Format:
-    """Storage type of operands, math mode, and hand-written points' matrix instruction."""
+    """Storage type of operands, and math mode."""
 
     stored: DType
     math: str
-    atom: str
 
 
 FORMATS: Mapping[str, Format] = {
-    "bf16": Format(DType.BF16, "", "m16n8k16_bf16"),
-    "f16": Format(DType.F16, "", "m16n8k16_f16"),
-    "tf32": Format(DType.F32, "tf32", "m16n8k8_tf32"),
-    "fp32x3": Format(DType.F32, "fp32x3", "m16n8k8_tf32"),
+    "bf16": Format(DType.BF16, ""),
+    "f16": Format(DType.F16, ""),
+    "tf32": Format(DType.F32, "tf32"),
+    "fp32x3": Format(DType.F32, "fp32x3"),
 }
-
-
-@frozen
-class HandPoint:
-    """Hand-written schedule.
-
-    It has warps and matrix instructions of a warp along rows and columns, bytes of a K block's row, stages, and whether
-    fragments are loaded ahead.
-    """
-
-    warps: tuple[int, int]
-    atoms: tuple[int, int]
-    row_bytes: int
-    stages: int
-    ahead: int
-    raster: int = 8
-
-    def schedule(self, group: FusedGroup, format_: Format) -> Schedule:
-        """Return the point as a schedule of a product.
-
-        The rows of both matrices are padded against bank conflicts.
-        """
-        segment, size = group.segments[0], format_.stored.size
-        batch, i, j = segment.axes
-        (depth,) = segment.reductions[0].reduce
-        dims = (
-            TileDim((batch,), 1, 1),
-            TileDim((i,), self.atoms[0] * 16 * self.warps[0], self.atoms[0] * 2, 1),
-            TileDim((j,), self.atoms[1] * 8 * self.warps[1], self.atoms[1] * 2, 2),
-        )
-        staging = Staging(0, (1, 0), 16 // size), Staging(1, (), 8)
-        loop = ReductionSchedule(
-            (ReduceDim((depth,), self.row_bytes // size),), staging, self.stages, format_.atom, 1, 2, self.ahead
-        )
-        return Schedule((SegmentSchedule(dims, (loop,)),), raster=self.raster)
-
-
-#: Blocks of 128x256, 256x128 and 128x128, the last one of four warps and of eight; `fp32x3` holds sums twice.
-WIDE_POINTS = tuple(
-    HandPoint(warps, (4, 8), row, stages, ahead)
-    for warps, row, stages in (
-        ((2, 4), 128, 3),
-        ((2, 4), 64, 4),
-        ((4, 2), 128, 3),
-        ((2, 2), 128, 2),
-        ((2, 2), 128, 3),
-    )
-    for ahead in (0, 1)
-)
-
-
-@frozen
-class WarpgroupPoint:
-    """Hand-written schedule whose operands a warpgroup reads in shared memory.
-
-    It has warpgroups and instructions of one along the rows, columns of an instruction, and stages.
-    """
-
-    groups: int
-    atoms: int
-    columns: int
-    stages: int
-    raster: int = 8
-
-    def schedule(self, group: FusedGroup, format_: Format) -> Schedule:
-        """Return the point as a schedule of a product.
-
-        K blocks have rows of 128 bytes.
-        """
-        segment = group.segments[0]
-        batch, i, j = segment.axes
-        (depth,) = segment.reductions[0].reduce
-        dims = (
-            TileDim((batch,), 1, 1),
-            TileDim((i,), self.groups * self.atoms * 64, self.atoms * 2, 1),
-            TileDim((j,), self.columns, self.columns // 4, 2),
-        )
-        swizzle = widest_swizzle(self.columns * format_.stored.size)
-        staging = Staging(0, (1, 0), swizzle=128), Staging(1, swizzle=swizzle)
-        loop = ReductionSchedule((ReduceDim((depth,), 64),), staging, self.stages, f"m64n8k16_{format_.stored}", 1, 2)
-        return Schedule((SegmentSchedule(dims, (loop,)),), raster=self.raster)
-
-
-#: Blocks of 128x256, 192x256, 256x128, 256x192, 192x192, 128x192 and 128x128.
-WARPGROUP_POINTS = tuple(
-    WarpgroupPoint(groups, atoms, columns, stages, raster)
-    for groups, atoms, columns, stages in (
-        (2, 1, 256, 4),
-        (2, 1, 256, 3),
-        (3, 1, 256, 4),
-        (2, 2, 128, 4),
-        (2, 2, 192, 4),
-        (3, 1, 192, 4),
-        (2, 1, 192, 4),
-        (2, 1, 128, 4),
-        (2, 1, 128, 3),
-        (1, 2, 128, 3),
-    )
-    for raster in ((1, 8) if columns == 256 else (8,))
-)
-PROMOTED_POINTS = tuple(
-    HandPoint(warps, atoms, 128, stages, ahead)
-    for warps, atoms, stages in (((2, 4), (4, 4), 3), ((2, 2), (4, 4), 3), ((4, 2), (2, 8), 3), ((2, 4), (4, 4), 2))
-    for ahead in (0, 1)
-)
 
 
 def product_group(format_: Format, shape: tuple[int, int, int, int], out: DType, gelu: bool = False) -> FusedGroup:
@@ -209,11 +100,12 @@ class ProductBench:
     torch: Any
     gelu: bool = False
 
-    def row(self, name: str, format_name: str, shape: tuple[int, int, int, int], hand: bool, count: int) -> list[Row]:
+    def row(self, name: str, format_name: str, shape: tuple[int, int, int, int], count: int) -> list[Row]:
         """Return a product's rows: the library's, then one for each point."""
         format_ = FORMATS[format_name]
         group = product_group(format_, shape, format_.stored, self.gelu)
-        schedules = dict(_points(group, format_, self.target, hand, count))
+        chosen = [candidate.schedule for candidate in choose(group, self.target, count=count)]
+        schedules = {f"{number}: {describe_schedule(s)}": s for number, s in enumerate(chosen)}
         kernels = {label: extract(lower(group, s, {}, self.target)) for label, s in schedules.items()}
         functions = {label: emit(select_instructions(k, "cuda"), "cuda") for label, k in kernels.items()}
         sets = sets_for(sum(group.tensors[t].nbytes for t in "acy"), self.target.l2_bytes)
@@ -284,27 +176,6 @@ class ProductBench:
         return float((tensors["y"].double() - exact).norm() / exact.norm())
 
 
-def _points(
-    group: FusedGroup, format_: Format, target: Target, hand: bool, count: int
-) -> Iterator[tuple[str, Schedule]]:
-    """Yield points by name: those written by hand that are legal, and the model's first ones."""
-    if hand:
-        for wide in WARPGROUP_POINTS if format_.stored.size == 2 and target.arch == "sm_90" else ():
-            schedule = wide.schedule(group, format_)
-            if not check_schedule(group, schedule, target):
-                tile = f"{64 * wide.groups * wide.atoms}x{wide.columns}"
-                yield f"warpgroups {wide.groups} {tile} x{wide.stages} raster {wide.raster}", schedule
-        for point in PROMOTED_POINTS if format_.math == "fp32x3" else WIDE_POINTS:
-            schedule = point.schedule(group, format_)
-            if not check_schedule(group, schedule, target):
-                yield (
-                    f"hand {point.warps} {point.atoms} {point.row_bytes} B x{point.stages} ahead {point.ahead}",
-                    schedule,
-                )
-    for number, candidate in enumerate(choose(group, target, count=count)):
-        yield f"model {number}: {describe_schedule(candidate.schedule)}", candidate.schedule
-
-
 def describe_schedule(schedule: Schedule) -> str:
     """Return a schedule in a few words."""
     segment = schedule.segments[0]
@@ -313,7 +184,7 @@ def describe_schedule(schedule: Schedule) -> str:
     if loop is None or not loop.dims:
         return tile
     pads = ",".join(str(s.pad) for s in loop.staging)
-    return f"{loop.atom or 'scalar'} {tile} k{loop.dims[0].chunk} x{loop.stages} ahead {loop.ahead} pads {pads}"
+    return f"{loop.mma or 'scalar'} {tile} k{loop.dims[0].block_k} x{loop.stages} ahead {loop.prefetch} pads {pads}"
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -351,7 +222,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="the benchmark's list of products instead of a square")
     parser.add_argument("--only", default="", metavar="TEXT", help="products of the list whose name contains this")
     parser.add_argument("--format", action="append", choices=tuple(FORMATS), help="a format; may be repeated")
-    parser.add_argument("--count", type=int, default=4, help="how many of the model's points are timed")
+    parser.add_argument("--count", type=int, default=8, help="how many schedules are timed")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="end after this")
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
@@ -380,7 +251,7 @@ def main() -> None:
             if time.monotonic() - started > options.limit:
                 break
             try:
-                found = bench.row(name, format_, shape, not options.list, options.count)
+                found = bench.row(name, format_, shape, options.count)
             except CutsError as error:
                 print(f"{name} {format_}: {error.message}", file=sys.stderr)
                 continue

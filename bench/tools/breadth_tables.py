@@ -52,20 +52,6 @@ def _figures(name: str, rows: Sequence[Row]) -> str:
     return f"{name:<18}{len(rows):>5}{mean}{f', {failed} without a right result' if failed else ''}"
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return every row as a table for a document.
-
-    Rows are sorted by family, times are in microseconds.
-    """
-    lines = ["| operation | cuts | PyTorch | torch.compile | speed | bound |", "|---|---|---|---|---|---|"]
-    for row in sorted(rows, key=lambda r: (str(r["class"]), str(r["name"]))):
-        times = [row["cuts_ms"], row["peers"].get("torch"), row["peers"].get("compile")]
-        cells = ["-" if ms is None else f"{ms * 1e3:.1f}" for ms in (*times, row.get("bound_ms"))]
-        cells.insert(3, f"{speed(row):.2f}")
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def families(rows: Sequence[Row]) -> str:
     """Return figures by family and of all as a document's table."""
     lines = ["| family | rows | mean speed | from 0.8 | slowest | fastest |", "|---|---|---|---|---|---|"]

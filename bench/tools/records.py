@@ -153,24 +153,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 _LARGE_BYTES = 64e6
 
 
-def shares_of_copy(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of large rows: medians, spread, bandwidth shares.
-
-    Times are microseconds; a contender's bandwidth is a share of that of a copy of as many bytes.
-    """
-    large = [row for row in rows if row.get("cuts_ms") and row.get("copy_ms") and row["bytes"] >= _LARGE_BYTES]
-    lines = [f"{'operation':<30}{'MB':>6}{'copy us':>10}{'cuts us':>10}{'spread':>8}{'share':>7}  peers, shares"]
-    for row in large:
-        peers = [f"{name} {row['copy_ms'] / ms:.2f}" for name, ms in row["peers"].items() if ms]
-        lines.append(
-            f"{row['name']:<30}{row['bytes'] / 1e6:>6.0f}{row['copy_ms'] * 1e3:>10.1f}{row['cuts_ms'] * 1e3:>10.1f}"
-            f"{row.get('spread', 0):>8.1%}{row['copy_ms'] / row['cuts_ms']:>7.2f}  {'  '.join(peers)}"
-        )
-    if large:
-        lines.append(f"geometric mean of shares: {geomean([r['copy_ms'] / r['cuts_ms'] for r in large]):.3f}")
-    return "\n".join(lines)
-
-
 def row_line(row: Mapping[str, Any]) -> str:
     """Return a row as a line of text."""
     peers = "  ".join(f"{name} {time:.4f}" for name, time in row["peers"].items() if time is not None)
@@ -178,41 +160,6 @@ def row_line(row: Mapping[str, Any]) -> str:
     if row.get("cuts_ms") is None:
         return f"{head}failed: {row.get('failure')}"
     return f"{head}cuts {row['cuts_ms']:>9.4f}  {peers}  bound {row['bound_ms']:.4f}"
-
-
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the documentation's tables: goals, then every row.
-
-    Rows are sorted by class and batch size, times are in microseconds.
-    """
-    lines = ["| class | rows | figure | mean | at least | aim |", "|---|---|---|---|---|---|"]
-    for goal in GOALS:
-        values = [value for row in rows if goal.takes(row) and (value := figure(row, goal.figure)) is not None]
-        if values:
-            lines.append(
-                f"| {goal.title} | {len(values)} | {goal.figure} | {geomean(values):.3f} | {goal.least:.2f} | "
-                f"{goal.aim:.2f} |"
-            )
-    measured = [row for row in rows if row.get("cuts_ms") is not None]
-    for kind, batch in dict.fromkeys((row["class"], row["batch"]) for row in measured):
-        part = [row for row in measured if (row["class"], row["batch"]) == (kind, batch)]
-        names = list(dict.fromkeys(name for row in part for name in row["peers"]))
-        lines += [
-            "",
-            f"### {kind}, batch {batch}",
-            "",
-            f"| {' | '.join(['operation', 'cuts', *names, 'bound', 'roofline'])} |",
-        ]
-        lines.append("|---" * (4 + len(names)) + "|")
-        for row in part:
-            times = [row["cuts_ms"], *(row["peers"].get(name) for name in names), row["bound_ms"], row["roofline_ms"]]
-            lines.append(f"| {row['name']} | {' | '.join('-' if t is None else f'{t * 1e3:.1f}' for t in times)} |")
-    facts = {
-        (row["device"], row["date"][:10], row["commit"], json.dumps(row["versions"], sort_keys=True))
-        for row in measured
-    }
-    lines += ["", *(f"{gpu}, {date}, {commit}: {found}" for gpu, date, commit, found in sorted(facts))]
-    return "\n".join(lines)
 
 
 # ---- files
@@ -259,7 +206,6 @@ def add_row_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--target", default="cuda:device")
     parser.add_argument("--commit", default="", help="what rows say of the version, where there is no git")
     parser.add_argument("--table", action="store_true", help="only print the table of the file")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of the file for the documentation")
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -268,6 +268,8 @@ def mixed_types(expr: Expr, tensors: Mapping[str, TensorType]) -> Iterator[str]:
         values = operands[1:] if node.fn == "select" else operands
         if len(set(values)) > 1 or (node.fn == "select" and operands[0] is not DType.BOOL):
             yield f"{node.fn} of {', '.join(d.value for d in operands)}"
+        if not function.takes(values[0]):
+            yield f"{node.fn} of {values[0].value}, a function of {function.domain}"
         types[id(node)] = DType.BOOL if function.result == "bool" else values[0]
 
 

@@ -269,7 +269,10 @@ class ExpressionEvaluator(Workspace):
             return self.arithmetic.select(test, then, other, self.written.type.dtype)
         if not any(is_expr(a) for a in args):
             args = tuple(to_expr(a, self.written.type.dtype) for a in args)
-        return call(fn, *self.arithmetic.unify(*args))
+        operands = self.arithmetic.unify(*args)
+        if not FUNCTIONS[fn].takes(dtype := self.arithmetic.dtype(operands[0])):
+            raise Trouble(f"'{fn}' is a function of {FUNCTIONS[fn].domain}, found {dtype}")
+        return call(fn, *operands)
 
     def _fold(self, fn: str, left: Value, right: Value) -> Value:
         if fn in ("sum", "prod"):

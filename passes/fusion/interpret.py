@@ -12,6 +12,7 @@ from ...ir import (
     SORT_ORDERS,
     DType,
     Evaluation,
+    Expr,
     FusedGroup,
     Index,
     Reduction,
@@ -118,8 +119,13 @@ class Points(Evaluation):
         """Return the elements at indices, any value where not `inside`."""
         array = self.memory[tensor]
         places = [self.index(i) for i in indices]
-        if inside is not None:
-            places = [np.where(inside, p, 0) for p in places]
+        inside = self.live if inside is None else inside & self.live
+        places = [np.where(inside, p, 0) for p in places]
         for place, extent in zip(places, array.shape, strict=True):
             assert np.all((place >= 0) & (place < extent)), f"{tensor} is read out of range"
         return np.asarray(array[tuple(places)])
+
+    def where(self, condition: Values, expr: Expr) -> Values:
+        """Return an expression that reads elements only where a condition holds."""
+        with self.only(condition):
+            return self.value(expr)

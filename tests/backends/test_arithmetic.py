@@ -33,9 +33,11 @@ FLOATS = [d for d in DType if d.is_float]
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_called_helper_exists_for_every_type(dialect: str) -> None:
     for function in FUNCTIONS.values():
-        whole = "" if function.name in ("ldexp", "logb") else function.c_int or function.c  # exponents are of floats
-        wanted = [(name, INTS) for name in HELPER.findall(whole)]
-        wanted += [(name, FLOATS) for name in HELPER.findall(function.c) if function.name not in ("shl", "shr")]
+        wanted = [
+            (name, [d for d in types if function.takes(d)])
+            for text, types in ((function.c_int or function.c, INTS), (function.c, FLOATS))
+            for name in HELPER.findall(text)
+        ]
         for name, types in wanted:
             assert {name.format(t=d.arithmetic) for d in types} <= DIALECTS[dialect].helpers.keys()
 

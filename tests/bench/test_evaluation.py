@@ -17,8 +17,6 @@ torch = pytest.importorskip("torch")
 
 from cuts.bench.networks import isolation as isolated
 from cuts.bench.networks import ledger, tables
-from cuts.bench.networks.launches import launches
-from cuts.bench.networks.launches import line as launch_line
 from cuts.bench.networks.models import APPLICATIONS, BY_NAME, ModelWorkload, workloads
 from cuts.bench.networks.peer_calls import Compiled
 from cuts.bench.networks.systems import ModelCase, _is_complex
@@ -52,18 +50,6 @@ def test_a_small_network_computes_what_pytorch_does(name: str) -> None:
     found = next(iter(plan.run({n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)}).values()))
     allowed = 20 * max(np.abs(wanted - exact).max(), 1e-7 * np.abs(exact).max())
     assert np.abs(found - exact).max() <= allowed
-
-
-@needs_opencl
-def test_a_profile_lists_the_time_of_each_launch() -> None:
-    network, inputs = make_model("DLRM")
-    plan = build(torch.export.export(network, inputs), target="opencl")
-    plan.run({n: x.numpy() for n, x in zip(plan.inputs, inputs, strict=True)})
-    whole, rows = launches(plan)
-    assert whole > 0
-    assert [row["launch"] for row in rows] == list(range(plan.plan.launch_count))
-    assert all(row["time"] > 0 and row["alone"] > 0 and row["bound"] > 0 for row in rows)
-    assert all(row["ops"][0] in launch_line(row) for row in rows)
 
 
 def test_moving_the_network_leaves_the_program_intact(monkeypatch: pytest.MonkeyPatch) -> None:

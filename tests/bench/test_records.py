@@ -21,7 +21,6 @@ from cuts.bench.tools.records import (
     is_stale,
     key_of,
     mark_stale,
-    markdown,
     merge_row,
     read_rows,
     row_line,
@@ -113,14 +112,6 @@ def test_the_table_says_what_reaches_its_target() -> None:
     assert "slow b1 0.50" in convolutions_line
     assert "1.200+" in next(line for line in lines if line.startswith("GEMM >="))
     assert lines[-1] == "no result: lost b1: no kernel"
-
-
-def test_the_documentation_lists_every_row() -> None:
-    text = markdown([row(cuts=0.5), row(name="d", peer=4.0), row("gemm", "square"), row(name="lost", cuts=None)])
-    assert "| c | 500.0 | 2000.0 | 500.0 | 400.0 |" in text
-    assert "### gemm, batch 1" in text
-    assert "| convolutions b1 | 2 | speed | 4.000 | 2.20 | 3.50 |" in text
-    assert text.splitlines()[-1].startswith("a GPU, ")
 
 
 def test_every_class_has_a_goal() -> None:

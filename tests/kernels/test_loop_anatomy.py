@@ -13,11 +13,12 @@ import pytest
 from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.bench.operators.products import FORMATS, HandPoint, product_group
+from cuts.bench.operators.products import FORMATS, product_group
 from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
 from cuts.tests.emission import emit
+from cuts.tests.hand_points import HandPoint
 
 from ..backends.test_arithmetic import machine_code, needs_disassembler
 from ..needs import needs_toolchain
@@ -51,7 +52,7 @@ CASES = {
 @pytest.mark.parametrize(("turns", "together"), [(95, 1), (96, 2), (97, 1)])
 def test_long_loops_are_written_out_by_twos(turns: int, together: int) -> None:
     point, group = CASES["tf32"][0], product_group(FORMATS["tf32"], (1, 512, 512, 32 * turns), DType.F32)
-    text = emit(extract(lower(group, point.schedule(group, FORMATS["tf32"]), {}, H200)), "cuda").source
+    text = emit(extract(lower(group, point.schedule(group, "tf32"), {}, H200)), "cuda").source
     assert re.findall(r"unroll (\d+)\n *for \(int s0r0it\b", text) == [str(together)]
 
 
@@ -61,7 +62,7 @@ def test_long_loops_are_written_out_by_twos(turns: int, together: int) -> None:
 def test_the_main_loop_multiplies_and_loads_by_matrices(name: str, tmp_path: Path) -> None:
     point, wanted = CASES[name]
     group = product_group(FORMATS[name], (1, 4096, 4096, 1024), DType.F32)
-    schedule = point.schedule(group, FORMATS[name])
+    schedule = point.schedule(group, name)
     assert check_schedule(group, schedule, H200) == []
     function = emit(extract(lower(group, schedule, {}, H200)), "cuda")
     found = Counter(main_loop(machine_code(function.source, tmp_path)))

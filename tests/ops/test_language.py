@@ -132,6 +132,16 @@ op three "and again" { in x: f32[N] out y: f32[N] y = x }
     ]
 
 
+@pytest.mark.parametrize("function", sorted(name for name, row in FUNCTIONS.items() if row.domain != "numbers"))
+def test_a_function_refuses_types_outside_its_domain(function: str) -> None:
+    row = FUNCTIONS[function]
+    dtype = next(d for d in (DType.I32, DType.F32) if not row.takes(d))
+    called = f"{function}({', '.join(['x'] * row.arity)})"
+    text = f'op other "other type" {{\n  in x: {dtype}[N]\n  out y: {dtype}[N]\n  y = {called}\n}}\n'
+    found = refusal("other", [TensorType(dtype, (3,))], text)
+    assert f"'{function}' is a function of {row.domain}, found {dtype}" in found
+
+
 def test_an_error_shows_the_line_with_a_caret() -> None:
     with pytest.raises(SpecError) as caught:
         REGISTRY.extend(Source("my.cuts", 'op twice "2 x" {\n  in x: f32[N]\n  out y: f32[M]\n  y[n] = 2 * x[n]\n}\n'))
