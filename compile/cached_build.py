@@ -12,7 +12,7 @@ from .plan import CompiledPlan
 from .plan_cache import PlanCache
 
 #: Shortest build, in seconds, whose plan is cached for later processes.
-MIN_CACHED_BUILD_SECONDS = 2.0
+MIN_CACHED_BUILD_SECONDS = 0.3
 
 
 def build_tuned(

@@ -22,8 +22,10 @@ def choose_schedules(
     memory, which a second run changes, are not measured.
     """
     chosen = context.costs.schedule(workloads_of(previous), share)
+    found = {key: chosen.get(key) or _best(group, context.target) for key, group in previous.unique.items()}
+    improve = context.modelled.evaluator.improve
     return ScheduledPartition(
-        previous, {key: chosen.get(key) or _best(group, context.target) for key, group in previous.unique.items()}
+        previous, {key: c if c.measured else improve(previous.unique[key].form, c) for key, c in found.items()}
     )
 
 

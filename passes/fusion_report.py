@@ -76,8 +76,7 @@ def _merges(
 
 
 def _nodes(partitioner: Partitioner, group: Group) -> tuple[str, ...]:
-    units = {u.name: u.node for u in partitioner.builder.views.programs.every_unit}
-    return tuple(dict.fromkeys(units[u] for u in group.units))
+    return tuple(dict.fromkeys(partitioner.builder.units[unit].node for unit in group.units))
 
 
 def _price(context: CompileContext, form: FusedGroup) -> GroupCost:

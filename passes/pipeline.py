@@ -90,7 +90,8 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "interface",
           ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
            "fusion/group_builder.py",
-           "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/async_cost.py")),
+           "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/analytic_cost.py",
+           "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
           "groups with few results and long reductions -> split-K, two kernels that add partial sums in fixed order, "
           "unmeasured where the cost model expects to save a fifth of the time; or sliced-K, one kernel whose blocks "

@@ -1,8 +1,8 @@
 """Asynchronous cost evaluation: the cost model of many groups, ahead of use.
 
-Groups over one iteration space are evaluated with the best candidates of the first of them (`evaluators.AnalyticCost`),
-so they are evaluated together and in order; those of different spaces are independent. So costs do not depend on the
-process that evaluates them, nor on the number of processes.
+Groups over one iteration space are evaluated with the best candidates of the first of them (`AnalyticCost`), so they
+are evaluated together and in order; those of different spaces are independent. So costs do not depend on the process
+that evaluates them, nor on the number of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from attrs import define, field, frozen
 from ...ir import FusedGroup, Target
 from ..fusion import form_key
 from ..split import Splitting
-from .evaluators import AnalyticCost, BudgetedCost, Leader, iteration_spaces
+from .analytic_cost import AnalyticCost, Leader, iteration_spaces
+from .evaluators import BudgetedCost
 from .executor import ModelQuery
 
 #: Fewest iteration spaces whose groups are evaluated in other processes.

@@ -37,7 +37,7 @@ from ..fusion import (
 from ..layout import choose_layouts, pack_constants
 from ..schedule import Point, first_points
 from ..split import Splitting
-from .evaluators import AnalyticCost
+from .analytic_cost import AnalyticCost
 from .executor import ModelQuery
 
 _LOG = logging.getLogger("cuts.passes")

@@ -2,7 +2,7 @@
 
 from .check_schedules import check_schedule
 from .choose import RANKED_POINTS, Candidate, assess, candidate_of, choose, choose_soon, first_points
-from .enumerate import Batch, batches, columns_at, columns_of, evaluate, sample_batches, to_schedule
+from .enumerate import Batch, batches, columns_of, evaluate, places_at, sample_batches, to_schedule
 from .hill_climbing import Point, best_points, neighbours
 from .mma_templates import is_mma_computable, mma_templates
 from .prune import proven_slower, score
@@ -21,7 +21,6 @@ __all__ = [
     "check_schedule",
     "choose",
     "choose_soon",
-    "columns_at",
     "columns_of",
     "evaluate",
     "first_points",
@@ -29,6 +28,7 @@ __all__ = [
     "make_space",
     "mma_templates",
     "neighbours",
+    "places_at",
     "proven_slower",
     "sample_batches",
     "score",

@@ -119,9 +119,14 @@ def slices(structure: ScheduleTemplate) -> Iterator[SpaceSlice]:
 
 def columns_at(structure: ScheduleTemplate, points: np.ndarray[Any, Any]) -> dict[str, Count]:
     """Return the parameters of the points with the given numbers."""
+    return columns_of(structure, places_at(structure, points))
+
+
+def places_at(structure: ScheduleTemplate, points: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the points with the given numbers as rows of positions."""
     if not structure.parameters:
-        return {}
-    return columns_of(structure, np.stack(np.unravel_index(points, structure.shape), axis=1))
+        return np.zeros((len(points), 0), dtype=np.int64)
+    return np.stack(np.unravel_index(points, structure.shape), axis=1)
 
 
 def columns_of(structure: ScheduleTemplate, places: np.ndarray[Any, Any]) -> dict[str, Count]:

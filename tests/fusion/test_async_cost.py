@@ -16,7 +16,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import print_ir
 from cuts.passes.context import CompileContext
-from cuts.passes.costs import evaluators
+from cuts.passes.costs import analytic_cost
 from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.fusion.partition import MAX_LOOKAHEAD_ROUNDS
 from cuts.passes.pipeline import stage_results
@@ -115,20 +115,20 @@ def evaluation_counts() -> Counter[str]:
 def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileContext]]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        whole, cost = evaluators.evaluate, evaluators.AnalyticCost.cost
+        whole, cost = analytic_cost.evaluate, analytic_cost.AnalyticCost.cost
 
         def count_batch(*given: Any) -> Batch:
             batch = whole(*given)
             evaluation_counts.update(structures=1, points=batch.size)
             return batch
 
-        def count_cost(self: evaluators.AnalyticCost, group: FusedGroup) -> float:
+        def count_cost(self: analytic_cost.AnalyticCost, group: FusedGroup) -> float:
             evaluation_counts.update(groups=1)
             return cost(self, group)
 
-        patch.setattr(evaluators, "evaluate", count_batch)
-        patch.setattr(evaluators, "sample_batches", lambda *given: map(record, sample_batches(*given)))
-        patch.setattr(evaluators.AnalyticCost, "cost", count_cost)
+        patch.setattr(analytic_cost, "evaluate", count_batch)
+        patch.setattr(analytic_cost, "sample_batches", lambda *given: map(record, sample_batches(*given)))
+        patch.setattr(analytic_cost.AnalyticCost, "cost", count_cost)
 
         def record(batch: Batch) -> Batch:
             evaluation_counts.update(structures=1, points=batch.size)

@@ -25,7 +25,7 @@ from cuts.ops import Registry
 from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.context import CompileContext
 from cuts.passes.costs import candidate_subgraphs as fragments
-from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.fusion import (
     FusionError,
     GroupBuilder,

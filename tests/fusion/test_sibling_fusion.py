@@ -14,7 +14,7 @@ from cuts.compile.loading import spec_of_texts
 from cuts.ir import CompileOptions, DType, Graph, Index, Read, Statement, TensorType, Var, as_index
 from cuts.numerics.tolerance import tolerance
 from cuts.ops import Registry
-from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.fusion import Group, GroupBuilder, Partitioner, Policy, build_programs, find_views, partition
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise

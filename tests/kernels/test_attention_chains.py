@@ -22,7 +22,9 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
-from cuts.passes.costs.evaluators import AnalyticCost, Roofline
+from cuts.passes.costs import analytic_cost
+from cuts.passes.costs.analytic_cost import AnalyticCost
+from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.groups import Group
@@ -41,7 +43,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.model import features_of
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.choose import choose, first_points
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search.tasks import oracle
@@ -249,6 +251,26 @@ def test_a_partition_takes_the_chain_that_is_faster() -> None:
     assert [len(g.parts) for g in partition(Partitioner(shop, AnalyticCost(GPU)), "no-fusion")] == [1] * 4
     without = GroupBuilder(views, Policy(shared=False))
     assert all(len(g.parts) == 1 for g in partition(Partitioner(without, AnalyticCost(GPU)), "mixed"))
+
+
+def test_chains_over_one_iteration_space_share_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (group_of(attention((1, 2, 2, 32, 32, 8, 16), scale=scale)) for scale in (1.0, 0.5))
+    asked = list[FusedGroup]()
+
+    def count(group: FusedGroup, *given: Any, **options: Any) -> Any:
+        asked.append(group)
+        return first_points(group, *given, **options)
+
+    monkeypatch.setattr(analytic_cost, "first_points", count)
+    evaluator = AnalyticCost(GPU)
+    costs = [evaluator.cost(group) for group in (first, second)]
+    assert first != second
+    assert asked == [first]
+    for group, cost in zip((first, second), costs, strict=True):
+        chosen = choose(group, GPU)[0]
+        known = evaluator.improve(group, chosen)
+        assert known.score == min(cost, chosen.score)
+        assert not list(check_schedule(group, known.schedule, GPU))
 
 
 def test_values_only_last_product_reads_are_computed_there() -> None:

@@ -24,8 +24,8 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
 from cuts.ops import Registry
+from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.costs.cost_model import KernelsQuery, Questions
-from cuts.passes.costs.evaluators import AnalyticCost
 from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.fusion.groups import form_key

@@ -38,7 +38,8 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes import form_groups, make_kernels, rewrites
 from cuts.passes.costs import launch_schedules
-from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, AnalyticCost, BudgetedCost
+from cuts.passes.costs.analytic_cost import AnalyticCost
+from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, BudgetedCost
 from cuts.passes.fusion.group_builder import GroupBuilder
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult

@@ -18,7 +18,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
 from cuts.passes import assemble
 from cuts.passes.context import CompileContext
-from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Partition

@@ -19,7 +19,7 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.context import CompileContext
-from cuts.passes.costs.evaluators import AnalyticCost
+from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.geometry import geometry_of
 from cuts.passes.model import features_of
 from cuts.passes.model.banks import conflict_factor, warp_cycles

@@ -1,0 +1,196 @@
+"""Analytic cost of groups: the best candidate of a sample.
+
+Similar groups are compared by the candidates that were best for the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import product as cartesian
+from math import inf
+from typing import Any, TypeAlias
+
+import numpy as np
+from attrs import field, frozen
+
+from ...ir import (
+    FusedGroup,
+    PassError,
+    Segment,
+    Target,
+    expr_variables,
+    has_dependent_sizes,
+    operands,
+)
+from ..geometry import ScheduleParameter, ScheduleTemplate, SegmentTemplate
+from ..model import estimate_time, lower_bound
+from ..schedule import (
+    Batch,
+    Candidate,
+    Point,
+    Space,
+    candidate_of,
+    columns_of,
+    evaluate,
+    first_points,
+    make_space,
+    places_at,
+    sample_batches,
+    score,
+    segment_templates,
+)
+
+#: Schedule templates, and candidates of each, that groups over a known iteration space are evaluated with.
+MAX_LEADING_STRUCTURES, LEADING_POINTS = 1, 8
+#: The same for spaces of dependent sizes; a search that serves many groups refines more points than that of one.
+MAX_SEARCHED_STRUCTURES, SEARCHED_POINTS = 2, 64
+
+#: Schedule templates of each segment of a group.
+_Combination: TypeAlias = tuple[SegmentTemplate, ...]
+
+
+@frozen(eq=False)
+class Leader:
+    """Best candidates of a schedule template.
+
+    It has the template's position among those of its group, its parameters, and the places of the candidates.
+    """
+
+    position: int
+    knobs: tuple[ScheduleParameter, ...]
+    places: np.ndarray[Any, Any]
+
+
+@frozen
+class AnalyticCost:
+    """Analytic cost of a group: its best sampled candidate schedule.
+
+    At most `sample` candidates of each schedule template are compared, in the order of the cost model. Where the sizes
+    of segments depend on one another, a sample represents the space badly, as few of its candidates are legal: the
+    space is searched.
+
+    Of groups that compute over the same iteration space, such as a convolution before and after its neighbours were
+    fused into it, the first is searched; the others are evaluated with the candidates that are best there.
+    """
+
+    target: Target
+    sample: int = 512
+    leaders: dict[tuple[Any, ...], tuple[Leader, ...]] = field(factory=dict, eq=False, repr=False)
+
+    def cost(self, group: FusedGroup) -> float:
+        """Return the modelled time with its launch; infinity without a legal sample."""
+        combinations, dependent = self._combinations(group), has_dependent_sizes(group)
+        key = _similarity(group, combinations)
+        best, *_ = self._lead(group, combinations, self.leaders.get(key, ()))
+        if best < inf:
+            return best
+        best, self.leaders[key] = (self._search if dependent else self._sample)(group, combinations)
+        return best
+
+    def improve(self, group: FusedGroup, candidate: Candidate) -> Candidate:
+        """Return a candidate, or a better one of a similar group.
+
+        A search finds the best points of a space of dependent sizes in one group and misses them in another.
+        """
+        if not has_dependent_sizes(group):
+            return candidate
+        combinations = self._combinations(group)
+        leaders = self.leaders.get(_similarity(group, combinations), ())
+        best, space, places = self._lead(group, combinations, leaders)
+        return candidate_of(space, Point(best, 0, places)) if best < candidate.score else candidate
+
+    def _combinations(self, group: FusedGroup) -> list[_Combination]:
+        """Return the schedule templates that are compared."""
+        segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
+        return [*cartesian(*(segments if has_dependent_sizes(group) else map(_plain, segments)))]
+
+    def _lead(
+        self, group: FusedGroup, combinations: Sequence[_Combination], leaders: Sequence[Leader]
+    ) -> tuple[float, Space, tuple[int, ...]]:
+        """Return the best of the leading candidates: seconds, the space of its template, and its places."""
+        best, space, places = inf, Space(group, self.target, ()), ()
+        for leader in leaders:
+            own = Space(
+                group, self.target, (ScheduleTemplate(combinations[leader.position], "computed", leader.knobs),)
+            )
+            batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
+            seconds = score(batch, own, "bound") if has_dependent_sizes(group) else _seconds(batch, own)
+            if (found := float(seconds.min())) < best:
+                best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
+        return best, space, places
+
+    def _search(self, group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[float, tuple[Leader, ...]]:
+        """Return the estimate of the candidate that is chosen without a device, and the best of its template."""
+        try:
+            points = first_points(group, self.target, count=SEARCHED_POINTS)
+        except PassError:
+            return inf, ()
+        templates, found = make_space(group, self.target).templates, list[Leader]()
+        for number in [*dict.fromkeys(point.structure for point in points)][:MAX_SEARCHED_STRUCTURES]:
+            places = np.asarray([point.places for point in points if point.structure == number])
+            position = combinations.index(templates[number].segments)
+            found.append(Leader(position, templates[number].parameters, places))
+        return points[0].score, tuple(found)
+
+    def _sample(self, group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[float, tuple[Leader, ...]]:
+        """Return the best of a sample, and the best candidates of the best templates."""
+        found: list[tuple[float, Leader]] = []
+        space = make_space(group, self.target, True, combinations)
+        for position, batch in enumerate(sample_batches(space, self.sample)):
+            values = _seconds(batch, space)
+            assert batch.points is not None, "samples name their points"
+            first = np.argsort(values, kind="stable")[:LEADING_POINTS]
+            if np.isfinite(values[first[0]]):
+                places = places_at(batch.structure, batch.points[first])
+                found.append((float(values[first[0]]), Leader(position, batch.structure.parameters, places)))
+        found.sort(key=lambda pair: pair[0])
+        leaders = tuple(leader for _, leader in found[:MAX_LEADING_STRUCTURES])
+        return found[0][0] if found else inf, leaders
+
+
+def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tuple[Any, ...]:
+    """Return a key of the groups that are evaluated with the same leading candidates."""
+    return tuple(tuple(map(_choices, each)) for each in combinations), *iteration_spaces(group)
+
+
+def _plain(structures: Sequence[SegmentTemplate]) -> list[SegmentTemplate]:
+    """Return the schedule templates that stage all operands or none; others do not change costs at this level."""
+    most = max((len(s) for structure in structures for s in structure.staged), default=0)
+    return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)
+
+
+def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
+    """Return the properties that decide which parameters a schedule template has."""
+    sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
+    return (
+        *sizes,
+        structure.reduction_threads,
+        structure.mma,
+        structure.caches_rows,
+        structure.scatter_dim,
+        structure.parts,
+    )
+
+
+def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
+    """Return the modelled seconds of candidates, infinity where they are illegal, without bank conflicts."""
+    estimate = batch.flat(estimate_time(batch.features, lower_bound(batch.features, space.target), space.target))
+    return np.where(batch.legal, estimate, inf)
+
+
+def iteration_spaces(group: FusedGroup) -> tuple[Any, ...]:
+    """Return each segment's iteration space: axes, loops and output extras."""
+    return tuple(map(_iteration_space, group.segments))
+
+
+def _iteration_space(segment: Segment) -> tuple[Hashable, Hashable, Hashable]:
+    """Return a segment's axes, and the axes that each operand of its reductions and each output depends on."""
+    axes = segment.axes
+    own = [r.name for r in segment.reductions]
+    loops = []
+    for reduction in segment.reductions:
+        every = (*axes, *reduction.reduce)
+        used = tuple(tuple(v in expr_variables(p) for v in every) for p in operands(reduction, own))
+        loops.append((reduction.combine, reduction.along, tuple(v.extent for v in reduction.reduce), used))
+    extras = tuple(tuple(v.extent for v in o.extra) for o in segment.outputs)
+    return tuple(a.extent for a in axes), tuple(loops), extras
