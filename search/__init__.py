@@ -8,6 +8,7 @@ from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
 from .libraries import ROUTINES
 from .libraries.substitute import with_libraries
+from .progress import Monitor, make_monitor
 from .selector import MeasuredSelector
 from .session import tuning_session
 from .settings import Findings, Settings
@@ -24,6 +25,7 @@ __all__ = [
     "LearnedModel",
     "MeasuredSelector",
     "Measurement",
+    "Monitor",
     "PlanningWorkers",
     "Question",
     "Settings",
@@ -37,6 +39,7 @@ __all__ = [
     "import_results",
     "known_answer",
     "machine_of",
+    "make_monitor",
     "measured_candidates",
     "open_database",
     "question_of",
