@@ -128,9 +128,9 @@ def _segment_text(segment: Mapping[str, Any]) -> str:
                 f"{axis}:{tile['block']}/{tile['thread']}" + (f"v{tile['vector']}" if tile["vector"] > 1 else "")
             )
     for reduction in segment.get("reductions", ()):
-        words += [f"{axis}:{chunk}" for axis, chunk in reduction.get("chunks", {}).items()]
+        words += [f"{axis}:{block}" for axis, block in reduction.get("block_k", {}).items()]
         words += [f"{len(reduction['staged'])} staged x{reduction.get('stages', 1)}"] if reduction.get("staged") else []
-    words += [f"lanes {segment['lanes']}"] if segment.get("lanes", 1) > 1 else []
+    words += [f"{segment['reduction_threads']} reduction threads"] if segment.get("reduction_threads", 1) > 1 else []
     return " ".join(words)
 
 

@@ -40,7 +40,7 @@ class Phase:
 
     `kind` is "fetch", "compute" or "exit". The phase runs only where `when` holds. `unrolled` lists the box variables
     in the order of their loops, outermost first. An `asynchronous` phase may issue copies that are in flight until a
-    `Wait`; with `cached`, they leave their data in the L1 cache too (.ca). Instruction selection opens `scopes`: loops
+    `Wait`; with `l1`, they leave their data in the L1 cache too (.ca). Instruction selection opens `scopes`: loops
     that hold everything that ranges over their variables.
     """
 
@@ -51,7 +51,7 @@ class Phase:
     shares: tuple[Share, ...] = ()
     when: tuple[Guard, ...] = ()
     asynchronous: bool = False
-    cached: bool = False
+    l1: bool = False
     scopes: tuple[Var, ...] = ()
 
 

@@ -21,7 +21,7 @@ class TileDim:
 
     Tiles count elements. Local element `u` in `[0, block)` belongs to thread coordinate `t` and its element `j`: `u =
     (j // vector) * (block // thread * vector) + t * vector + j % vector`. `block` is a multiple of `thread`, `thread` a
-    multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. A block computes `turns` tiles, one
+    multiple of `vector`; all of Table 4's `X_block`, `X_thread` are such pairs. A block computes `tiles` tiles, one
     after another; more than one only for a privatised scatter.
     """
 
@@ -29,7 +29,7 @@ class TileDim:
     block: int
     thread: int
     vector: int = 1
-    turns: int = 1
+    tiles: int = 1
 
     @property
     def extent(self) -> int:
@@ -38,8 +38,8 @@ class TileDim:
 
     @property
     def blocks(self) -> int:
-        """Blocks along the axis, each with `turns` tiles."""
-        return -(-self.extent // (self.block * self.turns))
+        """Blocks along the axis, each with `tiles` tiles."""
+        return -(-self.extent // (self.block * self.tiles))
 
     @property
     def threads(self) -> int:
@@ -51,11 +51,11 @@ class TileDim:
 class ReduceDim:
     """Reduced axes flattened row-major, and the K block of one iteration.
 
-    `chunk` is the K block (`C_input`).
+    `block_k` is the K block (`C_input`).
     """
 
     axes: tuple[Var, ...]
-    chunk: int
+    block_k: int
 
     @property
     def extent(self) -> int:
@@ -65,7 +65,7 @@ class ReduceDim:
     @property
     def trips(self) -> int:
         """Iterations of the K loop."""
-        return -(-self.extent // self.chunk)
+        return -(-self.extent // self.block_k)
 
 
 @frozen(cache_hash=True)
@@ -74,9 +74,9 @@ class Staging:
 
     `operand` is the position in `segment.operands`. `order` permutes the tile's natural coordinates (reduce dims
     or tensor dims first, as `passes.lowering.staging` lists them), outermost first: the paper's `FORMAT_shared`. `pad`
-    adds elements to the pitch of the innermost coordinate against bank conflicts. With `cached`, wide asynchronous
+    adds elements to the pitch of the innermost coordinate against bank conflicts. With `l1`, wide asynchronous
     copies leave their data in the L1 cache (.ca), for reuse by the block (neighbouring taps), or by the next block of
-    the SM (weights). With `carried` (register staging), and where memory runs along another coordinate than
+    the SM (weights). With `register_staged` (register staging), and where memory runs along another coordinate than
     the tile, threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one
     before another K block is multiplied, and stored after it as one vector. Matrix instructions that read shared
     memory take tiles in natural or reversed order, with a `swizzle` of so many bytes.
@@ -85,8 +85,8 @@ class Staging:
     operand: int
     order: tuple[int, ...] = ()
     pad: int = 0
-    cached: bool = False
-    carried: bool = False
+    l1: bool = False
+    register_staged: bool = False
     swizzle: int = 0
 
 
@@ -95,19 +95,19 @@ class ReductionSchedule:
     """Loop structure of one reduction: dims, staged operands and pipeline stages.
 
     `stages` 1 is the paper's *normal* variant, 2 and more its *prefetching* variant generalised to a pipeline of
-    several stages. `atom` names the matrix instruction (`ir.machine`), empty for one multiply-add of
-    numbers at a time: the rows of its C lie along the tile dim at position `rows`, the columns along the one at
-    `columns`. With `ahead` 1 (prefetch distance), the operands of the next step are loaded into registers before those
-    of a step are multiplied.
+    several stages. `mma` names the matrix instruction (`ir.machine`), empty for one multiply-add of numbers at a time:
+    the rows of its C lie along the tile dim at position `rows`, the columns along the one at `columns`. With `prefetch`
+    1 (prefetch distance), the operands of the next step are loaded into registers before those of a step are
+    multiplied.
     """
 
     dims: tuple[ReduceDim, ...]
     staging: tuple[Staging, ...] = ()
     stages: int = 1
-    atom: str = ""
+    mma: str = ""
     rows: int = 0
     columns: int = 0
-    ahead: int = 0
+    prefetch: int = 0
 
 
 @frozen(cache_hash=True)
@@ -115,28 +115,28 @@ class SegmentSchedule:
     """Distribution of a segment over blocks and threads.
 
     `dims` cover the segment's axes, outermost first; threads are numbered with the last dim fastest, reduction threads
-    fastest. `lanes` threads share each instance's reductions; with matrix instructions, they lie in as many warps,
-    slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
-    neighbouring row elements at once. `kept` elements of each row that several statements read, whole iterations over
-    it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
+    fastest. `reduction_threads` threads share each instance's reductions; with matrix instructions, they lie in as many
+    warps, slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
+    neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole iterations
+    over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
     lanes along it (product = warp size). With `zigzag`, neighbouring lanes alternate along the first of two such dims,
-    so that eight lanes that load vectors together touch few distinct ones in either. With `meets` (privatised scatter),
-    values that are combined in memory are combined in shared memory first, and then once per block in memory.
+    so that eight lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
+    scatter), values that are combined in memory are combined in shared memory first, and then once per block in memory.
     """
 
     dims: tuple[TileDim, ...]
     reductions: tuple[ReductionSchedule, ...] = ()
-    lanes: int = 1
+    reduction_threads: int = 1
     row_vector: int = 1
     warp: tuple[int, ...] = ()
     zigzag: bool = False
-    kept: int = 0
-    meets: bool = False
+    row_cache: int = 0
+    privatised: bool = False
 
     @property
     def threads(self) -> int:
         """Threads of a block that the segment uses."""
-        return prod(d.threads for d in self.dims) * self.lanes
+        return prod(d.threads for d in self.dims) * self.reduction_threads
 
     @property
     def atomic(self) -> ReductionSchedule | None:
@@ -144,7 +144,7 @@ class SegmentSchedule:
 
         It determines the layout of a warp over the dims.
         """
-        return next((r for r in self.reductions if r.atom), None)
+        return next((r for r in self.reductions if r.mma), None)
 
 
 @frozen(cache_hash=True)

@@ -85,22 +85,27 @@ def _show_each(texts: Iterable[str]) -> str:
 
 
 def parameters(schedule: Schedule) -> dict[str, object]:
-    """Return schedule parameters as JSON values: tiles per axis, chunks, staging."""
+    """Return schedule parameters as JSON values: tiles per axis, K blocks, staging."""
     segments = []
     for segment in schedule.segments:
         reductions = [
             {
-                "chunks": {_flat(d.axes): d.chunk for d in r.dims},
+                "block_k": {_flat(d.axes): d.block_k for d in r.dims},
                 "staged": [{"operand": s.operand, "order": list(s.order), "pad": s.pad} for s in r.staging],
                 "stages": r.stages,
-                **({"atom": r.atom, "ahead": r.ahead} if r.atom else {}),
+                **({"mma": r.mma, "prefetch": r.prefetch} if r.mma else {}),
             }
             for r in segment.reductions
         ]
         tiles = {_flat(d.axes): {"block": d.block, "thread": d.thread, "vector": d.vector} for d in segment.dims}
         segments.append(
-            {"tiles": tiles, "reductions": reductions, "lanes": segment.lanes, "row_vector": segment.row_vector}
-            | ({"kept": segment.kept} if segment.kept else {})
+            {
+                "tiles": tiles,
+                "reductions": reductions,
+                "reduction_threads": segment.reduction_threads,
+                "row_vector": segment.row_vector,
+            }
+            | ({"row_cache": segment.row_cache} if segment.row_cache else {})
         )
     whole = {"threads": schedule.threads, "blocks": schedule.blocks, "index": schedule.index, "raster": schedule.raster}
     return {**whole, "segments": segments}

@@ -352,8 +352,8 @@ def _check_loops(plan: Plan) -> None:
         end = loop.last
         for tensor in (t for step in plan.steps[loop.first : loop.last] for t in step.tensors):
             place = plan.storages.get(tensor)
-            if place and place.by and (place.turns < loop.count or place.period < 0):
+            if place and place.by and (place.iterations < loop.count or place.period < 0):
                 raise PlanError(
-                    f"plan {quote(plan.name)}: tensor {quote(tensor)} moves for {place.turns} turns, its loop has "
+                    f"plan {quote(plan.name)}: tensor {quote(tensor)} moves for {place.iterations} turns, its loop has "
                     f"{loop.count}"
                 )

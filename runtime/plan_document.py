@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import cattrs
 import numpy as np
 from attrs import frozen
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from ..ir import Argument, DType, IndexCheck, PlanError, PrecisionName, RepeatedSteps, Step, Storage, Target, TensorType
 from .memory import Placement
@@ -146,6 +147,11 @@ _FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocu
 }
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
+_ITERATIONS = override(rename="turns")
+_CONVERTER.register_structure_hook(
+    Storage, make_dict_structure_fn(Storage, _CONVERTER, _cattrs_forbid_extra_keys=True, iterations=_ITERATIONS)
+)
+_CONVERTER.register_unstructure_hook(Storage, make_dict_unstructure_fn(Storage, _CONVERTER, iterations=_ITERATIONS))
 
 
 def plain(value: object) -> Any:

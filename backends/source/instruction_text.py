@@ -30,7 +30,7 @@ def _matrix_helper(row: MatrixLoadInstruction) -> str:
 
 
 def _copy_helper(row: CopyInstruction) -> str:
-    return f"cuts_copy{row.nbytes}{'_cached' * row.cached}"
+    return f"cuts_copy{row.nbytes}{'_cached' * row.l1}"
 
 
 def matrix_load_helpers(qualifier: str) -> dict[str, str]:
@@ -56,7 +56,7 @@ def copy_helpers(qualifier: str) -> dict[str, str]:
     for row in COPIES.values():
         if row.nbytes < MIN_COPY_BYTES:
             continue
-        cache = "cg" if row.nbytes == WIDEST_BYTES and not row.cached else "ca"
+        cache = "cg" if row.nbytes == WIDEST_BYTES and not row.l1 else "ca"
         address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {row.nbytes} : 0)'
         text = f"cp.async.{cache}.shared.global [%0], [%1], {row.nbytes}, %2;"
         name = _copy_helper(row)

@@ -110,7 +110,7 @@ class LaneScan:
     @property
     def _crosses(self) -> bool:
         """Return whether a row spans warps."""
-        return self.warp > 1 and self.node.lanes > self.warp
+        return self.warp > 1 and self.node.threads > self.warp
 
     def _own(self, start: int, total: str) -> None:
         """Scan a lane's neighbours; `total` becomes their total."""
@@ -135,7 +135,7 @@ class LaneScan:
 
     def _in_warp(self, total: str, before: str) -> None:
         """Scan the totals of lanes within a warp; `before` becomes a lane's prefix."""
-        among = min(self.node.lanes, self.warp)
+        among = min(self.node.threads, self.warp)
         lane, distance = self._lane(among), 1
         while distance < among:
             # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
@@ -148,10 +148,10 @@ class LaneScan:
 
     def _in_memory(self, total: str, before: str) -> None:
         """Do the same for all lanes of a row in shared memory; `total` becomes that of the row."""
-        lane, scratch, distance, barrier = self._lane(self.node.lanes), self._scratch, 1, self.names.dialect.barrier
+        lane, scratch, distance, barrier = self._lane(self.node.threads), self._scratch, 1, self.names.dialect.barrier
         self.out.line(f"{scratch}[tid] = {total};")
         self.out.line(barrier)
-        while distance < self.node.lanes:
+        while distance < self.node.threads:
             other = self.names.fresh()
             self.out.line(f"{self.kind} {other} = {self.identity};")
             self.out.line(f"if ({lane} >= {distance}) {other} = {scratch}[{self._beside(distance)}];")
@@ -161,7 +161,7 @@ class LaneScan:
             distance *= 2
         self.out.line(f"{before} = {self.identity};")
         self.out.line(f"if ({lane} != 0) {before} = {scratch}[{self._beside(1)}];")
-        self.out.line(f"{total} = {scratch}[{self._end(self.node.lanes)}];")
+        self.out.line(f"{total} = {scratch}[{self._end(self.node.threads)}];")
         self.out.line(barrier)
 
     def _end(self, among: int) -> str:
@@ -174,7 +174,7 @@ class LaneScan:
         if self.warp == 1:
             return total
         whole = self.names.fresh()
-        source = self._end(min(self.node.lanes, self.warp))
+        source = self._end(min(self.node.threads, self.warp))
         self.out.line(f"const {self.kind} {whole} = {self._shuffle(total, source)};")
         return whole
 
@@ -194,13 +194,13 @@ class LaneScan:
 
     def _across(self, before: str) -> str:
         """Combine the totals of earlier warps into a lane's prefix; return the row's total."""
-        warps = self.node.lanes // self.warp
+        warps = self.node.threads // self.warp
         whole, front = self.names.fresh(), self.names.fresh()
         self.out.line(f"{self.kind} {whole} = {self.identity}, {front} = {self.identity};")
         with self.out.loop(Var("s", warps)):
             place = f"({warps - 1} - s)" if self.mirrored else "s"
-            self.out.line(f"if ({place} == tid % {self.node.lanes} / {self.warp}) {front} = {whole};")
-            value = f"{self._scratch}[k * {self._every} + tid / {self.node.lanes} * {warps} + {place}]"
+            self.out.line(f"if ({place} == tid % {self.node.threads} / {self.warp}) {front} = {whole};")
+            value = f"{self._scratch}[k * {self._every} + tid / {self.node.threads} * {warps} + {place}]"
             self.out.line(f"{whole} = {self.combine(whole, value)};")
         self.out.line(f"{before} = {self.combine(front, before)};")
         return whole

@@ -71,14 +71,14 @@ class LaneSort:
 
     def _place(self, number: str) -> str:
         """Return the place in the row of one of a lane's words."""
-        vector, lanes = self.node.vector, self.node.lanes
+        vector, lanes = self.node.vector, self.node.threads
         return f"({number} / {vector} * {lanes * vector} + tid % {lanes} * {vector} + {number} % {vector})"
 
     @property
     def _bits(self) -> tuple[int, int, int]:
         """Return bits of a place: the ends of those of neighbours, lanes, and the row."""
         near = self.node.vector.bit_length() - 1
-        lanes = near + self.node.lanes.bit_length() - 1
+        lanes = near + self.node.threads.bit_length() - 1
         return near, lanes, lanes + (self.count // self.node.vector).bit_length() - 1
 
     def _own_bit(self, bit: int) -> int:

@@ -162,9 +162,9 @@ class KernelNames:
         register, count = f"{self.registers[node.name]}[e]", prod(node.shape)
         with out.loop(Var("e", count)):
             if not shuffle:
-                self._tree(out, node, register, node.lanes)
+                self._tree(out, node, register, node.threads)
                 return
-            distance = min(node.lanes, warp) // 2
+            distance = min(node.threads, warp) // 2
             while distance:
                 # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
                 other = self.fresh()
@@ -175,7 +175,7 @@ class KernelNames:
                 out.line(f"{register} = {self._combine(node, register, other)};")
                 distance //= 2
         # Scratch has room for a value of each thread, and each warp stores one of an instance.
-        for start in range(0, count if node.lanes > warp else 0, warp):
+        for start in range(0, count if node.threads > warp else 0, warp):
             self._across_warps(out, node, start, min(warp, count - start))
 
     def _combine(self, node: LaneReduce, left: str, right: str) -> str:
@@ -186,14 +186,14 @@ class KernelNames:
         every thread.
         """
         warp, every = self.dialect.warp, self.kernel.threads // self.dialect.warp
-        warps, scratch = node.lanes // warp, self.lane_scratch(node.dtype)
+        warps, scratch = node.threads // warp, self.lane_scratch(node.dtype)
         instance = Var("e", count)
         register = f"{self.registers[node.name]}[e{f' + {start}' * (start > 0)}]"
         with out.loop(instance):
             out.line(f"if (tid % {warp} == 0) {scratch}[e * {every} + tid / {warp}] = {register};")
         out.line(self.dialect.barrier)
         with out.loop(instance):
-            first = f"e * {every} + tid / {node.lanes} * {warps}"
+            first = f"e * {every} + tid / {node.threads} * {warps}"
             out.line(f"{register} = {scratch}[{first}];")
             for other in range(1, warps):
                 out.line(f"{register} = {self._combine(node, register, f'{scratch}[{first} + {other}]')};")

@@ -184,7 +184,7 @@ def describe_schedule(schedule: Schedule) -> str:
     if loop is None or not loop.dims:
         return tile
     pads = ",".join(str(s.pad) for s in loop.staging)
-    return f"{loop.atom or 'scalar'} {tile} k{loop.dims[0].chunk} x{loop.stages} ahead {loop.ahead} pads {pads}"
+    return f"{loop.mma or 'scalar'} {tile} k{loop.dims[0].block_k} x{loop.stages} ahead {loop.prefetch} pads {pads}"
 
 
 def table(rows: Sequence[Row]) -> str:

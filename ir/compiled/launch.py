@@ -23,16 +23,16 @@ class Storage:
     """Location of a tensor: buffer, offset and strides in elements.
 
     Element `i` is at `offset + sum(i * strides)` of buffer `buffer`. Most tensors own a dense buffer of their own name;
-    a part of a concatenation or a slice lives inside another's. In a loop of `turns` iterations, the tensor may move by
-    `by` elements an iteration; where `period` is not 0 it starts again after so many iterations, and `phase` of them
-    precede the first.
+    a part of a concatenation or a slice lives inside another's. In a loop of `iterations` iterations, the tensor may
+    move by `by` elements an iteration; where `period` is not 0 it starts again after so many iterations, and `phase` of
+    them precede the first.
     """
 
     buffer: str
     offset: int
     strides: tuple[int, ...]
     by: int = 0
-    turns: int = 1
+    iterations: int = 1
     period: int = 0
     phase: int = 0
 
@@ -43,7 +43,7 @@ class Storage:
     @property
     def ends(self) -> tuple[int, int]:
         """The least and the greatest start of the tensor in its buffer."""
-        last = self.by * ((self.period or self.turns) - 1)
+        last = self.by * ((self.period or self.iterations) - 1)
         return self.offset + min(0, last), self.offset + max(0, last)
 
 

@@ -109,7 +109,7 @@ class MmaAccumulate:
 
     name: str
     at: tuple[Index, ...]
-    atom: str
+    mma: str
     a: Value
     b: Value
     over: tuple[Var, ...]
@@ -198,7 +198,7 @@ class Initialise:
 
 @frozen(cache_hash=True)
 class LaneReduce:
-    """Combine the values of the `lanes` threads that share an instance.
+    """Combine the values of the `threads` threads that share an instance.
 
     All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
     row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
@@ -210,7 +210,7 @@ class LaneReduce:
     shape: tuple[int, ...]
     combine: str
     dtype: DType
-    lanes: int
+    threads: int
     along: str = ""
     vector: int = 1
     keys: str = ""

@@ -40,13 +40,13 @@ class MatrixLoadInstruction:
 class CopyInstruction:
     """Copy of `nbytes` from global to shared memory.
 
-    `cached` copies leave their data in the L1 cache too (.ca). Copies of fewer than `MIN_COPY_BYTES` bytes are
+    `l1` copies leave their data in the L1 cache too (.ca). Copies of fewer than `MIN_COPY_BYTES` bytes are
     synchronous.
     """
 
     name: str
     nbytes: int
-    cached: bool = False
+    l1: bool = False
 
 
 def _by_name(rows: Iterable[MatrixLoadInstruction]) -> Mapping[str, MatrixLoadInstruction]:
@@ -63,7 +63,7 @@ COPIES: Mapping[str, CopyInstruction] = {
     for copy in (
         *(CopyInstruction(f"copy_{nbytes}", nbytes) for nbytes in (1, 2)),
         *(CopyInstruction(f"cp_async_{nbytes}", nbytes) for nbytes in (MIN_COPY_BYTES, 8, WIDEST_BYTES)),
-        CopyInstruction(f"cp_async_{WIDEST_BYTES}_cached", WIDEST_BYTES, cached=True),
+        CopyInstruction(f"cp_async_{WIDEST_BYTES}_cached", WIDEST_BYTES, l1=True),
     )
 }
 
@@ -87,5 +87,5 @@ def copy_row(nbytes: int, cached: bool) -> CopyInstruction:
     Only the widest copies may bypass the L1 cache.
     """
     return next(
-        row for row in COPIES.values() if row.nbytes == nbytes and row.cached == (cached and nbytes == WIDEST_BYTES)
+        row for row in COPIES.values() if row.nbytes == nbytes and row.l1 == (cached and nbytes == WIDEST_BYTES)
     )

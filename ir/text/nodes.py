@@ -78,10 +78,9 @@ _KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "va
 
 def _options(kind: type, *others: str) -> str:
     """Return the templates of a class's fields with a default, except `others`."""
-    templates = {bool: "{{? {1}<!{0}>?}}", tuple: "{{? {1} (<{0}>)?}}"}
+    templates = {bool: "{{? {0}<!{0}>?}}", tuple: "{{? {0} (<{0}>)?}}"}
     given = ((name, default) for name, default in field_defaults(kind).items() if name not in others)
-    spelled = ((name, FORMER_KEYWORDS.get(name, name), default) for name, default in given)
-    return "".join(templates.get(type(d), "{{? {1} <{0}>?}}").format(name, word) for name, word, d in spelled)
+    return "".join(templates.get(type(default), "{{? {0} <{0}>?}}").format(name) for name, default in given)
 
 
 FORMS: dict[type, Form] = {
@@ -116,14 +115,14 @@ FORMS: dict[type, Form] = {
     Output: Form("output <tensor>[<write>]{? into <into>?}{? for (<extra>)?}{? if <guards>?} = <body>"),
     Storage: Form(
         "storage <buffer> offset <offset> strides (<strides>)"
-        "{? by <by> turns <turns>?}{? period <period> phase <phase>?}"
+        "{? by <by> turns <iterations>?}{? period <period> phase <phase>?}"
     ),
     # Schedules
     Schedule: Form("schedule" + _options(Schedule), ("*segments",)),
     SegmentSchedule: Form("spread" + _options(SegmentSchedule, "reductions"), ("*dims", "*reductions")),
     TileDim: Form("tile (<axes>) block <block> thread <thread>" + _options(TileDim)),
     ReductionSchedule: Form("k_loop" + _options(ReductionSchedule, "staging"), ("*dims", "*staging")),
-    ReduceDim: Form("block_k (<axes>) by <chunk>"),
+    ReduceDim: Form("block_k (<axes>) by <block_k>"),
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
@@ -147,7 +146,7 @@ FORMS: dict[type, Form] = {
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
     Phase: Form(
-        "phase <kind> <name>{? async<!asynchronous>?}{? cached<!cached>?}{? when <when>?}{? unroll <unrolled>?}"
+        "phase <kind> <name>{? async<!asynchronous>?}{? l1<!l1>?}{? when <when>?}{? unroll <unrolled>?}"
         "{? scopes <scopes>?}",
         ("*shares", "*roots"),
     ),
@@ -176,7 +175,7 @@ FORMS: dict[type, Form] = {
         "{? over (<over>)?}"
     ),
     MmaAccumulate: Form(
-        "multiply <name>[<at>]: <dtype> by <atom>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
+        "multiply <name>[<at>]: <dtype> by <mma>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
     ),
     RegisterWrite: Form(
@@ -184,7 +183,7 @@ FORMS: dict[type, Form] = {
     ),
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form(
-        "lanes <name>[<shape>]: <dtype> <combine> over <lanes>"
+        "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
         "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),

@@ -111,7 +111,7 @@ def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
             if copy is None or copy.nbytes != node.width * node.dtype.size:
                 yield f"'{node.instruction}' copies no {node.width} elements of {node.dtype}"
     for root in (r for r in roots if isinstance(r, (MmaAccumulate, Mma, WarpgroupMma))):
-        name = root.atom if isinstance(root, MmaAccumulate) else root.instruction
+        name = root.mma if isinstance(root, MmaAccumulate) else root.instruction
         if name not in MMA_INSTRUCTIONS:
             yield f"'{name}' multiplies nothing"
             continue

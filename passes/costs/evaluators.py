@@ -146,7 +146,14 @@ def _plain(structures: Sequence[SegmentTemplate]) -> list[SegmentTemplate]:
 def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
     """Return the properties that decide which parameters a schedule template has."""
     sizes = (len(structure.dims), len(structure.loops), len(structure.patch), structure.staged, bool(structure.shared))
-    return (*sizes, structure.lanes, structure.atom, structure.caches_rows, structure.scatter_dim, structure.parts)
+    return (
+        *sizes,
+        structure.reduction_threads,
+        structure.mma,
+        structure.caches_rows,
+        structure.scatter_dim,
+        structure.parts,
+    )
 
 
 def _seconds(batch: Batch, space: Space) -> np.ndarray[Any, Any]:

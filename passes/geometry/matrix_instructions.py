@@ -71,7 +71,7 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
 
     `lanes` warps divide the depth.
     """
-    atom, found = MMA_INSTRUCTIONS[loop.atom], []
+    atom, found = MMA_INSTRUCTIONS[loop.mma], []
     if loop.rows == loop.columns or not {loop.rows, loop.columns} <= set(range(len(dims))):
         return [f"atom {atom.name}: rows and columns must lie along two of the {len(dims)} tile dims"]
     for d, dim in enumerate(dims):
@@ -96,13 +96,13 @@ def mma_faults(loop: ReductionSchedule, dims: Sequence[TileDim], lanes: int) -> 
             )
     if prod(d.threads for d in dims) % LANES:
         found.append(f"atom {atom.name}: all threads of the block take part, in whole warps")
-    if len(loop.dims) != 1 or loop.dims[0].chunk % (atom.k * lanes):
+    if len(loop.dims) != 1 or loop.dims[0].block_k % (atom.k * lanes):
         found.append(f"atom {atom.name}: one reduced dim, in chunks of a multiple of {atom.k * lanes}")
-    elif loop.ahead and (
-        loop.ahead > 1
+    elif loop.prefetch and (
+        loop.prefetch > 1
         or loop.stages < 2
         or len(loop.staging) < 2
-        or not has_alternating_sets(atom.name, loop.dims[0].chunk, lanes)
+        or not has_alternating_sets(atom.name, loop.dims[0].block_k, lanes)
     ):
         found.append(
             f"atom {atom.name}: fragments are loaded one step ahead, from a ring of at least 2 buffers of each "

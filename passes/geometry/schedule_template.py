@@ -36,7 +36,7 @@ class SegmentTemplate:
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
     last. A segment that `caches_rows` rows may cache part of them in shared memory between statements. With a matrix
-    instruction `atom`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
+    instruction `mma`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
     Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
     along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
     parts; it may
@@ -48,10 +48,10 @@ class SegmentTemplate:
     loops: tuple[tuple[Var, ...], ...]
     reduces: tuple[tuple[int, ...], ...]
     staged: tuple[tuple[int, ...], ...]
-    lanes: bool = False
+    reduction_threads: bool = False
     shared: tuple[str, ...] = ()
     patch: tuple[int, ...] = ()
-    atom: str = ""
+    mma: str = ""
     rows: int = 0
     columns: int = 0
     caches_rows: bool = False
@@ -67,7 +67,7 @@ class SegmentTemplate:
 
         That segment's block and threads determine the sizes.
         """
-        return self.lanes and bool(self.shared)
+        return self.reduction_threads and bool(self.shared)
 
     @property
     def stages_any(self) -> bool:

@@ -47,12 +47,12 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(d.axes for d in loops),
         reduces,
         tuple(tuple(s.operand for s in r.staging) for r in schedule.reductions),
-        schedule.atomic is None and (schedule.lanes > 1 or schedule.row_vector > 1),
+        schedule.atomic is None and (schedule.reduction_threads > 1 or schedule.row_vector > 1),
         tuple(o.tensor for o in segment.outputs if o.tensor in group.shared),
         **_atom_of(schedule),
-        caches_rows=schedule.kept > 0,
+        caches_rows=schedule.row_cache > 0,
         whole=whole_loops(segment, reduces),
-        scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.meets else -1,
+        scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]
@@ -62,7 +62,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(d.thread) for d in schedule.dims),
         tuple(np.int64(d.vector) for d in schedule.dims),
         tuple(np.int64(d.threads) for d in schedule.dims),
-        tuple(np.int64(d.chunk) for d in loops),
+        tuple(np.int64(d.block_k) for d in loops),
         tuple(np.int64(d.trips) for d in loops),
         SegmentSchedule((), **_greatest(SegmentSchedule, [schedule])),
         ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging])),
@@ -70,7 +70,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(staged)),
         _pads(schedule),
-        np.int64(prod(d.turns for d in schedule.dims)),
+        np.int64(prod(d.tiles for d in schedule.dims)),
     )
 
 
@@ -90,14 +90,14 @@ def _pads(schedule: SegmentSchedule) -> tuple[np.int64, ...]:
 def _atom_of(schedule: SegmentSchedule) -> dict[str, Any]:
     """Return a schedule's matrix instruction as fields of a template."""
     loop = schedule.atomic
-    return {} if loop is None else {"atom": loop.atom, "rows": loop.rows, "columns": loop.columns}
+    return {} if loop is None else {"mma": loop.mma, "rows": loop.rows, "columns": loop.columns}
 
 
 def _order(staged: Sequence[Staging]) -> int:
     """Return the parameter value for the layouts of staged tiles: all natural, all or some transposed, or some staged
     through registers.
     """
-    if any(s.carried for s in staged):
+    if any(s.register_staged for s in staged):
         return REGISTER_STAGED_ORDER
     turned = [bool(s.order) and s.order[0] == len(s.order) - 1 for s in staged]
     return 0 if not any(turned) else 1 if all(turned) else 2
@@ -113,15 +113,15 @@ def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[
 def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:
     structure = geometry.structure
     sizes = zip(structure.dims, geometry.block, geometry.thread, geometry.vector, strict=True)
-    turns = [int(geometry.turns) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
+    turns = [int(geometry.tiles) if d == structure.scatter_dim else 1 for d in range(len(structure.dims))]
     dims = tuple(TileDim(axes, int(b), int(t), int(v), r) for (axes, b, t, v), r in zip(sizes, turns, strict=True))
     reductions = []
     loop, tiles = _numbers(geometry.loop), staged_tiles(group, segment, geometry)
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
-        loops = tuple(ReduceDim(structure.loops[k], int(geometry.chunk[k])) for k in which)
+        loops = tuple(ReduceDim(structure.loops[k], int(geometry.block_k[k])) for k in which)
         staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
-        atom: dict[str, Any] = {"atom": structure.atom, "rows": structure.rows, "columns": structure.columns}
-        reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **atom))
+        mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
+        reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **mma))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     # Lanes that alternate between two rows share more words of shared memory, and never fewer.
     return evolve(
@@ -130,7 +130,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         reductions=tuple(reductions),
         warp=warp,
         zigzag=bool(warp),
-        meets=structure.scatter_dim >= 0,
+        privatised=structure.scatter_dim >= 0,
     )
 
 
@@ -142,7 +142,7 @@ def _numbers(part: T) -> T:
 def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
-    carried, pad = bool(tile.carried), int(tile.pad)
-    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.atom) else 0
+    carried, pad = bool(tile.register_staged), int(tile.pad)
+    swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.mma) else 0
     chosen = _numbers(geometry.staging)
-    return evolve(chosen, operand=tile.operand, order=order, pad=pad, carried=carried, swizzle=swizzle)
+    return evolve(chosen, operand=tile.operand, order=order, pad=pad, register_staged=carried, swizzle=swizzle)

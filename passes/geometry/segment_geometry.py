@@ -32,7 +32,7 @@ class Geometry:
     `spread`, `loop` and `staging` hold the schedule parameters of the segment, of its loops, and of its staged
     operands, by the names of the IR. `order` 1 transposes staged tiles (`FORMAT_shared`), 2 only those whose memory
     runs along a reduced axis, 0 none; 3 stages those through registers instead (`REGISTER_STAGED_ORDER`). Operands of
-    matrix instructions are padded for conflict-free fragments, or by `pads`, per operand. A block takes `turns` tiles,
+    matrix instructions are padded for conflict-free fragments, or by `pads`, per operand. A block takes `tiles` tiles,
     one after another. Input of the segment before comes in parts of `part` elements, 0 where it is not streamed.
     """
 
@@ -41,7 +41,7 @@ class Geometry:
     thread: tuple[Count, ...]
     vector: tuple[Count, ...]
     counts: tuple[Count, ...]
-    chunk: tuple[Count, ...]
+    block_k: tuple[Count, ...]
     trips: tuple[Count, ...]
     spread: SegmentSchedule
     loop: ReductionSchedule
@@ -49,7 +49,7 @@ class Geometry:
     warp: tuple[Count, ...] = ()
     order: Count = 0
     pads: tuple[Count, ...] = ()
-    turns: Count = 1
+    tiles: Count = 1
     part: Count = 0
     _known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
@@ -61,9 +61,9 @@ class Geometry:
         return found
 
     @property
-    def lanes(self) -> Count:
+    def reduction_threads(self) -> Count:
         """Reduction threads of an instance, or warps that split its depth."""
-        return self.spread.lanes
+        return self.spread.reduction_threads
 
     @property
     def row_vector(self) -> Count:
@@ -78,11 +78,11 @@ class Geometry:
         return self.once(("lanes", warp_size), lambda: self._warp_lanes(warp_size))
 
     def _warp_lanes(self, warp_size: int) -> list[Count]:
-        if self.structure.atom:
+        if self.structure.mma:
             return [
                 lanes_along(self.structure.rows, self.structure.columns, d) for d in range(len(self.structure.dims))
             ]
-        left: Count = np.maximum(np.int64(warp_size) // self.lanes, 1)
+        left: Count = np.maximum(np.int64(warp_size) // self.reduction_threads, 1)
         found: list[Count] = []
         for count in reversed(self.counts):
             along = least(left, count)
@@ -95,7 +95,7 @@ class Geometry:
     @property
     def threads(self) -> Count:
         """Threads of a block that the segment uses."""
-        return self.once("threads", lambda: product(self.counts) * self.lanes)
+        return self.once("threads", lambda: product(self.counts) * self.reduction_threads)
 
     def warps(self, warp_size: int) -> Count:
         """Return the warps of a block; the last one may be incomplete."""
@@ -156,11 +156,11 @@ def _geometry(
 ) -> Geometry:
     rank = range(len(parts.dims))
     spread = SegmentSchedule((), **_parameter_columns(SegmentSchedule, prefix, columns))
-    step = spread.lanes * spread.row_vector
+    step = spread.reduction_threads * spread.row_vector
     thread: tuple[Count, ...]
     counts: tuple[Count, ...]
     if parts.passes_rows:  # all threads of the block take part, and hold whole rows
-        counts = tuple(np.maximum(threads // spread.lanes, 1) if d == rank[-1] else 1 for d in rank)
+        counts = tuple(np.maximum(threads // spread.reduction_threads, 1) if d == rank[-1] else 1 for d in rank)
         thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
         part = columns.get(f"{prefix}part", 0)
         whole = (ceil_div(prod(a.extent for a in k), step) * step for k in parts.loops)
@@ -170,7 +170,7 @@ def _geometry(
         counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
         chunk = tuple(columns[f"{prefix}c{k}"] * step for k in range(len(parts.loops)))
     trips = tuple(ceil_div(prod(a.extent for a in loop), c) for loop, c in zip(parts.loops, chunk, strict=True))
-    kept = _cached_elements(parts, spread.kept, chunk[0], trips[0]) if parts.caches_rows else 0
+    kept = _cached_elements(parts, spread.row_cache, chunk[0], trips[0]) if parts.caches_rows else 0
     return Geometry(
         parts,
         tuple(t * e for t, e in zip(counts, thread, strict=True)),
@@ -179,12 +179,12 @@ def _geometry(
         counts,
         chunk,
         trips,
-        evolve(spread, kept=kept),
+        evolve(spread, row_cache=kept),
         ReductionSchedule((), **_parameter_columns(ReductionSchedule, prefix, columns)),
         Staging(-1, **_parameter_columns(Staging, prefix, columns)),
         _warp_map(parts, columns.get(f"{prefix}warp"), warp_size),
         columns.get(f"{prefix}order", 0),
-        turns=columns.get(f"{prefix}turns", 1),
+        tiles=columns.get(f"{prefix}tiles", 1),
         part=columns.get(f"{prefix}part", 0) if parts.parts >= 0 else 0,
     )
 
@@ -241,7 +241,7 @@ def shared_box(tensor: str, later: Sequence[tuple[Segment, Geometry]], rank: int
         for dim, size in zip(geometry.structure.dims, geometry.block, strict=True):
             local.update({a: size if len(dim) == 1 else least(size, a.extent) for a in dim})
         if geometry.structure.passes_rows:
-            loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+            loops = zip(geometry.structure.loops, geometry.block_k, strict=True)
             local.update({a: least(chunk, a.extent) for (a,), chunk in loops})
         for k in geometry.structure.streamed_loops:
             for axis in geometry.structure.loops[k]:

@@ -77,12 +77,12 @@ def matrix_tile(
     `own` are the segment's reductions.
     """
     found = mma_operands(reduction, dims[loop.rows].axes, dims[loop.columns].axes)
-    if not reads_shared_matrices(loop.atom) or found is None:
+    if not reads_shared_matrices(loop.mma) or found is None:
         return None
     operand: Expr = operands(reduction, own)[choice.operand]
     axis = found.index(operand)
-    dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.atom].held.size
-    layout = SharedMatrixLayout(dim.block, loop.dims[0].chunk, size, choice.swizzle, is_deep(choice))
+    dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.mma].held.size
+    layout = SharedMatrixLayout(dim.block, loop.dims[0].block_k, size, choice.swizzle, is_deep(choice))
     return MatrixTile(layout, dim, axis)
 
 
@@ -90,14 +90,14 @@ def shared_matrix_faults(
     reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]
 ) -> Iterator[str]:
     """Yield why a warpgroup cannot multiply a reduction's operands in shared memory."""
-    atom, rows, columns = MMA_INSTRUCTIONS[loop.atom], dims[loop.rows], dims[loop.columns]
+    atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
     if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
         yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
     if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
-    if loop.stages < MIN_PRODUCT_STAGES or loop.ahead or len(loop.staging) != 2:
+    if loop.stages < MIN_PRODUCT_STAGES or loop.prefetch or len(loop.staging) != 2:
         yield f"atom {atom.name}: both operands lie in rings of at least {MIN_PRODUCT_STAGES} stages"
         return
     for choice in loop.staging:

@@ -64,7 +64,7 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
     places, sizes = tensors_in_place(group), {}
     for segment, part in zip(group.segments, geometry, strict=True):
         row: Count = 1
-        for chunk, trips in zip(part.chunk, part.trips, strict=True):
+        for chunk, trips in zip(part.block_k, part.trips, strict=True):
             row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
         for tensor in part.structure.shared:
             sizes[tensor] = extents_of(segment, tensor, part.block, row)
@@ -88,9 +88,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Coun
     sizes = {name: kind.dtype.size for name, kind in group.tensors.items()}
     rows = product(geometry.block)
     total: Count = 0
-    if geometry.structure.lanes:
+    if geometry.structure.reduction_threads:
         scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
-        total = total + np.where(np.greater(geometry.lanes, 1), _aligned_size(scratch), 0)
+        total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
     if geometry.structure.streams:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
@@ -101,7 +101,7 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Coun
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])
     if geometry.structure.caches_rows:
         for read in cached_reads(segment, (*group.shared, *group.constants)):
-            total = total + _aligned_size(rows * geometry.spread.kept * sizes[read.tensor])
+            total = total + _aligned_size(rows * geometry.spread.row_cache * sizes[read.tensor])
     return total
 
 

@@ -32,9 +32,9 @@ class StagedTile:
     """Tile of a staged operand.
 
     `count` are its elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box of
-    tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `carried` for register
-    staging; `size` are the bytes of an element, `pad` the elements that rows are longer by. `steps` are the strides of
-    the coordinates of a gather tile, `box_steps` those of a box.
+    tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `register_staged` for
+    register staging; `size` are the bytes of an element, `pad` the elements that rows are longer by. `steps` are the
+    strides of the coordinates of a gather tile, `box_steps` those of a box.
     """
 
     reduction: int
@@ -44,7 +44,7 @@ class StagedTile:
     shape: TileShape
     halo: Count
     turned: Count
-    carried: Count
+    register_staged: Count
     pad: Count
     steps: tuple[Count, ...]
     box_steps: tuple[Count, ...]
@@ -93,8 +93,8 @@ def _staged_tile(
     structure, size = geometry.structure, dtype_of(expr, group.tensors).size
     loops = structure.reduces[position]
     dims = (*(structure.loops[k] for k in loops), *structure.dims)
-    shape = tile_shape(expr, dims, (*(geometry.chunk[k] for k in loops), *geometry.block))
-    if reads_shared_matrices(structure.atom):
+    shape = tile_shape(expr, dims, (*(geometry.block_k[k] for k in loops), *geometry.block))
+    if reads_shared_matrices(structure.mma):
         shape = evolve(shape, halo=False)
     deep = int(_lies_deep(expr, reduction))
     carried, turned = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), deep, 0), geometry.order
@@ -125,15 +125,15 @@ def _padding(expr: Expr, geometry: Geometry, operand: int, size: int, turned: Co
     and fragments free of conflicts (see `fragment_loads`).
     """
     structure = geometry.structure
-    if not structure.atom:
+    if not structure.mma:
         return geometry.staging.pad
-    if reads_shared_matrices(structure.atom):
+    if reads_shared_matrices(structure.mma):
         return 0
     if geometry.pads:
         return geometry.pads[operand]
     used = expr_variables(expr)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
-    extent = np.where(turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    extent = np.where(turned, geometry.block_k[structure.reduces[0][0]], geometry.block[side])
     distance = np.where(turned, 16, 8 * max(2, size)) // size
     return (distance - extent) % (2 * distance)
 

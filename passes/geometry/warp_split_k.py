@@ -14,15 +14,15 @@ from .segment_geometry import Geometry
 
 def may_split_k(geometry: Geometry) -> bool:
     """Return whether any candidate schedule uses warp split-K."""
-    return bool(geometry.structure.atom) and bool(np.any(np.greater(geometry.lanes, 1)))
+    return bool(geometry.structure.mma) and bool(np.any(np.greater(geometry.reduction_threads, 1)))
 
 
 def partial_sum_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared-memory bytes of the warps' partial sums."""
     fast, slow, rows = _sides(segment, geometry)
-    places = partial_sum_elements(geometry.block[fast], geometry.block[slow], rows, geometry.lanes)
+    places = partial_sum_elements(geometry.block[fast], geometry.block[slow], rows, geometry.reduction_threads)
     size = group.tensors[segment.reductions[0].name].dtype.size
-    return np.where(np.greater(geometry.lanes, 1), ceil_div(places * size, 16) * 16, 0)
+    return np.where(np.greater(geometry.reduction_threads, 1), ceil_div(places * size, 16) * 16, 0)
 
 
 def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, target: Target) -> Geometry:
@@ -34,19 +34,19 @@ def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, tar
         return geometry
     fast, slow, _ = _sides(segment, geometry)
     widest = target.vector_bytes // min(group.tensors[o.tensor].dtype.size for o in segment.outputs)
-    shares = result_shares(geometry.thread[fast], geometry.thread[slow], geometry.lanes)
+    shares = result_shares(geometry.thread[fast], geometry.thread[slow], geometry.reduction_threads)
     thread, vector, counts = list(geometry.thread), list(geometry.vector), list(geometry.counts)
     for d, share in zip((fast, slow), shares, strict=True):
         thread[d] = geometry.thread[d] // share
         counts[d] = geometry.counts[d] * share
         longest = result_vector(thread[d], widest if d == fast else 1)
-        vector[d] = np.where(np.greater(geometry.lanes, 1), longest, geometry.vector[d])
+        vector[d] = np.where(np.greater(geometry.reduction_threads, 1), longest, geometry.vector[d])
     return evolve(
         geometry,
         thread=tuple(thread),
         vector=tuple(vector),
         counts=tuple(counts),
-        spread=evolve(geometry.spread, lanes=1),
+        spread=evolve(geometry.spread, reduction_threads=1),
     )
 
 

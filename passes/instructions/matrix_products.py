@@ -38,7 +38,7 @@ MIN_UNROLLED_ITERATIONS = 96
 
 def select_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Mma | WarpgroupMma:
     """Return the instruction of a product, whose registers have a shape."""
-    row = MMA_INSTRUCTIONS[node.atom]
+    row = MMA_INSTRUCTIONS[node.mma]
     if row.reads_shared:
         return _select_warpgroup_mma(node, shape)
     a, b = node.axes[:2]
@@ -52,7 +52,7 @@ def _select_warpgroup_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Warpgr
     upper, below = (linearise(at, row_major(shape)) for at in (node.at, lower))
     columns = shape[node.columns] * ACCUMULATOR_THREADS[1]
     pitch = row_major(shape)[node.columns]
-    return WarpgroupMma(node.atom, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype, pitch)
+    return WarpgroupMma(node.mma, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype, pitch)
 
 
 def _fragment_places(node: MmaAccumulate, row: MmaInstruction) -> Iterator[tuple[Index, ...]]:

@@ -109,7 +109,7 @@ class PhaseSelector:
         elif isinstance(root, Store) and not root.into:
             found = self._instruction(root, self._store)
         if isinstance(found, Store) and (load := self._copy_source(found)):
-            return select_copy(found, load, None, self.phase.cached, self.context) or found
+            return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)
 
     def _value(self, node: Value) -> Value:
@@ -153,7 +153,7 @@ class PhaseSelector:
 
     def _vector_store(self, node: Store, var: Var) -> VectorStore | AsyncCopy | None:
         if load := self._copy_source(node):
-            return select_copy(node, load, var, self.phase.cached, self.context)
+            return select_copy(node, load, var, self.phase.l1, self.context)
         return None if self.copies else select_vector_store(node, var, self.context)
 
     def _copy_source(self, node: Store) -> Load | None:

@@ -129,7 +129,7 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
         var = Var(f"b{d}", dim.blocks)
         if dim.blocks > 1:
             layout.defines.append(Define(var, place))
-        starts.append(as_index(var) * (dim.block * dim.turns))
+        starts.append(as_index(var) * (dim.block * dim.tiles))
     return tuple(starts)
 
 
@@ -176,7 +176,7 @@ def row_length(schedule: SegmentSchedule) -> int:
     It is 1 where there is no loop over one row.
     """
     loops = {d for r in schedule.reductions for d in r.dims}
-    return max((d.trips * d.chunk for d in loops), default=1)
+    return max((d.trips * d.block_k for d in loops), default=1)
 
 
 def streamed_parts(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, int]:
@@ -192,7 +192,7 @@ def streamed_parts(group: FusedGroup, schedule: Schedule) -> tuple[Var | None, i
         if any(o.extra and o.tensor in group.shared for o in segment.outputs):
             dim = chosen.reductions[0].dims[0]
             if dim.trips > 1:
-                return Var("part", dim.trips), dim.chunk
+                return Var("part", dim.trips), dim.block_k
     return None, 0
 
 
@@ -235,13 +235,13 @@ def _place_shared(layout: BlockLayout) -> None:
 def _frame(
     layout: BlockLayout, segment: Segment, schedule: SegmentSchedule, prefix: str, starts: tuple[Index, ...]
 ) -> Frame:
-    lane = Var(f"{prefix}l", schedule.lanes)
+    lane = Var(f"{prefix}l", schedule.reduction_threads)
     rest = as_index(layout.thread)
-    if schedule.lanes > 1:
-        each = schedule.threads // schedule.lanes
-        place = rest // each if schedule.atomic else rest % schedule.lanes
+    if schedule.reduction_threads > 1:
+        each = schedule.threads // schedule.reduction_threads
+        place = rest // each if schedule.atomic else rest % schedule.reduction_threads
         layout.defines.append(Define(lane, place))
-        rest = rest % each if schedule.atomic else rest // schedule.lanes
+        rest = rest % each if schedule.atomic else rest // schedule.reduction_threads
     warp = _warp(layout, schedule, prefix, rest, lane)
     threads = _thread_coordinates(layout, schedule, prefix, rest, warp)
     tiles, _ = local_vars(schedule, None, prefix)

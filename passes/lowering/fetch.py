@@ -77,7 +77,7 @@ def fetch_phase(
             break
     copies = copies and width * buffer.dtype.size >= MIN_COPY_BYTES
     unrolled = tuple(v for v in unrolled if v.extent > 1)
-    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.staging.cached)
+    return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.staging.l1)
 
 
 def _widths(value: Value, dtype: DType, copies: bool, widest: int, aligned: Mapping[str, int]) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ def _lower_segment(state: SegmentState) -> None:
     loads.
     """
     state.shares = {s.var: s for s in state.frame.shares}
-    if state.frame.schedule.meets:
+    if state.frame.schedule.privatised:
         state.layout.buffers[BINS] = bins_buffer(state.frame.segment, state.group, state.frame.schedule.dims)
         emit_privatised_scatter(state)
         return
@@ -119,7 +119,7 @@ def _group_reductions(frame: Frame) -> list[tuple[int, list[Reduction]]]:
     """Return the reductions that each loop serves, with the position of the first."""
     found: list[tuple[int, list[Reduction]]] = []
     schedules = frame.schedule.reductions
-    loops, alone = [s.dims for s in schedules], [s.staging or s.atom for s in schedules]
+    loops, alone = [s.dims for s in schedules], [s.staging or s.mma for s in schedules]
     for number, reduction in enumerate(frame.segment.reductions):
         if joins_loop(frame.segment, number, loops, alone):
             found[-1][1].append(reduction)
@@ -135,7 +135,7 @@ def _is_resident(frame: Frame, schedule: ReductionSchedule) -> bool:
     return (
         not schedule.staging
         and all(d.trips == 1 for d in schedule.dims)
-        and frame.schedule.lanes > 1
-        and not schedule.atom
+        and frame.schedule.reduction_threads > 1
+        and not schedule.mma
         and not frame.when
     )

@@ -129,8 +129,8 @@ class _Terms:
         each = gcd(length // together, MAX_CHECKED_ELEMENTS)
         prefix = f"{frame.prefix}n{self.number}"
         (dim,) = frame.schedule.reductions[self.number].dims
-        dim = evolve(dim, chunk=together * each)
-        key, turn, own = Var(f"{prefix}k", dim.chunk), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
+        dim = evolve(dim, block_k=together * each)
+        key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
         places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
         lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
         shares = {s.var: s for s in frame.shares}
@@ -138,12 +138,12 @@ class _Terms:
         tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
         begin = state.initialise(self.reduction)
         begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
-        binding = state.bind((dim,), (key,), (as_index(turn) * dim.chunk,))
+        binding = state.bind((dim,), (key,), (as_index(turn) * dim.block_k,))
         terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
         looked = state.phase(
             "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
         )
-        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.chunk), 0, dim.trips)
+        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.block_k), 0, dim.trips)
         found: list[Item] = [
             state.phase("compute", f"nothing{self.number}", [begin], (), shares),
             Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),

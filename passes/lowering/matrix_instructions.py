@@ -152,7 +152,7 @@ def mma_loop(
 
     `tiles` are the block-local variables of the tile dims, `depth` that of the reduced dim.
     """
-    atom, parts = MMA_INSTRUCTIONS[loop.atom], frame.part.extent
+    atom, parts = MMA_INSTRUCTIONS[loop.mma], frame.part.extent
     if atom.reads_shared:
         return _warpgroup_loop(loop, dims, tiles, depth, frame, prefix)
     step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
@@ -184,7 +184,7 @@ def _warpgroup_loop(
     Those of A and B give the element that the matrix of an instruction begins with; the columns of a warpgroup are one
     instruction.
     """
-    atom, rows = MMA_INSTRUCTIONS[loop.atom], dims[loop.rows]
+    atom, rows = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows]
     run = runs(atom)[0]
     step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
     group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0])
@@ -215,7 +215,7 @@ def _side(
     frame: WarpFrame,
     prefix: str,
 ) -> _Side:
-    d, atom = (loop.rows, loop.columns)[axis], MMA_INSTRUCTIONS[loop.atom]
+    d, atom = (loop.rows, loop.columns)[axis], MMA_INSTRUCTIONS[loop.mma]
     run = runs(atom)[axis]
     atoms, mixed = dims[d].thread // run, interleaved_instructions(dims[d].vector, run)
     together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // (atom.a, atom.b)[axis].registers))
@@ -244,7 +244,7 @@ def products(
 
     They follow the order of the reduction's math mode, which splits an operand into several parts, or into one.
     """
-    mode, atom = MATH_MODES.get(reduction.math), MMA_INSTRUCTIONS[loop.atom]
+    mode, atom = MATH_MODES.get(reduction.math), MMA_INSTRUCTIONS[loop.mma]
     pairs = [operands]
     if mode is not None and len(mode.parts) > 1:
         split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]

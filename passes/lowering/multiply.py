@@ -44,7 +44,7 @@ from .warp_split_k import warp_sum_register
 class Multiplication:
     """The products of one K block of a reduction.
 
-    `depth` is the block's own variable of the reduced dim, `chunk` numbers the K blocks, `a` and `b` are the factors
+    `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
     over the block's variables, as registers hold them.
     """
 
@@ -52,7 +52,7 @@ class Multiplication:
     reduction: Reduction
     schedule: ReductionSchedule
     depth: Var
-    chunk: Var
+    block_k: Var
     a: Value
     b: Value
     prefix: str
@@ -60,7 +60,9 @@ class Multiplication:
     @property
     def steps(self) -> int:
         """Steps of a warp along the depth of a K block."""
-        return self.depth.extent // (MMA_INSTRUCTIONS[self.schedule.atom].k * self.state.frame.schedule.lanes)
+        return self.depth.extent // (
+            MMA_INSTRUCTIONS[self.schedule.mma].k * self.state.frame.schedule.reduction_threads
+        )
 
     @property
     def at(self) -> tuple[Index, ...]:
@@ -102,7 +104,7 @@ class Multiplication:
         roots: list[Root] = []
         for side, (operand, value) in enumerate((("a", self.a), ("b", self.b))):
             kept = self._fragment_read(operand, number, value)
-            moved = substitute_node(value, {self.chunk: chunk}, {})
+            moved = substitute_node(value, {self.block_k: chunk}, {})
             axes = loop.axes[side], loop.axes[side + 2]
             roots.append(
                 RegisterWrite(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane)
@@ -156,14 +158,14 @@ def multiplication(
     schedule: ReductionSchedule,
     binding: AxisBinding,
     depth: Var,
-    chunk: Var,
+    block_k: Var,
     staged: Mapping[Expr, Value],
     covered: Mapping[Expr, frozenset[Var]],
     prefix: str,
 ) -> Multiplication:
     """Return the matrix-instruction products of each K block.
 
-    `chunk` numbers the K blocks; `staged` are the operands that are read from shared memory, `covered` the dims of
+    `block_k` numbers the K blocks; `staged` are the operands that are read from shared memory, `covered` the dims of
     which missing elements are 0 there.
 
     Raises `PassError` where the reduction is no sum of products of the schedule's rows and columns.
@@ -172,20 +174,20 @@ def multiplication(
     dims = frame.schedule.dims
     parts = mma_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
     if parts is None or frame.warp is None or frame.when:
-        raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.atom} multiplies")
+        raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     flats = {f.var: f for f in binding.flats.values()}
     a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
-    held = MMA_INSTRUCTIONS[schedule.atom].held
+    held = MMA_INSTRUCTIONS[schedule.mma].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
-    if reads_shared_matrices(schedule.atom) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
-        raise PassError(f"reduction {reduction.name}: atom {schedule.atom} multiplies staged operands as they are")
+    if reads_shared_matrices(schedule.mma) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
+        raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and len(mode.parts) == 1:
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
         a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
-    return Multiplication(state, reduction, schedule, depth, chunk, a, b, prefix)
+    return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
 
 
 def _present(

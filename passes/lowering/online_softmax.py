@@ -114,10 +114,10 @@ class _Rows:
         state = self.state
         greatest, *others = state.frame.segment.reductions
         (dim,) = state.frame.schedule.reductions[0].dims
-        local = Var(f"{state.frame.prefix}w", dim.chunk)
+        local = Var(f"{state.frame.prefix}w", dim.block_k)
         share, unrolled = row_share(state.frame, local)
         assert self.layout.part is not None
-        binding = state.bind((dim,), (local,), (as_index(self.layout.part) * dim.chunk,))
+        binding = state.bind((dim,), (local,), (as_index(self.layout.part) * dim.block_k,))
         valid = tuple(g for v, g in binding.valid.items() if v == local)
         row, shares = (
             tuple(v for v in unrolled if v.extent > 1),

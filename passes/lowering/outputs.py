@@ -44,7 +44,7 @@ def emit_output(state: SegmentState, output: Output, name: str) -> None:
         state.roots.append(_store(state, output, binding, () if lane.always else (lane,)))
         return
     dim = ReduceDim(output.extra, _row_chunk(state, output.extra))
-    local = Var(f"{frame.prefix}w", dim.chunk)
+    local = Var(f"{frame.prefix}w", dim.block_k)
     share, unrolled = row_share(frame, local)
     if dim.trips == 1:
         state.roots.append(_store(state, output, state.bind((dim,), (local,), (Index(),)), ()))
@@ -64,11 +64,11 @@ def _row_chunk(state: SegmentState, extra: tuple[Var, ...]) -> int:
     """
     for reduction, schedule in zip(state.frame.segment.reductions, state.frame.schedule.reductions, strict=True):
         if reduction.reduce == extra and len(schedule.dims) == 1:
-            return schedule.dims[0].chunk
+            return schedule.dims[0].block_k
     length = 1
     for axis in extra:
         length *= axis.extent
-    step = state.frame.schedule.lanes * state.frame.schedule.row_vector
+    step = state.frame.schedule.reduction_threads * state.frame.schedule.row_vector
     return min(ROW_STEPS, -(-length // step)) * step
 
 

@@ -87,8 +87,8 @@ def _bin_of_thread(state: SegmentState, bins: SharedBuffer) -> tuple[Index, tupl
 def _combine_tile(state: SegmentState, meeting: ScatterBins) -> tuple[Var, Phase]:
     """Return the variable of a block's tiles, and the phase that combines the values of one in their bins."""
     frame = state.frame
-    turns = next((n for n, dim in enumerate(frame.schedule.dims) if dim.turns > 1), 0)
-    turn = Var(f"{frame.prefix}turn", frame.schedule.dims[turns].turns)
+    turns = next((n for n, dim in enumerate(frame.schedule.dims) if dim.tiles > 1), 0)
+    turn = Var(f"{frame.prefix}turn", frame.schedule.dims[turns].tiles)
     starts = list(frame.starts)
     starts[turns] = starts[turns] + as_index(turn) * frame.schedule.dims[turns].block
     state.frame = evolve(frame, starts=tuple(starts))

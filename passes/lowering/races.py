@@ -217,7 +217,7 @@ class _Walk:
             self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _atomic_updates(phase)
         reads, writes, combined = self.known[id(phase)]
         in_place = {
-            r.name for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.atom].reads_shared
+            r.name for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.mma].reads_shared
         }
         for name in sorted((self.adding & _registers_used(phase)) - in_place if self.adding else ()):
             self._report(f"phase {phase.name} uses {name}, to which products may still be adding")
@@ -245,7 +245,7 @@ class _Walk:
                     f"phase {phase.name} combines lanes of {root.name} "
                     f"under the condition {' and '.join(g.text for g in when)}"
                 )
-            places = -(-self.kernel.threads // root.lanes) * root.lanes
+            places = -(-self.kernel.threads // root.threads) * root.threads
             if places * root.dtype.size > self.scratch:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
                 self._report(f"phase {phase.name} combines lanes of {root.name} in {room}")

@@ -60,7 +60,7 @@ def resident_reduction(state: SegmentState, reduction: Reduction, schedule: Redu
     The reduction may run along the row. Its loads are shared with other row statements of the phase.
     """
     (dim,) = schedule.dims
-    local = Var(f"{state.frame.prefix}w", dim.chunk)
+    local = Var(f"{state.frame.prefix}w", dim.block_k)
     share, unrolled = row_share(state.frame, local)
     binding = state.bind((dim,), (local,), (Index(),))
     begin, each, end = (
@@ -83,12 +83,12 @@ def looped_reduction(
 ) -> None:
     """Emit initialisation, K loop and combination of reductions in one loop."""
     begin = [evolve(state.initialise(r), name=warp_sum_register(r, state.frame.schedule)) for r in shared]
-    begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.atom]
+    begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.mma]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     state.items += reduction_loop(state, shared, schedule, prefix)
-    if schedule.atom and state.frame.schedule.lanes > 1:
+    if schedule.mma and state.frame.schedule.reduction_threads > 1:
         combine_warps(state, shared[0])
-    elif not schedule.atom:
+    elif not schedule.mma:
         _combine(state, shared, prefix)
 
 
@@ -102,11 +102,11 @@ def reduction_loop(
     reduction = shared[0]
     parted = streamed_variables(state.group)
     coming = [bool(part) and (not parted or bool(parted & {*dim.axes})) for dim in schedule.dims]
-    trips = [part // d.chunk if comes else d.trips for d, comes in zip(schedule.dims, coming, strict=True)]
+    trips = [part // d.block_k if comes else d.trips for d, comes in zip(schedule.dims, coming, strict=True)]
     step = Var(f"{prefix}it", prod(trips))
-    lanes = state.frame.schedule.lanes
-    row = not schedule.atom and (lanes > 1 or state.frame.schedule.row_vector > 1)
-    locals_ = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(schedule.dims))
+    lanes = state.frame.schedule.reduction_threads
+    row = not schedule.mma and (lanes > 1 or state.frame.schedule.row_vector > 1)
+    locals_ = tuple(Var(f"{prefix}k{d}", dim.block_k) for d, dim in enumerate(schedule.dims))
     shares, unrolled = dict(state.shares), list(locals_)
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
@@ -127,11 +127,11 @@ def reduction_loop(
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = SharedPipeline(state, schedule, tiles, step, prefix)
-    if schedule.atom:
+    if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
-        if reads_shared_matrices(schedule.atom):
+        if reads_shared_matrices(schedule.mma):
             return warpgroup_k_loop(ring, found.whole(), found.accumulator)
-        return stepped_k_loop(ring, found) if schedule.ahead else k_loop(ring, found.whole())
+        return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]
     for each in shared:
@@ -146,8 +146,8 @@ def _blocked_reductions(
     state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule
 ) -> list[Reduction]:
     """Return the reductions that sum each K block separately."""
-    total, terms = (prod(sizes) for sizes in zip(*((d.trips, d.trips * d.chunk) for d in schedule.dims), strict=True))
-    return [r for r in shared if _is_blocked(state, r, total, terms // state.frame.schedule.lanes)]
+    total, terms = (prod(sizes) for sizes in zip(*((d.trips, d.trips * d.block_k) for d in schedule.dims), strict=True))
+    return [r for r in shared if _is_blocked(state, r, total, terms // state.frame.schedule.reduction_threads)]
 
 
 def _is_blocked(state: SegmentState, reduction: Reduction, chunks: int, terms: int) -> bool:
@@ -182,7 +182,7 @@ def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
     """Emit the combination across reduction threads."""
-    for reduction in shared if state.frame.schedule.lanes > 1 else ():
+    for reduction in shared if state.frame.schedule.reduction_threads > 1 else ():
         state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
 
 
@@ -191,7 +191,7 @@ def cached_reduction(state: SegmentState, shared: Sequence[Reduction], dim: Redu
 
     It consists of the initialisation, the loops over a row that is cached in part, and the combination across threads.
     """
-    local = Var(f"{prefix}k0", dim.chunk)
+    local = Var(f"{prefix}k0", dim.block_k)
     share, unrolled = row_share(state.frame, local)
     state.items.append(state.phase("compute", "init", tuple(map(state.initialise, shared)), (), {}))
     for part in row_parts(state, [r.body for r in shared], dim, local, prefix):
@@ -305,4 +305,4 @@ def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
 
 def _chunk_starts(schedule: ReductionSchedule, step: Index, trips: Sequence[int]) -> tuple[Index, ...]:
     places = delinearise(step, trips)
-    return tuple(place * dim.chunk for place, dim in zip(places, schedule.dims, strict=True))
+    return tuple(place * dim.block_k for place, dim in zip(places, schedule.dims, strict=True))

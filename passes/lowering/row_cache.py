@@ -51,7 +51,7 @@ def cached_trips(schedule: SegmentSchedule, dim: ReduceDim) -> int:
 
     It is 0 where the row takes one trip.
     """
-    return min(dim.trips, schedule.kept // dim.chunk) if dim.trips > 1 else 0
+    return min(dim.trips, schedule.row_cache // dim.block_k) if dim.trips > 1 else 0
 
 
 @frozen
@@ -85,20 +85,20 @@ def row_parts(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local
     parts = [_kept_part(state, bodies, dim, local, Var(f"{name}kept", kept))] if kept else []
     if dim.trips > kept:
         step = Var(f"{name}it", dim.trips - kept)
-        parts.append(RowPart(step, (as_index(step) + kept) * dim.chunk, {}))
+        parts.append(RowPart(step, (as_index(step) + kept) * dim.block_k, {}))
     return parts
 
 
 def _kept_part(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, local: Var, step: Var) -> RowPart:
     known = cached_reads(state.frame.segment, (*state.group.shared, *state.group.constants))
     used = [r for r in known if any(r in reads(body) for body in bodies)]
-    start = as_index(step) * dim.chunk
+    start = as_index(step) * dim.block_k
     staged: dict[Expr, Value] = {}
     copies = []
     for read in used:
         if read not in state.row_caches:
             copies.append(read)
-            state.row_caches[read] = _buffer(state, read, step.extent * dim.chunk, len(state.row_caches))
+            state.row_caches[read] = _buffer(state, read, step.extent * dim.block_k, len(state.row_caches))
         buffer = state.row_caches[read]
         staged[read] = Load("shared", buffer.name, _place(state, as_index(step), local), buffer.dtype)
     if not copies:
@@ -128,7 +128,7 @@ def _place(state: SegmentState, trip: Index, local: Var) -> Index:
 def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Index) -> Phase:
     """Return the phase that copies a thread's share of a trip."""
     share, unrolled = row_share(state.frame, local)
-    value = value_of(read, state.context(state.bind((dim,), (local,), (trip * dim.chunk,)), {}))
+    value = value_of(read, state.context(state.bind((dim,), (local,), (trip * dim.block_k,)), {}))
     buffer = state.row_caches[read]
     store = Store("shared", buffer.name, _place(state, trip, local), value, buffer.dtype)
     asynchronous = state.target.async_copy or not state.target.lockstep

@@ -92,7 +92,7 @@ class SegmentState:
         flats: dict[Var, FlattenedAxis] = {}
         for dim, local, start in zip(dims, locals_, starts, strict=True):
             if self.layout.schedule.index == "table" and len(dim.axes) > 1:
-                length = dim.trips * dim.chunk
+                length = dim.trips * dim.block_k
                 flat = FlattenedAxis(Var(f"{local.name}flat", length), start + local, length)
                 flats[local] = flat
                 places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
@@ -124,8 +124,8 @@ class SegmentState:
     def _shape(self, reduction: Reduction) -> tuple[int, ...]:
         """Return the shape of a thread's values of a reduction: each dim, and the row."""
         number = self.frame.segment.reductions.index(reduction)
-        chunks = (d.chunk for d in self.frame.schedule.reductions[number].dims)
-        row = tuple(chunk // self.frame.schedule.lanes for chunk in chunks) if reduction.along else ()
+        chunks = (d.block_k for d in self.frame.schedule.reductions[number].dims)
+        row = tuple(chunk // self.frame.schedule.reduction_threads for chunk in chunks) if reduction.along else ()
         return (*(d.thread for d in self.frame.schedule.dims), *row)
 
     def lane_reduce(self, reduction: Reduction) -> LaneReduce:
@@ -134,7 +134,7 @@ class SegmentState:
         All such reductions of the kernel share one scratch buffer.
         """
         dtype = self.group.tensors[reduction.name].dtype
-        lanes = self.frame.schedule.lanes
+        lanes = self.frame.schedule.reduction_threads
         # The last group may be incomplete: its idle threads read each other's places all the same.
         scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
         known = self.layout.buffers.get("lanes", scratch)
@@ -147,7 +147,7 @@ class SegmentState:
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
     """Spread a row's elements over the threads, `row_vector` neighbours each."""
-    lanes, width = frame.schedule.lanes, frame.schedule.row_vector
+    lanes, width = frame.schedule.reduction_threads, frame.schedule.row_vector
     if lanes == 1 and width == 1:
         return Share(local, as_index(local), as_index(local)), (local,)
     group, element = Var(f"{local.name}o", local.extent // (lanes * width)), Var(f"{local.name}i", width)

@@ -56,7 +56,7 @@ def staged_tiles(
     tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
     for choice in schedule.staging:
         operand = parts[choice.operand]
-        matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.atom else None
+        matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.mma else None
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
         elements = tile.size * schedule.stages
@@ -122,7 +122,7 @@ class SharedPipeline:
 
         Where products read stages in place, those of the K block before may be unfinished.
         """
-        return self.schedule.stages - (2 if reads_shared_matrices(self.schedule.atom) else 1)
+        return self.schedule.stages - (2 if reads_shared_matrices(self.schedule.mma) else 1)
 
     @property
     def commit(self) -> tuple[Item, ...]:
@@ -152,7 +152,7 @@ class SharedPipeline:
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
-            if tile.staging.carried
+            if tile.staging.register_staged
             else ()
         )
         return carried or (

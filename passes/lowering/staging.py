@@ -135,7 +135,7 @@ def local_vars(
 ) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
     """Return the block-local variables of tile dims and reduced dims."""
     tiles = tuple(Var(f"{prefix}u{d}", dim.block) for d, dim in enumerate(schedule.dims))
-    reduces = tuple(Var(f"{prefix}k{d}", dim.chunk) for d, dim in enumerate(reduction.dims)) if reduction else ()
+    reduces = tuple(Var(f"{prefix}k{d}", dim.block_k) for d, dim in enumerate(reduction.dims)) if reduction else ()
     return tiles, reduces
 
 

@@ -43,7 +43,7 @@ def warp_sum_register(reduction: Reduction, schedule: SegmentSchedule) -> str:
 
     It is the reduction's own, or that of its part of the depth.
     """
-    return f"{reduction.name}.warp" if schedule.atomic and schedule.lanes > 1 else reduction.name
+    return f"{reduction.name}.warp" if schedule.atomic and schedule.reduction_threads > 1 else reduction.name
 
 
 def combine_warps(state: SegmentState, reduction: Reduction) -> None:
@@ -56,7 +56,7 @@ def combine_warps(state: SegmentState, reduction: Reduction) -> None:
     assert loop is not None, "warps divide the depth of atoms"
     fast = contiguous_side(frame.segment, [d.axes for d in dims], loop.rows, loop.columns)
     slow = loop.rows + loop.columns - fast
-    lanes, blocks = frame.schedule.lanes, (dims[fast].block, dims[slow].block)
+    lanes, blocks = frame.schedule.reduction_threads, (dims[fast].block, dims[slow].block)
     size: int = partial_sum_elements(*blocks, fast == loop.rows, lanes)
     pitch: int = partial_sum_pitch(blocks[0], fast == loop.rows)
     buffer = SharedBuffer(f"{frame.prefix}parts", dtype, size)
@@ -82,7 +82,7 @@ def _joint_frame(state: SegmentState, fast: int, slow: int) -> Frame:
     frame, layout = state.frame, state.layout
     dims = list(frame.schedule.dims)
     widest = state.target.vector_bytes // min(state.group.tensors[o.tensor].dtype.size for o in frame.segment.outputs)
-    parts = result_shares(dims[fast].thread, dims[slow].thread, frame.schedule.lanes)
+    parts = result_shares(dims[fast].thread, dims[slow].thread, frame.schedule.reduction_threads)
     for d, share in zip((fast, slow), map(int, parts), strict=True):
         dims[d] = _divide_dim(dims[d], share, widest if d == fast else 1)
     counts = dims[slow].threads, dims[fast].threads
@@ -91,7 +91,7 @@ def _joint_frame(state: SegmentState, fast: int, slow: int) -> Frame:
     for d, place in zip((slow, fast), places, strict=True):
         layout.defines.append(Define(threads[d], place))
     shares, unrolled = divide_tile(dims, frame.tiles, threads, f"{frame.prefix}d")
-    schedule = evolve(frame.schedule, dims=tuple(dims), lanes=1)
+    schedule = evolve(frame.schedule, dims=tuple(dims), reduction_threads=1)
     return evolve(
         frame,
         schedule=schedule,

@@ -83,11 +83,11 @@ def access_vector(
     axis, step = running_axis(read)
     if axis is None:
         return 1
-    widest = gcd(widest, step) if geometry.structure.atom else copied_width(read, shape, geometry, widest)
+    widest = gcd(widest, step) if geometry.structure.mma else copied_width(read, shape, geometry, widest)
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             return np.gcd(vector, widest)
-    if geometry.structure.lanes and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
+    if geometry.structure.reduction_threads and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
 
@@ -98,9 +98,9 @@ def shared_row_vector(group: FusedGroup, read: Read, geometry: Geometry, widest:
     An earlier segment left the row, and a reduction runs over it.
     """
     axis, _ = running_axis(read)
-    if geometry.structure.lanes or not is_walked_by_rows(group, read.tensor):
+    if geometry.structure.reduction_threads or not is_walked_by_rows(group, read.tensor):
         return 1
-    loops = zip(geometry.structure.loops, geometry.chunk, strict=True)
+    loops = zip(geometry.structure.loops, geometry.block_k, strict=True)
     return next((np.gcd(chunk, widest) for loop, chunk in loops if (axis,) == loop), 1)
 
 
@@ -113,8 +113,8 @@ def row_conflicts(geometry: Geometry, target: Target) -> Count:
     if not target.banked:
         return 1
     turn = np.maximum(1, target.warp_size // np.maximum(1, geometry.row_vector))
-    rows = np.maximum(1, turn // geometry.lanes)
-    length = least(turn, geometry.lanes) * geometry.row_vector
+    rows = np.maximum(1, turn // geometry.reduction_threads)
+    length = least(turn, geometry.reduction_threads) * geometry.row_vector
     return np.maximum(least(rows, ceil_div(length, 4)), ceil_div(rows * 4, target.warp_size)) * 1.0
 
 
@@ -139,10 +139,10 @@ def has_division(read: Read, geometry: Geometry) -> Count:
     """
     used = places_of(read.indices)
     several = float(any(sum(a.extent > 1 and a in used for a in loop) > 1 for loop in geometry.structure.loops))
-    if not geometry.structure.atom or not several:
+    if not geometry.structure.mma or not several:
         return several
     inner = [next(a.extent for a in reversed(loop) if a.extent > 1) for loop in geometry.structure.loops]
-    return np.logical_or.reduce([extent % chunk != 0 for extent, chunk in zip(inner, geometry.chunk, strict=True)])
+    return np.logical_or.reduce([extent % chunk != 0 for extent, chunk in zip(inner, geometry.block_k, strict=True)])
 
 
 def wavefronts(target: Target, used: frozenset[object], instructions: Count, width: Count, geometry: Geometry) -> Count:
@@ -158,9 +158,9 @@ def wavefronts(target: Target, used: frozenset[object], instructions: Count, wid
 def _distinct_lanes(target: Target, used: frozenset[object], geometry: Geometry) -> Count:
     """Return how many lanes of a warp differ in the used variables."""
     distinct: Count = 1.0
-    if geometry.structure.lanes:
+    if geometry.structure.reduction_threads:
         loops = frozenset(axis for loop in geometry.structure.loops for axis in loop)
-        distinct = least(target.warp_size, geometry.lanes) * 1.0 if used & loops else 1.0
+        distinct = least(target.warp_size, geometry.reduction_threads) * 1.0 if used & loops else 1.0
     for dim, along in zip(geometry.structure.dims, geometry.lanes_along(target.warp_size), strict=True):
         if used.intersection(dim):
             distinct = distinct * along
@@ -190,9 +190,9 @@ def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, .
     """Return the cover of one access of a warp, whose lanes may lie along any of some loops."""
     along = geometry.lanes_along(warp_size)
     cover = geometry.cover([a * v for a, v in zip(along, vector, strict=True)])
-    if not geometry.structure.lanes:
+    if not geometry.structure.reduction_threads:
         return cover
-    row = least(warp_size, geometry.lanes) * (geometry.row_vector if vector is geometry.vector else 1)
+    row = least(warp_size, geometry.reduction_threads) * (geometry.row_vector if vector is geometry.vector else 1)
     return cover.join(Cover.of(loops, [row] * len(loops)))
 
 

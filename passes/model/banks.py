@@ -25,7 +25,7 @@ def conflict_factor(group: FusedGroup, sizes: Sequence[Geometry], target: Target
     """
     worst: Count = 1.0
     for segment, geometry in zip(group.segments, sizes, strict=True):
-        if geometry.structure.atom:
+        if geometry.structure.mma:
             continue
         for tile in staged_tiles(group, segment, geometry):
             # Steps in words: neighbours that share a word are served together, as if they were next to each other.

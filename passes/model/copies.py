@@ -31,7 +31,7 @@ def copy_cost(
     straight = bool(dims) and axis == dims[-1][-1]
     turned: Count = np.bool_(False)
     for k in reversed(loops):
-        turned = np.where(np.greater(geometry.chunk[k], 1), axis == geometry.structure.loops[k][-1], turned)
+        turned = np.where(np.greater(geometry.block_k[k], 1), axis == geometry.structure.loops[k][-1], turned)
     wide = np.where(tile.turned, turned, straight)
     deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
     moved = np.where(tile.turned, np.gcd(width or deep, innermost_chunk(expr, tile, geometry)), width or together)
@@ -99,7 +99,7 @@ def _traversed_dims(
     """Return the loops and tile dims that a fetch iterates over, smallest stride first, with their extents, and whether
     each is a loop.
     """
-    structure, sizes = geometry.structure, (geometry.block, geometry.chunk)
+    structure, sizes = geometry.structure, (geometry.block, geometry.block_k)
     dims = (structure.dims, structure.loops)
     order = _traversal(read, tuple(shape), structure, tuple(loops))
     return [(dims[deep][k], sizes[deep][k], deep) for deep, k in order]

@@ -152,12 +152,16 @@ def _exposed_seconds(
     warps = ceil_div(features.threads, target.warp_size)
     staged = np.greater(features.copies, 0)
     others = np.where(staged, resident, resident * np.maximum(1.0, warps / 2.0))
-    ring = staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.carried, 0)
+    ring = (
+        staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.register_staged, 0)
+    )
     spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
     ahead = np.where(ring, features.stages - 1.0 - np.where(spread, INTERLEAVED_SHARE, 0.0), 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     # Synchronous copies come in several batches, with a wait for each.
-    turns = np.ceil(features.carried / (features.threads * np.maximum(1.0, features.rounds) * MAX_STAGED_IN_FLIGHT))
+    turns = np.ceil(
+        features.register_staged / (features.threads * np.maximum(1.0, features.rounds) * MAX_STAGED_IN_FLIGHT)
+    )
     latency = latency * np.maximum(1.0, turns)
     looped = np.minimum(features.looped, np.maximum(1.0, features.rounds))
     staged_rounds = waves * np.maximum(MIN_ROUNDS, features.rounds - looped)
@@ -202,7 +206,7 @@ def _compute_seconds(
     )
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
     alone = np.maximum(1.0, MIN_STAGING_WARPS / (resident * warps))
-    fetches = fetches * np.where(np.greater(features.carried, 0), alone, 1.0)
+    fetches = fetches * np.where(np.greater(features.register_staged, 0), alone, 1.0)
     # The pipelines of matrix instructions are not fitted: they multiply with far fewer instructions.
     ringed = np.greater(features.copies, 0) & np.equal(features.tensor, 0)
     ring = np.where(ringed, STAGE_INSTRUCTIONS * np.maximum(1.0, features.stages - 1.0), 0.0)

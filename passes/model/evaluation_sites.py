@@ -20,7 +20,7 @@ class EvaluationSite:
 
     It has the parts of one trip that a thread and a block go through, and the trips of each loop. A thread's elements
     along a dim are `groups` runs of neighbours (in the order of `TileDim`): `thread` counts all of them, `run` covers
-    one run, `step` its part in one iteration of the outermost loop, which has `turns` iterations in a trip. `whole`
+    one run, `step` its part in one iteration of the outermost loop, which has `tiles` iterations in a trip. `whole`
     covers all trips of a block.
     """
 
@@ -33,7 +33,7 @@ class EvaluationSite:
     parallel: int
     threads: Count
     step: Cover
-    turns: Count
+    tiles: Count
     known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
     def _once(self, key: Hashable, make: Callable[[], Count]) -> Count:
@@ -83,7 +83,7 @@ class EvaluationSite:
             return once
         used, runs = places_of(read.indices), self._runs(read)
         turn = elements(read, shape, self.step)
-        anew = np.where(np.greater(turn, MAX_WINDOW_ELEMENTS), self.run.dependent(used), turn * self.turns) * runs
+        anew = np.where(np.greater(turn, MAX_WINDOW_ELEMENTS), self.run.dependent(used), turn * self.tiles) * runs
         return np.where(np.greater(once, MAX_WINDOW_ELEMENTS), np.maximum(once, anew), once)
 
     def _runs(self, read: Read) -> Count:
@@ -103,7 +103,7 @@ def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
 
 def _place_of(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
     loops = tuple(geometry.structure.loops[k] for k in which)
-    return _place(geometry, loops, tuple(geometry.chunk[k] for k in which), tuple(geometry.trips[k] for k in which))
+    return _place(geometry, loops, tuple(geometry.block_k[k] for k in which), tuple(geometry.trips[k] for k in which))
 
 
 def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
@@ -114,7 +114,7 @@ def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
     if not row or row in geometry.structure.loops:
         return evaluation_site(geometry, [geometry.structure.loops.index(row)] if row else [])
     length = prod(a.extent for a in row)
-    step = geometry.lanes * geometry.row_vector
+    step = geometry.reduction_threads * geometry.row_vector
     chunk = least(ROW_STEPS, ceil_div(length, step)) * step
     return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
 
@@ -122,7 +122,7 @@ def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
 def _place(
     geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
 ) -> EvaluationSite:
-    per_lane = tuple(ceil_div(c, geometry.lanes) for c in chunk)
+    per_lane = tuple(ceil_div(c, geometry.reduction_threads) for c in chunk)
     turn = (1, *per_lane[1:]) if len(loops) > 1 else per_lane
     stepped = Cover(loops, turn, Cover.of(loops, turn).extents)
     padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)

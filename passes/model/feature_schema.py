@@ -74,7 +74,7 @@ class Features:
     direct: Count = _sum("load instructions of one thread that are no part of a fetch")
     stores: Count = _sum("store instructions of all threads")
     copies: Count = _sum("instructions of all threads that fetch staged tiles")
-    carried: Count = _sum("instructions of all threads that fetch through registers what a ring could not copy")
+    register_staged: Count = _sum("instructions of all threads that fetch through registers what a ring could not copy")
     divided: Count = _sum("elements that a block fetches by way of divisions")
     uneven: Count = _sum("copies of a fetch whose places in a tile are found by divisions of their own")
     divided_direct: Count = _sum("direct loads of one thread whose address takes divisions")

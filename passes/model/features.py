@@ -122,7 +122,7 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
 
 def _buffers_ahead(part: Geometry) -> Count:
     """Return the stages of a pipeline, without one that unfinished products still read."""
-    return part.loop.stages - int(reads_shared_matrices(part.structure.atom))
+    return part.loop.stages - int(reads_shared_matrices(part.structure.mma))
 
 
 def _most(values: Iterable[Count]) -> Count:
@@ -135,7 +135,7 @@ def _most(values: Iterable[Count]) -> Count:
 
 def _grid(last: Geometry) -> list[Count]:
     """Return the blocks along each dim of the last segment."""
-    taken = [last.turns if n == last.structure.scatter_dim else 1 for n in range(len(last.block))]
+    taken = [last.tiles if n == last.structure.scatter_dim else 1 for n in range(len(last.block))]
     sizes = zip(last.structure.dims, last.block, taken, strict=True)
     return [ceil_div(prod(a.extent for a in dim), block * turns) for dim, block, turns in sizes]
 
@@ -157,7 +157,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
     totals.begin_row_cache(segment, geometry)
-    alone = [staged or geometry.structure.atom for staged in geometry.structure.staged]
+    alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}

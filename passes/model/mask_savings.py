@@ -55,7 +55,7 @@ def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, t
     place = next((d for d, dim in enumerate(last.structure.dims) if dim == (edge.row,)), None)
     if place is None:
         return None
-    parts, length = rows.trips[0], rows.chunk[0]
+    parts, length = rows.trips[0], rows.block_k[0]
     (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     longest = float(_ends(edge, edge.row.extent - 1 if edge.slope > 0 else 0))
     several, most = np.greater(parts, 1), np.minimum(parts, np.ceil(longest / length)) / parts

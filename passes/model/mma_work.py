@@ -42,7 +42,7 @@ class MmaWork:
     instructions that split one element.
     """
 
-    atom: MmaInstruction
+    mma: MmaInstruction
     steps: Count
     sides: tuple[MmaSide, MmaSide]
     products: int
@@ -64,7 +64,7 @@ def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
     Its template names a matrix instruction.
     """
     structure, (reduction,) = geometry.structure, segment.reductions
-    atom, mode = MMA_INSTRUCTIONS[structure.atom], MATH_MODES.get(reduction.math)
+    atom, mode = MMA_INSTRUCTIONS[structure.mma], MATH_MODES.get(reduction.math)
     found = mma_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
     assert found is not None, "structures are made for reductions that atoms compute"
     sides = tuple(
@@ -75,7 +75,7 @@ def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
     )
     return MmaWork(
         atom,
-        geometry.chunk[0] // (atom.k * geometry.lanes),
+        geometry.block_k[0] // (atom.k * geometry.reduction_threads),
         (sides[0], sides[1]),
         len(mode.products) if mode is not None else 1,
         len(mode.parts) if mode is not None else 1,

@@ -125,7 +125,7 @@ def thread_registers(
             + instances * max(float(_shared_values(segment)), _stencil(segment))
         )
         return Registers(8.0, used, used)
-    if geometry.structure.atom:
+    if geometry.structure.mma:
         return _atom_registers(segment, geometry, tiles, tensors)
     held = instances * len(segment.reductions)
     fragments: Count = 0.0
@@ -154,13 +154,13 @@ def _atom_registers(
     work = mma_work(segment, geometry)
     mode = MATH_MODES.get(segment.reductions[0].math)
     held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
-    sets = work.parts + np.where(geometry.loop.ahead, 1.0 if work.parts == 1 else 2.0, 0.0)
+    sets = work.parts + np.where(geometry.loop.prefetch, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
     places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
-    beside = np.where(geometry.loop.ahead, 1.0, HELD_ADDRESS_SHARE) * places
+    beside = np.where(geometry.loop.prefetch, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
-    if work.atom.reads_shared:
+    if work.mma.reads_shared:
         spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
         spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
@@ -181,7 +181,7 @@ def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorTy
     width = copied_width(main, shape, geometry, together)
     cost, _ = copy_cost(tile.expr, tile, shape, geometry, together, width)
     side = structure.rows if used.intersection(structure.dims[structure.rows]) else structure.columns
-    row = np.where(tile.turned, geometry.chunk[structure.reduces[0][0]], geometry.block[side])
+    row = np.where(tile.turned, geometry.block_k[structure.reduces[0][0]], geometry.block[side])
     trip = geometry.threads * width
     even = np.logical_or(np.equal(trip % row, 0), np.equal(row % trip, 0)) & (not decoded)
     return np.where(even, 0.0, COPY_ADDRESS_REGISTERS * tile.count * cost / geometry.threads)
@@ -280,7 +280,7 @@ def _rows_deep(
     for read in reads(reduction.body):
         if (
             read.tensor in rows
-            and not geometry.structure.lanes
+            and not geometry.structure.reduction_threads
             and read.indices
             and read.indices[-1] in map(as_index, reduction.reduce)
         ):
@@ -294,11 +294,11 @@ def resident_row(geometry: Geometry) -> Count:
 
     Then every reduction takes one trip, and all statements of the row share its loads.
     """
-    if not geometry.structure.lanes:
+    if not geometry.structure.reduction_threads:
         return np.bool_(False)
     if geometry.structure.passes_rows:
-        return np.greater(geometry.lanes, 1)  # of streamed rows, one part
-    single: Count = np.greater(geometry.lanes, 1)
+        return np.greater(geometry.reduction_threads, 1)  # of streamed rows, one part
+    single: Count = np.greater(geometry.reduction_threads, 1)
     for trips in geometry.trips:
         single = np.logical_and(single, np.equal(trips, 1))
     return single
@@ -340,8 +340,8 @@ def _row(segment: Segment, geometry: Geometry) -> Count:
     if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
     longest: Count = 0
-    for chunk in geometry.chunk:
-        longest = np.maximum(longest, ceil_div(chunk, geometry.lanes))
+    for chunk in geometry.block_k:
+        longest = np.maximum(longest, ceil_div(chunk, geometry.reduction_threads))
     # Sorted elements are held with their place, in two registers, and beside it.
     along = sum(4 if r.along in SORT_ORDERS else bool(r.along) for r in segment.reductions)
     rows = max(1, along, _shared_rows(segment))

@@ -41,7 +41,7 @@ def scatter_cost(segment: Segment, group: FusedGroup, geometry: Geometry, target
             product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target) * crowded
         )
     bins = bin_count(segment, group, geometry.structure.dims, geometry.block) * 1.0
-    values, words = product(geometry.block) * geometry.turns, size / WORD
+    values, words = product(geometry.block) * geometry.tiles, size / WORD
     met = (_bank_conflicts(segment, group, geometry, words, target) * values + 2.0 * bins) * words / target.warp_size
     return ScatterCost(bins / sector * crowded, met, bins, bins * size)
 

@@ -43,13 +43,13 @@ def _vector_along(index: Index, geometry: Geometry) -> Count:
 
 def register_staging_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """Return the width of register staging's stores, 1 without it."""
-    if not np.any(tile.carried):
+    if not np.any(tile.register_staged):
         return np.int64(1)
     used, whole = expr_variables(expr), WIDEST_BYTES // tile.size
     dims = zip(geometry.structure.dims, geometry.block, strict=True)
     inner = [block for dim, block in dims if used.intersection(dim) and any(a.extent > 1 for a in dim)]
     width = np.gcd(np.gcd(inner[-1] if inner else 1, geometry.staging.pad), whole)
-    return np.where(np.logical_and(tile.carried, np.logical_not(tile.halo)), width, 1)
+    return np.where(np.logical_and(tile.register_staged, np.logical_not(tile.halo)), width, 1)
 
 
 def depth_vector(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
@@ -64,7 +64,7 @@ def held_deep(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
 
     Vectors along the depth are used up by the innermost loop, or kept while the loops inside of theirs run.
     """
-    steps = product([geometry.chunk[k] for k in used_loops(expr, tile, geometry)])
+    steps = product([geometry.block_k[k] for k in used_loops(expr, tile, geometry)])
     vector = depth_vector(expr, tile, geometry)
     return np.where(np.greater(vector, 1), vector * (steps // innermost_chunk(expr, tile, geometry)), 1)
 
@@ -82,5 +82,5 @@ def innermost_chunk(expr: Expr, tile: StagedTile, geometry: Geometry) -> Count:
     """
     found: Count = 1
     for k in reversed(used_loops(expr, tile, geometry)):
-        found = np.where(np.greater(geometry.chunk[k], 1), geometry.chunk[k], found)
+        found = np.where(np.greater(geometry.block_k[k], 1), geometry.block_k[k], found)
     return found

@@ -91,10 +91,10 @@ def check_numbers_positive(case: Scheduled) -> Iterator[str]:
     """Tiles, vectors and K blocks have at least one element."""
     for _, schedule in case.segments:
         for dim in schedule.dims:
-            if min(dim.block, dim.thread, dim.vector, dim.turns) < 1:
+            if min(dim.block, dim.thread, dim.vector, dim.tiles) < 1:
                 yield f"{_name(dim)}: block {dim.block}, thread {dim.thread} and vector {dim.vector} must be positive"
     for name, _, loop, _ in case.loops:
-        yield from (f"{name}: chunk {dim.chunk} must be positive" for dim in loop.dims if dim.chunk < 1)
+        yield from (f"{name}: K block {dim.block_k} must be positive" for dim in loop.dims if dim.block_k < 1)
 
 
 def check_axes_covered(case: Scheduled) -> Iterator[str]:
@@ -125,8 +125,9 @@ def check_lanes_are_powers(case: Scheduled) -> Iterator[str]:
     They exchange values by halves.
     """
     for _, schedule in case.segments:
-        if not _is_power_of_two(schedule.lanes) or not _is_power_of_two(schedule.row_vector):
-            yield f"lanes {schedule.lanes} and row vector {schedule.row_vector} must be powers of two"
+        if not _is_power_of_two(schedule.reduction_threads) or not _is_power_of_two(schedule.row_vector):
+            threads, vector = schedule.reduction_threads, schedule.row_vector
+            yield f"reduction threads {threads} and row vector {vector} must be powers of two"
 
 
 def check_warps_placed(case: Scheduled) -> Iterator[str]:
@@ -142,8 +143,8 @@ def check_warps_placed(case: Scheduled) -> Iterator[str]:
 def check_atoms_known(case: Scheduled) -> Iterator[str]:
     """The matrix instruction of a reduction is in the table."""
     for name, _, loop, _ in case.loops:
-        if loop.atom and loop.atom not in MMA_INSTRUCTIONS:
-            yield f"{name}: '{loop.atom}' is no atom"
+        if loop.mma and loop.mma not in MMA_INSTRUCTIONS:
+            yield f"{name}: '{loop.mma}' is no matrix instruction"
 
 
 def check_atoms_spread(case: Scheduled) -> Iterator[str]:
@@ -154,24 +155,24 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
     """
     for segment, schedule in case.segments:
         loop = schedule.atomic
-        if loop is None or loop.atom not in MMA_INSTRUCTIONS:
+        if loop is None or loop.mma not in MMA_INSTRUCTIONS:
             continue
-        faults = mma_faults(loop, schedule.dims, schedule.lanes)
+        faults = mma_faults(loop, schedule.dims, schedule.reduction_threads)
         yield from faults
         if len(segment.reductions) != 1:
-            yield f"atom {loop.atom}: a segment with atoms has one reduction"
+            yield f"{loop.mma}: a segment with a matrix instruction has one reduction"
         elif not faults:
             yield from _check_mma_reduction(segment.reductions[0], loop, schedule)
 
 
 def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
     if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
-        yield f"atom {loop.atom}: reduction {reduction.name} is no sum of products of its rows and columns"
-    elif reads_shared_matrices(loop.atom):
+        yield f"{loop.mma}: reduction {reduction.name} is no sum of products of its rows and columns"
+    elif reads_shared_matrices(loop.mma):
         yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
     mode = MATH_MODES.get(reduction.math)
-    if mode is not None and mode.every and any(d.chunk > mode.every * schedule.lanes for d in loop.dims):
-        yield f"atom {loop.atom}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
+    if mode is not None and mode.every and any(d.block_k > mode.every * schedule.reduction_threads for d in loop.dims):
+        yield f"{loop.mma}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
@@ -180,11 +181,11 @@ def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
     They read it straight from memory, except with matrix instructions.
     """
     for name, _, loop, schedule in case.loops:
-        step = schedule.lanes * schedule.row_vector
-        if step > 1 and (len(loop.dims) != 1 or loop.dims[0].chunk % step):
-            yield f"{name}: lanes need one reduce dim whose chunk is a multiple of {step}"
-        if step > 1 and loop.staging and (not loop.atom or schedule.row_vector > 1):
-            yield f"{name}: a reduction shared by lanes stages nothing"
+        step = schedule.reduction_threads * schedule.row_vector
+        if step > 1 and (len(loop.dims) != 1 or loop.dims[0].block_k % step):
+            yield f"{name}: reduction threads need one reduce dim whose K block is a multiple of {step}"
+        if step > 1 and loop.staging and (not loop.mma or schedule.row_vector > 1):
+            yield f"{name}: a reduction of several threads stages nothing"
 
 
 def check_row_cached(case: Scheduled) -> Iterator[str]:
@@ -192,8 +193,8 @@ def check_row_cached(case: Scheduled) -> Iterator[str]:
     for segment, schedule in case.segments:
         loops = {d for r in schedule.reductions for d in r.dims}
         several = cached_reads(segment, (*case.group.shared, *case.group.constants))
-        if schedule.kept and (len(loops) != 1 or not several):
-            yield f"{schedule.kept} elements of rows are kept that no two statements share"
+        if schedule.row_cache and (len(loops) != 1 or not several):
+            yield f"{schedule.row_cache} elements of the row cache are of rows that no two statements share"
 
 
 def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
@@ -203,17 +204,17 @@ def check_privatised_scatter(case: Scheduled) -> Iterator[str]:
     none does.
     """
     for segment, schedule in case.segments:
-        turned = [d for d in schedule.dims if d.turns != 1]
-        if any(d.turns < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.meets):
-            yield f"turns {[d.turns for d in schedule.dims]}, where values meet: {schedule.meets}"
-        if not schedule.meets:
+        turned = [d for d in schedule.dims if d.tiles != 1]
+        if any(d.tiles < 1 for d in turned) or len(turned) > 1 or (turned and not schedule.privatised):
+            yield f"tiles {[d.tiles for d in schedule.dims]} of a block, privatised: {schedule.privatised}"
+        if not schedule.privatised:
             continue
         if not is_scatter_only(segment):
-            yield "values meet that are not combined in memory, or not by them alone"
+            yield "values of a privatised scatter are not combined in memory, or not by it alone"
             continue
         own = index_axes(segment, case.group)
         if any(0 < len(own & {*d.axes}) < len(d.axes) for d in schedule.dims) or any(own & {*d.axes} for d in turned):
-            yield "a tile dim has axes that name an element by themselves, and others, or is taken in turns"
+            yield "a tile dim has axes that name an element by themselves, and others, or several tiles a block"
 
 
 def check_staging_known(case: Scheduled) -> Iterator[str]:

@@ -175,7 +175,7 @@ class _CommonKeys:
     loops: tuple[int, ...]
     tiles: tuple[int, ...]
     depth: int | None
-    atom: bool
+    mma: bool
 
     @staticmethod
     def of(structure: ScheduleTemplate) -> _CommonKeys:
@@ -187,7 +187,7 @@ class _CommonKeys:
             tuple(n for n, each in names if each[0].partition(".")[2][:1] in ("c", "l", "s")),
             tuple(n for n, each in names if len(each) == 3),
             _depth_knob(structure),
-            any(segment.atom for segment in structure.segments),
+            any(segment.mma for segment in structure.segments),
         )
 
     def of_point(self, point: Point) -> tuple[tuple[object, ...], ...]:
@@ -200,7 +200,7 @@ class _CommonKeys:
         warps = alone if self.depth is None else ("warps", *values[self.depth][places[self.depth]])
         tile = (position, warps, *(values[n][places[n]][:2] for n in self.joint))
         tiles = [values[n][places[n]] for n in self.tiles]
-        block = tuple(threads * each for threads, each, _ in tiles) if self.atom else alone
+        block = tuple(threads * each for threads, each, _ in tiles) if self.mma else alone
         thread = tuple(each for _, each, _ in tiles)
         return (
             (tile,),
@@ -251,9 +251,11 @@ def _by_warps(structure: ScheduleTemplate, places: _Array) -> list[_Array]:
 
 def _depth_knob(structure: ScheduleTemplate) -> int | None:
     """Return the parameter of the warps of a warp split-K; None where there is none."""
-    if not any(segment.atom for segment in structure.segments):
+    if not any(segment.mma for segment in structure.segments):
         return None
-    found = (n for n, k in enumerate(structure.parameters) if k.names[0].endswith(".lanes") and len(k.values) > 1)
+    found = (
+        n for n, k in enumerate(structure.parameters) if k.names[0].endswith(".reduction_threads") and len(k.values) > 1
+    )
     return next(found, None)
 
 

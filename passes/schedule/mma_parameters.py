@@ -45,7 +45,7 @@ def mma_parameters(
     that any rows or columns load as well, else for halves, which are then loaded one by one. Where words of the rows'
     operand lie along the rows, a lane's elements of an instruction may be neighbours, and loads bring two.
     """
-    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     sides = {structure.rows: 0, structure.columns: 1}
     for d, axes in enumerate(structure.dims):
         names, extent = (f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), prod(a.extent for a in axes)
@@ -74,11 +74,11 @@ def mma_parameters(
     if reduction.math and MATH_MODES[reduction.math].every:
         most = MATH_MODES[reduction.math].every
     yield ScheduleParameter.of(f"{prefix}c0", [c for c in powers(atom.k, most) if c <= max(next_power(extent), atom.k)])
-    yield ScheduleParameter.of(f"{prefix}lanes", _depth_warps(structure, extent, atom.k, target, coarse))
+    yield ScheduleParameter.of(f"{prefix}reduction_threads", _depth_warps(structure, extent, atom.k, target, coarse))
     # A product of few rows waits for copies: 36 K blocks of a warp took 170 ns each with three of them in flight.
     stages = (1, 3) if coarse or not target.async_copy else MMA_STAGES
     rings = tuple((s, ahead) for ahead in (0, 1) for s in stages if s > ahead)
-    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
@@ -92,7 +92,7 @@ def warpgroup_parameters(
     row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
     factor of the columns lies along the depth.
     """
-    atom, (reduction,) = MMA_INSTRUCTIONS[structure.atom], segment.reductions
+    atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
         limit = max(next_power(prod(a.extent for a in axes)), atom.m)
         values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
@@ -111,9 +111,9 @@ def warpgroup_parameters(
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
     yield ScheduleParameter.of(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
-    yield ScheduleParameter.of(f"{prefix}lanes", (1,))
+    yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
-    yield ScheduleParameter((f"{prefix}stages", f"{prefix}ahead"), rings)
+    yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
 
@@ -134,7 +134,7 @@ def _atom_vectors(
 ) -> tuple[int, ...]:
     """Return the candidate neighbours of a lane along an instruction's rows (`axis` 0) or columns (1)."""
     axes, least = structure.dims[(structure.rows, structure.columns)[axis]], ACCUMULATOR_VECTOR[axis]
-    packed = MMA_INSTRUCTIONS[structure.atom].a.packed > 1
+    packed = MMA_INSTRUCTIONS[structure.mma].a.packed > 1
     if _lies_deep(reduction, structure, axis) or packed:
         return powers(least, max(least, widest)) if _is_contiguous(axes, segment) else (least,)
     return (least,) if axis else (least, 2 * least)

@@ -80,7 +80,7 @@ def _structures(
     for name in _worthwhile(reduction, group, target):
         if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, dims, rows, columns):
             continue
-        yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), atom=name, rows=rows, columns=columns)
+        yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:

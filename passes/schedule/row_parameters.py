@@ -20,7 +20,7 @@ def lane_parameter(structure: SegmentTemplate, prefix: str, target: Target, wide
     longest = max((prod(a.extent for a in loop) for loop in structure.loops), default=1)
     lanes, vectors = powers(1, min(next_power(longest), target.MAX_thread)), powers(1, widest)
     pairs = tuple((n, v) for n in lanes for v in vectors if n * v <= next_power(longest))
-    return ScheduleParameter((f"{prefix}lanes", f"{prefix}row_vector"), pairs)
+    return ScheduleParameter((f"{prefix}reduction_threads", f"{prefix}row_vector"), pairs)
 
 
 def part_parameter(structure: SegmentTemplate, prefix: str, coarse: bool) -> ScheduleParameter:
@@ -39,15 +39,15 @@ def row_cache_parameter(prefix: str, coarse: bool) -> ScheduleParameter:
     """Return the eighths of a row that a row cache holds."""
     half = ROW_CACHE_UNITS // 2
     eighths = (0, ROW_CACHE_UNITS) if coarse else (0, half, *range(half + 1, ROW_CACHE_UNITS + 1))
-    return ScheduleParameter.of(f"{prefix}kept", eighths)
+    return ScheduleParameter.of(f"{prefix}row_cache", eighths)
 
 
 def check_rows_kept(sizes: ScheduleSizes) -> Iterator[Finding]:
     """The row cache holds whole trips over a longer row."""
     for part in (p for p in sizes.parts if p.structure.caches_rows):
-        kept, chunk, trips = part.spread.kept, part.chunk[0], part.trips[0]
+        kept, chunk, trips = part.spread.row_cache, part.block_k[0], part.trips[0]
         whole = np.greater(trips, 1) & np.equal(kept % chunk, 0) & np.less_equal(kept, trips * chunk)
-        text = "{} elements of rows are kept, not whole ones of {} trips of {}"
+        text = "{} elements of rows are cached, not whole ones of {} trips of {}"
         yield np.less(kept, 0) | np.greater(kept, 0) & np.logical_not(whole), text, kept, trips, chunk
 
 
@@ -55,7 +55,7 @@ def check_rows_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Reduction threads hold a row of values in one trip."""
     for part in sizes.parts:
         for k in part.structure.whole:
-            held = np.equal(part.trips[k], 1) & np.greater(part.lanes, 1) & (not part.structure.stages_any)
+            held = np.equal(part.trips[k], 1) & np.greater(part.reduction_threads, 1) & (not part.structure.stages_any)
             yield np.logical_not(held), "loop {}: lanes do not hold its whole row", axes_text(part.structure.loops[k])
 
 
@@ -65,19 +65,19 @@ def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
     The reader of an element may then write it. Rows are streamed only where sums can be rescaled, in parts of whole
     chunks of the later loops.
     """
-    later = sizes.parts[-1].chunk
+    later = sizes.parts[-1].block_k
     for segment, part in zip(sizes.group.segments, sizes.parts, strict=True):
         if not part.structure.passes_rows and not any(
             o.extra and o.tensor in part.structure.shared for o in segment.outputs
         ):
             continue
-        alone = np.less_equal(part.lanes, 1) | np.not_equal(part.threads, sizes.threads)
+        alone = np.less_equal(part.reduction_threads, 1) | np.not_equal(part.threads, sizes.threads)
         yield alone, "rows are passed on by {} of {} threads", part.threads, sizes.threads
-        for chunk, trips in zip(part.chunk, part.trips, strict=True):
+        for chunk, trips in zip(part.block_k, part.trips, strict=True):
             parted = np.greater(trips, 1)
             if not can_stream_rows(sizes.group):
                 yield parted, "rows come in parts whose sums cannot be scaled again"
-            uneven = np.not_equal(chunk % (part.lanes * part.row_vector), 0)
+            uneven = np.not_equal(chunk % (part.reduction_threads * part.row_vector), 0)
             yield uneven, "rows come in parts of {} elements, which lanes do not divide", chunk
             for other in later:
                 broken_up = parted & np.not_equal(chunk % other, 0)
@@ -91,8 +91,8 @@ def check_parts_whole(sizes: ScheduleSizes) -> Iterator[Finding]:
     first, last = sizes.parts[0], sizes.parts[-1]
     if last.structure.parts < 0:
         return
-    chunks = tuple(last.chunk[k] for k in last.structure.streamed_loops)
-    uneven: Count = np.not_equal(first.block[last.structure.parts], last.part) | np.greater(last.lanes, 1)
+    chunks = tuple(last.block_k[k] for k in last.structure.streamed_loops)
+    uneven: Count = np.not_equal(first.block[last.structure.parts], last.part) | np.greater(last.reduction_threads, 1)
     for chunk in chunks:
         uneven = uneven | np.not_equal(last.part % chunk, 0)
     yield uneven & np.greater(last.part, 0), "parts of {} elements are no whole chunks of {}", last.part, chunks

@@ -56,10 +56,10 @@ def segment_parameters(
 
     Names begin with `prefix`; `widest` are the elements of its longest vector.
     """
-    if reads_shared_matrices(structure.atom):
+    if reads_shared_matrices(structure.mma):
         yield from warpgroup_parameters(segment, structure, prefix, target, coarse, widest)
         return
-    if structure.atom:
+    if structure.mma:
         yield from mma_parameters(segment, structure, prefix, target, coarse, widest)
         return
     if structure.passes_rows:
@@ -71,7 +71,7 @@ def segment_parameters(
     yield from chunk_parameters(structure, prefix, coarse)
     if structure.parts >= 0:
         yield part_parameter(structure, prefix, coarse)
-    if structure.lanes:
+    if structure.reduction_threads:
         yield lane_parameter(structure, prefix, target, widest)
     if structure.caches_rows:
         yield row_cache_parameter(prefix, coarse)
@@ -141,11 +141,11 @@ def launch_parameters(
     They are the raster of the grid, and the resident blocks.
     """
     last = structures[-1]
-    if not target.lockstep or not any((s.patch or s.atom) and s.stages_any for s in structures):
+    if not target.lockstep or not any((s.patch or s.mma) and s.stages_any for s in structures):
         return ()
     raster = (1,) if coarse or len(last.dims) < 2 else (1, 4, 8, 16)
     # A bound on registers makes the compiler spill in the epilogue of a warpgroup's sums.
-    blocks = (0,) if coarse or any(reads_shared_matrices(s.atom) for s in structures) else (0, 1, 2, 3, 4)
+    blocks = (0,) if coarse or any(reads_shared_matrices(s.mma) for s in structures) else (0, 1, 2, 3, 4)
     return ScheduleParameter.of("raster", raster), ScheduleParameter.of("min_blocks", blocks)
 
 

@@ -132,8 +132,8 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
         keeps = not whole and not written and _keeps(group, segment, loops, target)
-        return [SegmentTemplate(dims, loops, reduces, none, lanes=True, shared=written, caches_rows=keeps, whole=whole,
-                                 streams=streams)]  # fmt: skip
+        return [SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, caches_rows=keeps,
+                                 whole=whole, streams=streams)]  # fmt: skip
     found = _reduction_structures(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
         found = [with_streamed_input(structure, group, axis) for structure in found]
@@ -173,7 +173,9 @@ def _reduction_structures(
         loops, reduces = _loops(segment, flat=True)
         dims, none = runs if matrix else _flat(segment), tuple(() for _ in reduces)
         found.append(
-            SegmentTemplate(dims, loops, reduces, none, lanes=True, caches_rows=_keeps(group, segment, loops, target))
+            SegmentTemplate(
+                dims, loops, reduces, none, reduction_threads=True, caches_rows=_keeps(group, segment, loops, target)
+            )
         )
     return list(dict.fromkeys(found))
 

@@ -33,7 +33,9 @@ def chunk_parameters(structure: SegmentTemplate, prefix: str, coarse: bool) -> I
     """Yield the K block of each reduce dim."""
     for k, loop in enumerate(structure.loops):
         extent = prod(a.extent for a in loop)
-        values = _multiples(extent) if structure.lanes else _chunks(extent, len(loop) > 1, structure, coarse)
+        values = (
+            _multiples(extent) if structure.reduction_threads else _chunks(extent, len(loop) > 1, structure, coarse)
+        )
         yield ScheduleParameter.of(f"{prefix}c{k}", values)
 
 
@@ -51,7 +53,7 @@ def staging_parameters(
 
 def cache_parameter(prefix: str, target: Target, coarse: bool) -> ScheduleParameter:
     """Return the cache policy of copies: 1 leaves their data in L1."""
-    return ScheduleParameter.of(f"{prefix}cached", (0, 1) if target.async_copy and not coarse else (0,))
+    return ScheduleParameter.of(f"{prefix}l1", (0, 1) if target.async_copy and not coarse else (0,))
 
 
 def layouts(deep: bool, coarse: bool, target: Target) -> tuple[int, ...]:
@@ -98,9 +100,9 @@ def _multiples(extent: int) -> tuple[int, ...]:
 def check_chunks_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A trip of a loop takes at most all elements."""
     for part in sizes.parts:
-        for loop, chunk in zip(part.structure.loops, part.chunk, strict=True):
+        for loop, chunk in zip(part.structure.loops, part.block_k, strict=True):
             extent = prod(a.extent for a in loop)
-            limit = max(next_power(extent), least_chunk(part.structure.atom))
+            limit = max(next_power(extent), least_chunk(part.structure.mma))
             yield chunk > limit, "loop {}: chunk {} exceeds its extent {} needlessly", axes_text(loop), chunk, extent
 
 
@@ -108,21 +110,21 @@ def check_fragment_sets(sizes: ScheduleSizes) -> Iterator[Finding]:
     """A K block with prefetched fragments takes an even number of steps.
 
     Fragments loaded ahead alternate between registers."""
-    for part in (p for p in sizes.parts if p.structure.atom):
-        even = has_alternating_sets(part.structure.atom, part.chunk[0], part.lanes)
-        yield np.logical_and(part.loop.ahead, np.logical_not(even)), "fragments are loaded ahead of an odd step"
+    for part in (p for p in sizes.parts if p.structure.mma):
+        even = has_alternating_sets(part.structure.mma, part.block_k[0], part.reduction_threads)
+        yield np.logical_and(part.loop.prefetch, np.logical_not(even)), "fragments are loaded ahead of an odd step"
 
 
 def check_cached_copies(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Only pipelined copies have a cache policy: loads always cache."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
-        alone = np.logical_and(part.staging.cached, np.less_equal(part.loop.stages, 1))
+        alone = np.logical_and(part.staging.l1, np.less_equal(part.loop.stages, 1))
         yield alone, "operands that are cached need a ring of at least 2 buffers"
 
 
 def check_carried_tiles(sizes: ScheduleSizes) -> Iterator[Finding]:
     """Register staging stores vectors, and excludes matrix instructions."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
-        odd = np.not_equal(part.staging.pad % 2, 0) | bool(part.structure.atom)
+        odd = np.not_equal(part.staging.pad % 2, 0) | bool(part.structure.mma)
         carried = np.equal(part.order, REGISTER_STAGED_ORDER)
         yield carried & odd, "operands that are carried need an even padding, and no atom"

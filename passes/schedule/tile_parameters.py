@@ -44,7 +44,7 @@ def tile_parameters(
         if (
             not matrix
             and not structure.stages_any
-            and not structure.lanes
+            and not structure.reduction_threads
             and len(axes) == 1
             and _slides(axes[0], segment)
         ):
@@ -52,7 +52,7 @@ def tile_parameters(
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(triples))
     if structure.scatter_dim >= 0:
         most = min(next_power(prod(a.extent for a in structure.dims[structure.scatter_dim])), MAX_TILES_PER_BLOCK)
-        yield ScheduleParameter.of(f"{prefix}turns", powers(1, most)[:: 2 if coarse else 1])
+        yield ScheduleParameter.of(f"{prefix}tiles", powers(1, most)[:: 2 if coarse else 1])
 
 
 def _batch_dims(segment: Segment, structure: SegmentTemplate) -> frozenset[int]:
@@ -69,7 +69,7 @@ def _thread_counts(extent: int, rank: int, structure: SegmentTemplate, target: T
     """Return powers of two, and counts that cover a small extent exactly (7 threads for 7 pixels)."""
     top = min(next_power(extent), target.MAX_thread)
     found = set(powers(1, top))
-    if rank >= 3 and not structure.lanes:
+    if rank >= 3 and not structure.reduction_threads:
         found = set(powers(1, min(top, 64)))
     if not coarse and rank > 1:
         found |= {-(-extent // e) for e in (1, 2, 4) if 1 < -(-extent // e) <= 32}
@@ -153,8 +153,8 @@ def check_tiles_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
         parts = part.structure
         for d, dim in enumerate(parts.dims if not parts.shared else ()):
             extent = prod(a.extent for a in dim)
-            limit = max(next_power(extent), least_block(parts.atom, parts.rows, parts.columns, d))
-            taken = part.block[d] * part.turns if d == parts.scatter_dim else part.block[d]
+            limit = max(next_power(extent), least_block(parts.mma, parts.rows, parts.columns, d))
+            taken = part.block[d] * part.tiles if d == parts.scatter_dim else part.block[d]
             yield (
                 taken > limit,
                 "dim {}: block {} exceeds its extent {} needlessly",

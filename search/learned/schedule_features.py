@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 #: Logarithms by name; of one point, or arrays of several.
 ScheduleFeatures = Mapping[str, Any]
 #: Numbers of a schedule that follow from its structure, and need no feature.
-DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "carried", "swizzle", "zigzag", "meets"})
+DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "register_staged", "swizzle", "zigzag", "privatised"})
 
 
 def features_of_batch(batch: Batch) -> ScheduleFeatures:
@@ -58,17 +58,17 @@ def _segment(part: Geometry) -> Iterator[tuple[str, Any]]:
         yield f"{name} thread", part.thread[d]
         yield f"{name} vector", part.vector[d]
         yield f"{name} warp", np.where(mapped, part.warp[d], 0) if part.warp else 0
-    for loop, chunk in zip(structure.loops, part.chunk, strict=True):
+    for loop, chunk in zip(structure.loops, part.block_k, strict=True):
         yield f"{_axes(loop)} chunk", chunk
     for parameters in (part.spread, part.loop, part.staging):
         yield from ((n, getattr(parameters, n)) for n in numbers_of(type(parameters)) if n not in DERIVED_PARAMETERS)
-    yield "turns", part.turns
+    yield "tiles", part.tiles
     yield "part", part.part
-    yield f"atom {structure.atom} {structure.rows} {structure.columns}", 1
+    yield f"atom {structure.mma} {structure.rows} {structure.columns}", 1
     yield f"staged {structure.staged}", 1
     yield f"meets {structure.scatter_dim}", 1
-    yield "carried", np.equal(part.order, REGISTER_STAGED_ORDER)
-    if not structure.atom:  # a matrix instruction determines the padding of its tiles
+    yield "register_staged", np.equal(part.order, REGISTER_STAGED_ORDER)
+    if not structure.mma:  # a matrix instruction determines the padding of its tiles
         yield "pad", part.staging.pad
 
 

@@ -34,12 +34,12 @@ def place_of_schedule(space: Space, schedule: Schedule) -> tuple[int, tuple[int,
 
 
 def _kind(structure: ScheduleTemplate) -> object:
-    return structure.index, tuple((s.dims, s.reduces, s.staged, s.atom, s.rows, s.columns) for s in structure.segments)
+    return structure.index, tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in structure.segments)
 
 
 def _kind_of_schedule(space: Space, schedule: Schedule) -> object:
     parts = (part.structure for part in geometry_of(space.group, schedule))
-    return schedule.index, tuple((s.dims, s.reduces, s.staged, s.atom, s.rows, s.columns) for s in parts)
+    return schedule.index, tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in parts)
 
 
 def _places(

@@ -119,7 +119,7 @@ def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
     cases = select(arguments(["--precision", precision, "--only", "gemm", "--only", "conv "]), [row(0)])
     spaces = [make_space(problem.form, H200) for problem in problems_of(cases, H200)]
     assert len(spaces) >= 9
-    assert all(any(s.segments[0].atom for s in space.templates) for space in spaces)
+    assert all(any(s.segments[0].mma for s in space.templates) for space in spaces)
     assert all(case.key.endswith(f"/{precision}") for case in cases)
 
 

@@ -91,7 +91,7 @@ class Chance(ByModel):
                     )
                 )
             elif wanted == 2:
-                drawn.sort(key=lambda structure: not any(s.lanes for s in structure.segments))
+                drawn.sort(key=lambda structure: not any(s.reduction_threads for s in structure.segments))
             found = (_point(space, structure, rng) for structure in drawn[:TRIES])
             self.points[key] = next((point for point in found if point is not None), None)
         return self.points[key]
@@ -129,7 +129,7 @@ def _rarities(schedule: Schedule) -> tuple[bool, ...]:
         schedule.blocks > 1,
         schedule.index == "table",
         any(s.warp for s in segments),
-        any(s.lanes > 1 for s in segments),
+        any(s.reduction_threads > 1 for s in segments),
         any(d.vector > 1 for s in segments for d in s.dims),
         any(r.stages > 1 and r.staging for s in segments for r in s.reductions),
         any(d.trips > 1 for s in segments for r in s.reductions for d in r.dims),

@@ -317,7 +317,7 @@ def test_what_no_text_of_ours_shows() -> None:
     pair = Pack(evolve(load, dtype=DType.F32), lane)
     sound = MmaAccumulate("t", (lane + 0,), "m16n8k8_tf32", load, load, (), DType.F32)
     assert list(check_instructions_known([sound])) == []
-    assert list(check_instructions_known([evolve(sound, atom="m1n1k1")])) == ["'m1n1k1' multiplies nothing"]
+    assert list(check_instructions_known([evolve(sound, mma="m1n1k1")])) == ["'m1n1k1' multiplies nothing"]
     assert list(check_instructions_known([evolve(sound, a=pair, b=aside.value, dtype=DType.F64)])) == [
         "a register of m16n8k8_tf32 holds 1 elements, not 2",
         "m16n8k8_tf32 multiplies f32, not bool",

@@ -140,7 +140,7 @@ kernel blocks 1 threads 40 {
   buffer lanes: f32[%d]
   phase compute init %s{
     initialise acc[1]: f32 for sum
-    lanes acc[1]: f32 sum over 16
+    reduce_threads acc[1]: f32 sum over 16
   }
 }
 """
@@ -340,7 +340,7 @@ def test_a_planted_bug_of_steps_is_a_race(bug: Bug, monkeypatch: pytest.MonkeyPa
 def test_idle_threads_have_own_scratch_in_reductions() -> None:
     uneven = 0
     for point, kernel in lower_points(rows()):
-        lanes = max(s.lanes for s in point.segments)
+        lanes = max(s.reduction_threads for s in point.segments)
         uneven += bool(point.threads % lanes)
         scratch = [b for b in kernel.shared if b.name == "lanes"]
         assert all(b.elements % lanes == 0 and b.elements >= point.threads for b in scratch)
@@ -367,7 +367,7 @@ def test_lanes_meet_whenever_one_of_them_wrote() -> None:
     """
     seen = 0
     for point, kernel in lower_points(rows(), 4):
-        if max(s.lanes for s in point.segments) < 2:
+        if max(s.reduction_threads for s in point.segments) < 2:
             continue
         source = emit(extract(kernel), "opencl").source
         for loop in re.findall(r"for \(int e = .*?\n((?:.*lanes\)\[.*\n|.*barrier.*\n)+)", source):

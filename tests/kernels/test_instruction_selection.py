@@ -91,7 +91,7 @@ def test_asynchronous_copies_are_one_node() -> None:
     assert select_phase("phase fetch p async unroll u", COPY) == (
         "phase fetch p async unroll u scopes u {\nasync_copy cp_async_16 s[4*tid + u]: f32 = x[4*tid + u] over u by 4"
     )
-    assert "async_copy cp_async_16_cached" in select_phase("phase fetch p async cached unroll u", COPY)
+    assert "async_copy cp_async_16_cached" in select_phase("phase fetch p async l1 unroll u", COPY)
     assert "async_copy cp_async_4 s" in select_phase("phase fetch p async unroll u", COPY.replace("4*tid", "5*tid"))
 
 

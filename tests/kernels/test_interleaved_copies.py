@@ -42,7 +42,7 @@ def _in_steps(schedule: Schedule) -> bool:
     (segment,) = schedule.segments
     (loop,) = segment.reductions
     (dim,) = loop.dims
-    several = loop.ahead and dim.chunk >= 4 * segment.lanes * MMA_INSTRUCTIONS[loop.atom].k
+    several = loop.prefetch and dim.block_k >= 4 * segment.reduction_threads * MMA_INSTRUCTIONS[loop.mma].k
     return bool(several) and dim.trips >= loop.stages
 
 
@@ -71,7 +71,7 @@ def test_copies_stay_where_products_are_one_phase() -> None:
     group = product(DType.F16, "", (1, 512, 512, 1024), (False, False))
     found = next(c.schedule for c in choose(group, GPU, count=40) if _in_steps(c.schedule))
     segment = found.segments[0]
-    loop = evolve(segment.reductions[0], ahead=0)
+    loop = evolve(segment.reductions[0], prefetch=0)
     schedule = evolve(found, segments=(evolve(segment, reductions=(loop,)),))
     kinds = [type(item).__name__ for item in body(extract(lower(group, schedule, {}, GPU)))]
     assert kinds == [type(item).__name__ for item in body(lower(group, schedule, {}, GPU))]

@@ -77,7 +77,7 @@ def test_blocks_process_visible_parts_and_compute_the_reference(name: str) -> No
         kernel = lower(group, schedule, {}, SMALL_TARGET)
         assert check_barriers(kernel) == ()
         compare(group, schedule, arrays(group, 1))
-        length = schedule.segments[1].reductions[0].dims[0].chunk
+        length = schedule.segments[1].reductions[0].dims[0].block_k
         block = schedule.segments[2].dims[1].block
         ends = [min(first + block, queries + block) + offset for first in range(0, queries, block)]
         wanted = [min(-(-keys // length), -(-max(0, end) // length)) for end in ends]

@@ -24,8 +24,8 @@ def ragged_points(space: Space) -> list[Schedule]:
     for structure in space.templates:
         for point in legal_points(space, structure, 1, 64):
             (reduction,) = point.segments[0].reductions
-            uneven = any(dim.extent % dim.chunk for dim in reduction.dims)
-            if len(reduction.staging) == 2 and uneven and not reduction.atom:
+            uneven = any(dim.extent % dim.block_k for dim in reduction.dims)
+            if len(reduction.staging) == 2 and uneven and not reduction.mma:
                 found.append(point)
                 break
     return found[:POINTS]

@@ -116,7 +116,7 @@ def groups(draw: st.DrawFn, kinds: tuple[str, ...]) -> FusedGroup:
 def atom_points(draw: st.DrawFn, group: FusedGroup, target: Target) -> Schedule | None:
     """Draw a legal point of a structure in which an atom multiplies."""
     space = make_space(group, target)
-    structures = [s for s in space.templates if s.segments[0].atom]
+    structures = [s for s in space.templates if s.segments[0].mma]
     assume(structures)
     schedule = legal_point(space, draw(st.sampled_from(structures)), draw(st.integers(0, 1 << 30)))
     assume(schedule is not None)
@@ -173,10 +173,10 @@ def check_what_is_no_number(device: Device, name: str, mode: str) -> None:
     kind = DType.F32 if name == "tf32" else DType(name)
     group = product(kind, mode, (1, 19, 13, 21), (False, False))
     space = make_space(group, SMALL_GPU)
-    structure = next(s for s in space.templates if s.segments[0].atom)
+    structure = next(s for s in space.templates if s.segments[0].mma)
     drawn = (legal_point(space, structure, seed) for seed in range(100))
     # Loops of several steps take PoCL half a minute to compile.
-    schedule = next(s for s in drawn if s is not None and not s.segments[0].reductions[0].ahead)
+    schedule = next(s for s in drawn if s is not None and not s.segments[0].reductions[0].prefetch)
     function = emit(extract(lower(group, schedule, {}, SMALL_GPU)), device.target.dialect)
     arrays = {t: np.ones(group.tensors[t].shape, kind.numpy if t in "ac" else np.float32) for t in group.inputs}
     arrays["a"][0, 3, 20], arrays["a"][0, 7, 0], arrays["c"][0, 5, 12] = np.nan, np.inf, -np.nan
@@ -328,5 +328,5 @@ def test_every_atom_has_structures(name: str) -> None:
     atom = MMA_INSTRUCTIONS[name]
     target = evolve(GPU, atoms=((name, 4.0),))
     group = product(atom.held, MODES[atom.format][0], (1, atom.m + 16, 64, 32), (False, False))
-    found = {s.segments[0].atom for s in make_space(group, target).templates}
+    found = {s.segments[0].mma for s in make_space(group, target).templates}
     assert found == {"", name}

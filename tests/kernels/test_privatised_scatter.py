@@ -171,7 +171,7 @@ def test_many_values_for_few_elements_meet() -> None:
     assert isinstance(group, FusedGroup)
     from cuts.passes.schedule.choose import choose
 
-    assert choose(group, GPU)[0].schedule.segments[0].meets
+    assert choose(group, GPU)[0].schedule.segments[0].privatised
 
 
 @pytest.mark.parametrize("form", FORMS)

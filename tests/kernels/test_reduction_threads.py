@@ -70,11 +70,11 @@ def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
     group, space_of = whole(make.programs(), value), SPACES[target.split(":")[0]]
     space = make_space(group, space_of)
     seen = set()
-    for structure in (s for s in space.templates if s.segments[-1].lanes):
+    for structure in (s for s in space.templates if s.segments[-1].reduction_threads):
         for point in legal_points(space, structure, 5, 12):
             (segment,) = point.segments
             check(_device(target), space_of, group, point)
-            seen.add((segment.lanes > GPU.warp_size, segment.dims[0].thread > 1))
+            seen.add((segment.reduction_threads > GPU.warp_size, segment.dims[0].thread > 1))
     assert (space_of.MAX_thread > GPU.warp_size, True) in seen
 
 
@@ -83,10 +83,12 @@ def test_warps_meet_twice_for_warp_size_instances() -> None:
     value = make.node("reduce_sum", make.input(256, 4096), axes=(1,))
     group = whole(make.programs(), value)
     space = make_space(group, GPU)
-    for structure in (s for s in space.templates if s.segments[-1].lanes):
+    for structure in (s for s in space.templates if s.segments[-1].reduction_threads):
         for point in legal_points(space, structure, 2, 64):
             (segment,) = point.segments
             source = emit(extract(lower(group, point, {}, GPU)), "cuda").source
             if point.threads % GPU.warp_size == 0:
-                barriers = 2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.lanes > GPU.warp_size else 0
+                barriers = (
+                    2 * -(-segment.dims[0].thread // GPU.warp_size) if segment.reduction_threads > GPU.warp_size else 0
+                )
                 assert source.count("__syncthreads()") == barriers

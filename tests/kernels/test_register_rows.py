@@ -175,8 +175,8 @@ def test_a_row_is_held_whole() -> None:
     assert [r.along for r in group.segments[0].reductions] == ["upto"]
     (best,) = choose(group, GPU)
     (segment,) = best.schedule.segments
-    assert segment.lanes > 1 and all(d.trips == 1 for r in segment.reductions for d in r.dims)
-    parts = evolve(segment, lanes=1, row_vector=1)
+    assert segment.reduction_threads > 1 and all(d.trips == 1 for r in segment.reductions for d in r.dims)
+    parts = evolve(segment, reduction_threads=1, row_vector=1)
     assert any("whole row" in fault for fault in check_schedule(group, evolve(best.schedule, segments=(parts,)), GPU))
 
 

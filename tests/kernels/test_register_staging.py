@@ -105,7 +105,7 @@ def register_staged(
     batch, *sides = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
     tiles = [TileDim((a,), *size, min(vector, size[1])) for a, size in zip(sides, (rows, columns), strict=True)]
-    staging = tuple(Staging(n, (), pad, carried=True) for n in range(2))
+    staging = tuple(Staging(n, (), pad, register_staged=True) for n in range(2))
     loop = ReductionSchedule((ReduceDim(reduction.reduce, chunk),), staging, stages)
     return Schedule((SegmentSchedule((TileDim((batch,), 1, 1), *tiles), (loop,)),))
 
@@ -139,7 +139,7 @@ def test_register_staging_needs_even_padding_and_no_instruction(pad: int, atom: 
     group = product((1, 64, 64, 64))
     schedule = register_staged(group, pad=pad)
     (part,) = schedule.segments
-    loop = evolve(part.reductions[0], atom=atom, rows=1, columns=2)
+    loop = evolve(part.reductions[0], mma=atom, rows=1, columns=2)
     found = check_schedule(group, evolve(schedule, segments=(evolve(part, reductions=(loop,)),)), GPU)
     assert any("carried" in reason for reason in found) or (atom and found)
 
@@ -161,7 +161,7 @@ def test_counted_points_match_their_register_staged_schedules() -> None:
     for number in rng.integers(0, space.size, 4000):
         schedule = to_schedule(space, int(number))
         staging = schedule.segments[0].reductions[0].staging
-        if not any(s.carried for s in staging) or check_schedule(space.group, schedule, GPU):
+        if not any(s.register_staged for s in staging) or check_schedule(space.group, schedule, GPU):
             continue
         found += 1
         kernel = lower(space.group, schedule, {}, GPU)
@@ -222,7 +222,7 @@ def test_a_carried_convolution_computes_what_it_means(stages: int) -> None:
     assert isinstance(group, FusedGroup)
     i, p, q, o = group.segments[0].axes
     (reduction,) = group.segments[0].reductions
-    staging = tuple(Staging(n, (), 4, carried=True) for n in range(2))
+    staging = tuple(Staging(n, (), 4, register_staged=True) for n in range(2))
     loop = ReductionSchedule((ReduceDim(reduction.reduce, 8),), staging, stages)
     dims = TileDim((i, p, q), 16, 4, 4), TileDim((o,), 8, 2, 2)
     schedule = Schedule((SegmentSchedule(dims, (loop,)),))

@@ -63,7 +63,7 @@ def keeping(group: FusedGroup, target: Any, seed: int, count: int) -> list[Sched
     for structure in (s for s in space.templates if s.segments[-1].caches_rows):
         numbers = np.random.default_rng(seed).integers(0, structure.size, 4096)
         columns = columns_at(structure, numbers)
-        legal = evaluate(space, structure, columns, 0, numbers).legal & (columns["s0.kept"] > 0)
+        legal = evaluate(space, structure, columns, 0, numbers).legal & (columns["s0.row_cache"] > 0)
         for n in np.flatnonzero(legal)[:count]:
             values = {k: int(v[n]) for k, v in columns.items()}
             found.append(schedule_of(group, structure, values, target.warp_size))
@@ -99,7 +99,7 @@ def test_what_is_kept_is_what_was_loaded(op: str, dtype: DType, target: str) -> 
         if schedule is points[0]:
             check(device, machine, group, schedule)
         results = []
-        for point in (schedule, evolve(schedule, segments=(evolve(schedule.segments[0], kept=0),))):
+        for point in (schedule, evolve(schedule, segments=(evolve(schedule.segments[0], row_cache=0),))):
             kernel = lower(group, point, {}, machine)
             assert not check_barriers(kernel) and not check_schedule(group, point, machine)
             results.append(_run(device, emit(extract(kernel), device.target.dialect), group, inputs))
@@ -128,9 +128,9 @@ def whole_sum() -> FusedGroup:
 def test_long_rows_are_kept_by_choice(dtype: DType, width: int) -> None:
     group = rows("softmax", dtype, 256, width)
     (best,) = choose(group, GPU)
-    assert best.schedule.segments[0].kept * dtype.size <= GPU.MAX_shared
+    assert best.schedule.segments[0].row_cache * dtype.size <= GPU.MAX_shared
     resident = all(d.trips == 1 for r in best.schedule.segments[0].reductions for d in r.dims)
-    assert best.schedule.segments[0].kept or resident
+    assert best.schedule.segments[0].row_cache or resident
     assert best.features["again"] < group.tensors[group.inputs[0]].dtype.size * width
 
 
@@ -138,7 +138,7 @@ def test_a_hand_written_point_keeps_whole_trips() -> None:
     group = rows("softmax", DType.F32, 2, 96)
     (point, *_) = keeping(group, TINY_GPU, 1, 1)
     (segment,) = point.segments
-    wrong = evolve(point, segments=(evolve(segment, kept=segment.kept + 1),))
+    wrong = evolve(point, segments=(evolve(segment, row_cache=segment.row_cache + 1),))
     assert any("whole" in fault for fault in check_schedule(group, wrong, TINY_GPU))
 
 

@@ -42,7 +42,7 @@ def points(group: FusedGroup) -> Schedule:
     """Eight lanes a row, which take it in three trips."""
     (segment,) = group.segments
     loop = ReductionSchedule((ReduceDim(segment.reductions[0].reduce, 32),))
-    return Schedule((SegmentSchedule((TileDim(segment.axes, 2, 1),), (loop,) * 3, lanes=8, row_vector=4),))
+    return Schedule((SegmentSchedule((TileDim(segment.axes, 2, 1),), (loop,) * 3, reduction_threads=8, row_vector=4),))
 
 
 def test_independent_sums_share_a_loop() -> None:

@@ -173,7 +173,7 @@ def test_a_loop_multiplies_by_warpgroup_instructions(tmp_path: Path) -> None:
 @needs_toolchain
 def test_large_products_choose_a_warpgroup() -> None:
     (candidate,) = choose(large(), GPU)
-    assert candidate.schedule.segments[0].reductions[0].atom == "m64n8k16_bf16"
+    assert candidate.schedule.segments[0].reductions[0].mma == "m64n8k16_bf16"
     function = emit(extract(lower(large(), candidate.schedule, {}, GPU)), "cuda")
     cubin = compile_kernel(function, GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
@@ -182,7 +182,7 @@ def test_large_products_choose_a_warpgroup() -> None:
 def test_small_and_odd_products_keep_warps() -> None:
     for shape in ((1, 16, 512, 512), (1, 512, 512, 13), (8, 48, 48, 512)):
         (candidate,) = choose(halves(shape, (True, False)), GPU)
-        assert not candidate.schedule.segments[0].reductions[0].atom.startswith("m64")
+        assert not candidate.schedule.segments[0].reductions[0].mma.startswith("m64")
 
 
 def _small_kernel() -> Kernel:
@@ -219,7 +219,7 @@ def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:
         (evolve(segment, dims=(batch, evolve(rows, thread=4), columns)), "whole warpgroups"),
         (evolve(segment, dims=(batch, rows, evolve(columns, block=72, thread=18))), "columns are one of"),
         (evolve(segment, reductions=(evolve(loop, stages=2),)), "at least 3 stages"),
-        (evolve(segment, reductions=(evolve(loop, dims=(evolve(loop.dims[0], chunk=48),)),)), "no whole lines"),
+        (evolve(segment, reductions=(evolve(loop, dims=(evolve(loop.dims[0], block_k=48),)),)), "no whole lines"),
         (evolve(segment, reductions=(evolve(loop, staging=loop.staging[:1]),)), "both operands"),
     ):
         assert any(reason in fault for fault in check_schedule(group, Schedule((bad,)), GPU)), reason
@@ -241,7 +241,7 @@ def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
         filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
         group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
     space = make_space(group, SMALL_SHARED)
-    templates = [t for t in space.templates if t.segments[0].atom]
+    templates = [t for t in space.templates if t.segments[0].mma]
     assume(templates)
     schedule = legal_point(space, draw(st.sampled_from(templates)), draw(st.integers(0, 1 << 30)))
     assume(schedule is not None)

@@ -59,7 +59,12 @@ def _tensor(draw: st.DrawFn, turns: int) -> tuple[TensorType, Storage]:
     shape = tuple(draw(st.integers(0 if rank == 3 else 1, 3)) for _ in range(rank))
     strides = tuple(draw(st.integers(0, 8)) for _ in range(rank))
     by = draw(st.sampled_from((0, 0, 1, 4, -2)))
-    moves = {"by": by, "turns": turns, "period": draw(st.sampled_from((0, 0, 2))), "phase": draw(st.integers(0, 1))}
+    moves = {
+        "by": by,
+        "iterations": turns,
+        "period": draw(st.sampled_from((0, 0, 2))),
+        "phase": draw(st.integers(0, 1)),
+    }
     buffer, dtype = draw(st.sampled_from("abcde")), draw(st.sampled_from((DType.F32, DType.F16)))
     storage = Storage(buffer, draw(st.integers(0, 8)), strides, **(moves if turns > 1 and by else {}))
     return TensorType(dtype, shape), evolve(storage, offset=storage.offset - min(0, *storage.ends))

@@ -90,28 +90,31 @@ def small_tiles() -> Schedule:
 
 def odd_steps() -> Schedule:
     """Return a schedule with prefetched fragments and one step."""
-    return loop(atom="m16n8k8_tf32", columns=1, ahead=1, dims=(ReduceDim((K,), 8),))
+    return loop(mma="m16n8k8_tf32", columns=1, prefetch=1, dims=(ReduceDim((K,), 8),))
 
 
 #: Findings of each check, and a schedule that breaks no earlier check.
 BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
-    "check_atoms_known": (lambda: loop(atom="m1n1k1"), "'m1n1k1' is no atom"),
-    "check_numbers_positive": (lambda: loop(dims=(ReduceDim((K,), 0),)), "chunk 0 must be positive"),
+    "check_atoms_known": (lambda: loop(mma="m1n1k1"), "'m1n1k1' is no matrix instruction"),
+    "check_numbers_positive": (lambda: loop(dims=(ReduceDim((K,), 0),)), "K block 0 must be positive"),
     "check_axes_covered": (lambda: segment(dims=RIGHT.segments[0].dims[::-1]), "do not cover the parallel axes"),
     "check_atoms_spread": (
         lambda: segment(
             dims=(TileDim((ROWS,), 32, 8, 4), TileDim((COLUMNS,), 128, 8, 4)),
-            reductions=(evolve(RIGHT.segments[0].reductions[0], atom="m16n8k8_tf32", columns=1),),
+            reductions=(evolve(RIGHT.segments[0].reductions[0], mma="m16n8k8_tf32", columns=1),),
         ),
         "its rows need a multiple of 8 threads",
     ),
     "check_shared_axes": (lambda: flat_schedule(), "has one dim per axis"),
-    "check_lanes_are_powers": (lambda: segment(lanes=3), "must be powers of two"),
+    "check_lanes_are_powers": (lambda: segment(reduction_threads=3), "must be powers of two"),
     "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
-    "check_lanes_share_one_row": (lambda: segment(lanes=32), "whose chunk is a multiple of 32"),
-    "check_row_cached": (lambda: segment(kept=16), "that no two statements share"),
-    "check_privatised_scatter": (lambda: segment(meets=True), "values meet that are not combined in memory"),
+    "check_lanes_share_one_row": (lambda: segment(reduction_threads=32), "whose K block is a multiple of 32"),
+    "check_row_cached": (lambda: segment(row_cache=16), "that no two statements share"),
+    "check_privatised_scatter": (
+        lambda: segment(privatised=True),
+        "values of a privatised scatter are not combined in memory",
+    ),
     "check_staging_known": (lambda: loop(stages=9), "9 stages, expected 1 to 8"),
     "check_orders_permute": (lambda: loop(staging=(Staging(0, (5, 5), 4),)), "is no permutation"),
     "check_launch_known": (lambda: evolve(RIGHT, raster=0), "raster must be at least 1"),
@@ -133,10 +136,13 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_fragment_sets": (lambda: odd_steps(), "fragments are loaded ahead of an odd step"),
     "check_cached_copies": (lambda: loop(stages=1, staging=(Staging(0, (), 4, True),)), "need a ring of at least 2"),
     "check_carried_tiles": (
-        lambda: loop(staging=(Staging(0, (), 1, carried=True),)),
+        lambda: loop(staging=(Staging(0, (), 1, register_staged=True),)),
         "need an even padding, and no atom",
     ),
-    "check_rows_kept": (lambda: segment(kept=24), "24 elements of rows are kept, not whole ones of 16 trips of 16"),
+    "check_rows_kept": (
+        lambda: segment(row_cache=24),
+        "24 elements of rows are cached, not whole ones of 16 trips of 16",
+    ),
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
@@ -210,13 +216,13 @@ def test_the_number_of_segments_comes_first() -> None:
     assert check_schedule(GROUP, Schedule(()), TARGET) == ["the schedule has 0 segments, expected 1"]
 
 
-@pytest.mark.parametrize("changes", [{"stages": 1}, {"staging": ()}, {"dims": (ReduceDim((K,), 8),)}, {"ahead": 2}])
+@pytest.mark.parametrize("changes", [{"stages": 1}, {"staging": ()}, {"dims": (ReduceDim((K,), 8),)}, {"prefetch": 2}])
 def test_fragments_prefetch_needs_stages_and_step_pairs(changes: dict[str, object]) -> None:
     """Registers for fragments alternate.
 
     A K block therefore takes an even number of steps.
     """
-    sound = loop(atom="m16n8k8_tf32", columns=1, ahead=1)
+    sound = loop(mma="m16n8k8_tf32", columns=1, prefetch=1)
     assert list(check_atoms_spread(Scheduled(GROUP, sound, TARGET))) == []
     broken = evolve(sound.segments[0].reductions[0], **changes)
     (found,) = check_atoms_spread(Scheduled(GROUP, segment(reductions=(broken,)), TARGET))

@@ -104,7 +104,7 @@ def test_first_instruction_points_have_several_block_sizes(mode):
     group = evolve(group, segments=(evolve(segment, reductions=(evolve(segment.reductions[0], math=mode),)),))
     for count, least in ((6, 3), (12, 4)):
         found = [c.schedule.segments[0] for c in choose(group, H200, count=count)]
-        assert all(segment.reductions[0].atom for segment in found)
+        assert all(segment.reductions[0].mma for segment in found)
         assert len({tuple(d.block for d in segment.dims) for segment in found}) >= least
 
 

@@ -250,7 +250,7 @@ def test_output_rows_outside_every_reduction_are_counted(repeats):
     tensors = {"x": f32(8, 4096), "t": f32(8), "y": f32(8, repeats, 2048)}
     group = FusedGroup((Segment((i,), (total,), (row,)),), tensors, ("x",), ("y",))
     chosen = Schedule(
-        (SegmentSchedule((TileDim((i,), 1, 1),), (ReductionSchedule((ReduceDim((r,), 256),)),), lanes=32),)
+        (SegmentSchedule((TileDim((i,), 1, 1),), (ReductionSchedule((ReduceDim((r,), 256),)),), reduction_threads=32),)
     )
     assert check_schedule(group, chosen, H200) == []
     counts = features_of(group, chosen, H200)

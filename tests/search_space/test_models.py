@@ -40,13 +40,13 @@ H200 = find_target("cuda:h200")
 V100 = find_target("cuda:v100")
 
 
-def gemm_schedule(size=1024, block=(128, 128), thread=(8, 8), chunk=8, stages=3, warp=(), pad=0, vector=4):
+def gemm_schedule(size=1024, block=(128, 128), thread=(8, 8), block_k=8, stages=3, warp=(), pad=0, vector=4):
     """Schedule a square matrix multiplication."""
     group = matmul(size, size, size)
     i, j = group.segments[0].axes
     (c,) = group.segments[0].reductions[0].reduce
     dims = (TileDim((i,), block[0], thread[0], vector), TileDim((j,), block[1], thread[1], vector))
-    loop = ReductionSchedule((ReduceDim((c,), chunk),), (Staging(0, (), pad), Staging(1, (), pad)), stages)
+    loop = ReductionSchedule((ReduceDim((c,), block_k),), (Staging(0, (), pad), Staging(1, (), pad)), stages)
     return group, Schedule((SegmentSchedule(dims, (loop,), warp=warp),))
 
 
@@ -58,7 +58,7 @@ def test_wb_ratio_is_the_share_of_busy_sms(blocks, ratio):
 
 
 def test_paper_worked_by_hand_for_a_matrix_multiplication():
-    group, schedule = gemm_schedule(size=1024, block=(64, 64), thread=(4, 4), chunk=16)
+    group, schedule = gemm_schedule(size=1024, block=(64, 64), thread=(4, 4), block_k=16)
     counts = features_of(group, schedule, V100)
     transactions = 64 * 1024 / 32 + 1024 * 64 / 32
     intensity = 2 * 64 * 64 * 1024 / (4 * 32 * transactions)
@@ -178,7 +178,7 @@ def test_bound_of_known_kernel_is_below_measurement():
 
     A hand-written kernel of this shape reached 45.1 TFLOP/s: 3.05 ms; cuBLAS 51.4: 2.67 ms.
     """
-    group, schedule = gemm_schedule(size=4096, chunk=32, stages=2)
+    group, schedule = gemm_schedule(size=4096, block_k=32, stages=2)
     time = float(lower_bound(features_of(group, schedule, H200), H200).time)
     assert 2 * 4096**3 / 66.9e12 < time < 3.05e-3
 
@@ -233,7 +233,7 @@ def test_each_warp_is_issued_by_one_scheduler():
 
 
 def test_occupancy_is_limited_by_each_resource():
-    group, schedule = gemm_schedule(block=(128, 128), thread=(8, 8), chunk=8, stages=2)
+    group, schedule = gemm_schedule(block=(128, 128), thread=(8, 8), block_k=8, stages=2)
     counts = features_of(group, schedule, H200)
     assert float(occupancy(counts, H200)) == min(
         64 // 8, 65536 // (np.ceil(counts.registers / 8) * 8 * 256), 233472 // (counts.shared + 1024)
@@ -301,7 +301,7 @@ def test_copies_are_as_wide_as_rows_are_aligned(depth, width):
     found = _product_of_halves((128, 256, depth), (8, 16))
     chunks = -(-depth // 64)
     assert found.copies == 64 * 64 * chunks * (1 / width + 1 / 8)
-    assert found.carried == (64 * 64 * chunks if width == 1 else 0)
+    assert found.register_staged == (64 * 64 * chunks if width == 1 else 0)
 
 
 def test_one_warp_uses_one_tensor_core():
@@ -356,7 +356,7 @@ def test_products_are_ordered_as_they_were_measured() -> None:
     """
     times = []
     for columns, stages in ((128, 2), (256, 2), (256, 4)):
-        group, schedule = gemm_schedule(4096, (128, columns), chunk=16, stages=stages, warp=(4, 8), pad=4)
+        group, schedule = gemm_schedule(4096, (128, columns), block_k=16, stages=stages, warp=(4, 8), pad=4)
         schedule = evolve(schedule, min_blocks=256 // columns)
         assert not check_schedule(group, schedule, H200)
         features = features_of(group, schedule, H200)

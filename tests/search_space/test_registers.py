@@ -78,7 +78,7 @@ def test_row_held_by_lanes_is_loaded_once():
     best = choose(group, H200)[0].schedule
     (part,) = best.segments
     assert all(d.trips == 1 for r in part.reductions for d in r.dims)
-    halved = tuple(evolve(r, dims=tuple(evolve(d, chunk=d.chunk // 2) for d in r.dims)) for r in part.reductions)
+    halved = tuple(evolve(r, dims=tuple(evolve(d, block_k=d.block_k // 2) for d in r.dims)) for r in part.reductions)
     again = evolve(best, segments=(evolve(part, reductions=halved),))
     assert float(features_of(group, best, H200).fetched) * 3 == float(features_of(group, again, H200).fetched)
 
@@ -95,7 +95,7 @@ def test_rows_that_several_statements_read_are_all_held():
     assert resident
     for candidate in resident:
         (part,) = candidate.schedule.segments
-        elements = 1024 // part.lanes * part.dims[0].thread
+        elements = 1024 // part.reduction_threads * part.dims[0].thread
         assert 2 * elements < candidate.features["registers"] <= 255
 
 

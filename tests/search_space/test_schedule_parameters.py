@@ -27,7 +27,7 @@ from .groups import matmul
 ROOT = Path(__file__).parents[2]
 GROUP = matmul(256, 256, 256)
 #: The parameters of K loops and of staged operands whose values nothing else of a schedule determines.
-FREE = [(ReductionSchedule, "stages", 2), (ReductionSchedule, "ahead", 1), (Staging, "cached", True)]
+FREE = [(ReductionSchedule, "stages", 2), (ReductionSchedule, "prefetch", 1), (Staging, "l1", True)]
 
 
 def modules_naming(name: str) -> Iterator[str]:
@@ -45,7 +45,7 @@ def modules_naming(name: str) -> Iterator[str]:
 
 
 def test_the_documented_parameter_is_in_four_files() -> None:
-    found = sorted(modules_naming("cached"))
+    found = sorted(modules_naming("l1"))
     assert found == [
         "ir/schedule.py",
         "passes/lowering/fetch.py",
@@ -90,4 +90,4 @@ def test_columns_become_parameters_of_the_schedule() -> None:
         (part,) = schedule_of(GROUP, structure, values | {f"s0.{name}": int(value)}, 32).segments
         found = part.reductions[0] if kind is ReductionSchedule else part.reductions[0].staging[0]
         assert getattr(found, name) == value
-    assert set(numbers_of(SegmentSchedule)) >= {"lanes", "row_vector", "kept"}
+    assert set(numbers_of(SegmentSchedule)) >= {"reduction_threads", "row_vector", "row_cache"}

@@ -55,7 +55,7 @@ def test_only_flattened_reductions_use_a_table():
 
 
 def test_rows_are_shared_by_lanes():
-    assert all(s.segments[0].lanes for s in make_space(softmax(4, 64), H200).templates)
+    assert all(s.segments[0].reduction_threads for s in make_space(softmax(4, 64), H200).templates)
 
 
 def test_pointwise_is_flat_or_keeps_last_axis():

@@ -56,13 +56,13 @@ def fill(
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = main_read(expr)
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
-    atom, narrow = bool(geometry.structure.atom), size < MIN_COPY_BYTES
+    atom, narrow = bool(geometry.structure.mma), size < MIN_COPY_BYTES
     looked_at = totals.target.lockstep and (atom or narrow)
     shape = totals.group.tensors[main.tensor].shape
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
     past = (
-        np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.cached, 0)
+        np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
         else np.bool_(False)
     )
@@ -89,7 +89,7 @@ def fill(
     totals.add("copies", moved * cost * stretch)
     if looked_at:
         carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and not isinstance(expr, Read))
-        totals.add("carried", np.where(carried, moved * cost, 0.0))
+        totals.add("register_staged", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)
     totals.add("least_wavefronts", moved * size / totals.target.shared_bandwidth)

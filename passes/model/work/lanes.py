@@ -17,11 +17,11 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     There are shuffles within a warp, and one exchange between warps for as many instances as a warp has lanes; a tree
     for each where the block has no whole warps.
     """
-    steps = np.log2(geometry.lanes)
+    steps = np.log2(geometry.reduction_threads)
     warp = totals.target.warp_size
     tree = np.logical_or(not totals.target.lockstep, geometry.threads % warp != 0)
-    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.lanes, warp), 2.0, 0.0)
-    several = np.greater(geometry.lanes, 1)
+    together = np.ceil(parallel / warp) * np.where(np.greater(geometry.reduction_threads, warp), 2.0, 0.0)
+    several = np.greater(geometry.reduction_threads, 1)
     totals.add("barriers", np.where(several, np.where(tree, parallel * (steps + 2), together), 0.0))
     totals.add("issue", np.where(several, 2 * parallel * steps * geometry.threads, 0.0))
     totals.add("chain", np.where(several, parallel * steps, 0.0))
@@ -36,10 +36,10 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> N
     memory.
     """
     bits, near = np.log2(row), np.log2(geometry.row_vector)
-    inside = np.log2(np.minimum(geometry.lanes, totals.target.warp_size))
+    inside = np.log2(np.minimum(geometry.reduction_threads, totals.target.warp_size))
     steps = bits * (bits + 1) / 2
     # Step d of a stage compares at bit d; bits `first` to `last` are compared once in each later stage.
-    across = _steps_between(near + inside, near + np.log2(geometry.lanes), bits)
+    across = _steps_between(near + inside, near + np.log2(geometry.reduction_threads), bits)
     shuffled = _steps_between(near, near + inside, bits)
     totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
     totals.add("chain", steps * WORD_COMPARED)

@@ -26,12 +26,12 @@ def add_mma(
     Warps load their fragments, split them into parts, multiply, and add partial sums where these are promoted.
     """
     work, warps, trips = mma_work(segment, geometry), warps_of(geometry), place.all_trips
-    if work.atom.reads_shared:
+    if work.mma.reads_shared:
         _add_warpgroup_products(totals, segment, work, place, staged, geometry)
         return
     mode = MATH_MODES.get(segment.reductions[0].math)
     atoms = work.multiplications * trips * warps * 1.0
-    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.atom.name, 0.0) / TENSOR_CORES)
+    totals.add("tensor", atoms * dict(totals.target.atoms).get(work.mma.name, 0.0) / TENSOR_CORES)
     totals.add("issue", atoms * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
     totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
@@ -67,7 +67,7 @@ def _add_warpgroup_products(
     An instruction reads all its rows and columns. The bound does not add these reads to the writes of copies: no
     measurement shows that the two exclude each other, and for 64 columns or more products take longer.
     """
-    warps, trips, atom = warps_of(geometry), place.all_trips, work.atom
+    warps, trips, atom = warps_of(geometry), place.all_trips, work.mma
     columns = geometry.block[geometry.structure.columns]
     atoms = work.multiplications * trips * warps * (1.0 / atom.warps)
     instructions = atoms * atom.n / columns
@@ -92,9 +92,9 @@ def _load_fragments(
     totals.add("shared_loads", fragments * loads.instructions * geometry.threads)
     cycles = fragments * loads.cycles * warps_of(geometry)
     totals.add("wavefronts", cycles)
-    totals.add("waited", np.where(geometry.loop.ahead, 0.0, cycles))
+    totals.add("waited", np.where(geometry.loop.prefetch, 0.0, cycles))
     d = (geometry.structure.rows, geometry.structure.columns)[axis]
-    along, across = geometry.chunk[geometry.structure.reduces[0][0]], geometry.block[d]
+    along, across = geometry.block_k[geometry.structure.reduces[0][0]], geometry.block[d]
     ways = filling_ways(np.where(tile.turned, along, across), tile.pad, tile.size)
     moved = along * across * tile.size / totals.target.shared_bandwidth
     totals.add("wavefronts", (ways - 1.0) * moved * product(geometry.trips))
@@ -104,8 +104,8 @@ def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
     """Count the exchange of sums in a warp split-K: every thread stores its own, and adds up those of a share of the
     results.
     """
-    several = np.greater(geometry.lanes, 1)
-    sums = np.where(several, product(geometry.block) * geometry.lanes, 0) * 1.0
+    several = np.greater(geometry.reduction_threads, 1)
+    sums = np.where(several, product(geometry.block) * geometry.reduction_threads, 0) * 1.0
     size = totals.group.tensors[segment.reductions[0].name].dtype.size
     cycles = 2.0 * sums * size / totals.target.shared_bandwidth
     totals.add("wavefronts", cycles)
@@ -113,6 +113,6 @@ def _join_warps(totals: Totals, segment: Segment, geometry: Geometry) -> None:
     totals.add("shared_loads", 2.0 * sums * size / totals.target.vector_bytes)
     totals.add("certain", 2.0 * sums * size / totals.target.vector_bytes)
     totals.add("issue", sums)
-    totals.add("chain", np.where(several, geometry.lanes, 0) * 1.0)
+    totals.add("chain", np.where(several, geometry.reduction_threads, 0) * 1.0)
     totals.add("barriers", np.where(several, 1.0, 0.0))
-    totals.add("joined", np.log2(geometry.lanes))
+    totals.add("joined", np.log2(geometry.reduction_threads))

@@ -32,7 +32,7 @@ def add_reduction(
     own: Sequence[str],
 ) -> None:
     """Add up one reduction."""
-    if geometry.structure.atom:
+    if geometry.structure.mma:
         add_mma(totals, segment, place, staged, geometry)
         return
     body = reduction.body
@@ -56,9 +56,9 @@ def add_reduction(
         if read not in held:
             totals.load(read, place, geometry)
     wait(totals, staged, place, geometry)
-    if geometry.structure.lanes:
+    if geometry.structure.reduction_threads:
         stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
         if reduction.along in SORT_ORDERS:
-            sort_lanes(totals, parallel * reduced, reduced * geometry.lanes, geometry)
+            sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry)
         else:
             combine_lanes(totals, parallel * stretches, geometry)

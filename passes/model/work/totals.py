@@ -68,7 +68,7 @@ class Totals:
         """
         found = scatter_cost(segment, self.group, geometry, self.target)
         if geometry.structure.scatter_dim >= 0:
-            self.sums = {name: value * geometry.turns for name, value in self.sums.items()}
+            self.sums = {name: value * geometry.tiles for name, value in self.sums.items()}
             self.sums["stored"] = found.nbytes
             self.add("barriers", 2.0)
             self.add("wavefronts", found.wavefronts)
@@ -85,7 +85,7 @@ class Totals:
         """Begin a segment with the share of rows in its row cache."""
         self.kept, self.copied = {}, set()
         if geometry.structure.caches_rows:
-            part = geometry.spread.kept / (geometry.chunk[0] * geometry.trips[0])
+            part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
             self.kept = dict.fromkeys(reads_, part)
 
@@ -187,7 +187,7 @@ class Totals:
         kind, warps = self.group.tensors[read.tensor], geometry.warps(self.target.warp_size)
         unit = max(1, int(self.target.shared_bandwidth) // kind.dtype.size)
         self.add("lines", elements / vector * warps * warp_lines(read, kind.shape, unit, place, geometry, self.target))
-        if geometry.structure.atom:
+        if geometry.structure.mma:
             sector = max(1, self.target.sector_bytes // kind.dtype.size)
             left = unmoved_elements(read, kind.shape, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
