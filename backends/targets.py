@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -85,9 +86,10 @@ def described_target(name: str) -> Target:
             return item.target
     if dialect == "cuda" and (relative := _same_generation(key)) is not None:
         return relative
-    raise UsageError(
-        f"unknown target {quote(name)}", hint=f"targets are: {', '.join((*known_targets(), *target_aliases()))}"
-    )
+    known = (*known_targets(), *target_aliases())
+    close = [full for full in known if full.endswith(f":{name.strip().lower()}")] or get_close_matches(name, known, 1)
+    proposal = f"did you mean {quote(close[0])}? " if close else ""
+    raise UsageError(f"unknown target {quote(name)}", hint=f"{proposal}targets are: {', '.join(known)}")
 
 
 def described_device(device: str, arch: str) -> Target:

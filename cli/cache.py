@@ -45,6 +45,7 @@ from ..store import (
 from . import console
 from .models import is_model, load_graph
 from .options import add_json, add_model_options, refuse, set_defaults
+from .outline import outline
 
 #: Suffixes of files of results.
 _RESULTS = (".json", ".json.gz", ".json.xz")
@@ -102,7 +103,7 @@ def _show(arguments: Namespace, values: dict[str, Any]) -> None:
     if arguments.json:
         console.print_json(values)
     else:
-        print("\n".join(f"{key}: {console.brief(value, 300)}" for key, value in values.items()))
+        print("\n".join(outline(values)))
 
 
 def _info() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
 from ..numerics import Comparison
-from ..search import Settings, TuningSession, summary_lines, summary_values, tuning_session
+from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from . import console
 from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .learning import learned_order
@@ -48,6 +48,7 @@ def run_tuned(arguments: Namespace) -> int:
         correction=lesson.correction if lesson is not None else None,
         recalls=lesson is None or lesson.recalls,
     )
+    monitor = make_monitor(arguments.quiet)
     with tuning_session(
         target,
         budget=budget,
@@ -60,10 +61,10 @@ def run_tuned(arguments: Namespace) -> int:
         further=getattr(arguments, "further", False),
         devices=_devices(getattr(arguments, "devices", None)),
         scheduler=getattr(arguments, "scheduler", None) or "",
-        quiet=arguments.quiet,
+        monitor=monitor,
         notice=console.note,
     ) as session:
-        return run_compile(arguments, session)
+        return run_compile(arguments, session, monitor)
 
 
 def _devices(text: str | None) -> tuple[str, ...]:
@@ -77,8 +78,11 @@ def _devices(text: str | None) -> tuple[str, ...]:
     return found
 
 
-def run_compile(arguments: Namespace, session: TuningSession | None = None) -> int:
-    """Compile a model, check and time it, write and report the plan."""
+def run_compile(arguments: Namespace, session: TuningSession | None = None, monitor: Monitor | None = None) -> int:
+    """Compile a model, check and time it, write and report the plan.
+
+    The `monitor` of a search ends before results are printed.
+    """
     start = time.perf_counter()
     budget = Budget.since(arguments.entered, arguments.budget) if session is None else session.budget
     if session is None:
@@ -93,6 +97,8 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None) -> i
     progress, stopped = CompileProgress(), list[str]()
     with progress.show() if session is None else nullcontext():  # a search shows its own
         plan = _compile(arguments, graph, spec, target, session, _options(arguments, progress, stopped, budget))
+    if monitor is not None:
+        monitor.close()
     if plan is None or arguments.stop_after:
         _show_stopped(arguments, stopped)
         return 0

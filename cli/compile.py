@@ -10,8 +10,7 @@ from .options import add_compile_options
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `cuts compile`."""
-    add_compile_options(parser)
-    parser.add_argument(
+    add_compile_options(parser).add_argument(
         "--tune", action="store_true", help="let times measured on the target's device decide, as 'cuts tune' does"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 
 from attrs import asdict
 
@@ -12,6 +11,7 @@ from ..backends.cuda import load_ceilings, measure_ceilings, save_ceilings, tool
 from ..ir import BackendError
 from . import console
 from .options import add_json
+from .outline import outline
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -41,22 +41,8 @@ def command(arguments: Namespace) -> int:
     if arguments.json:
         console.print_json(values)
         return 0
-    for key, value in values.items():
-        lines = _lines(value)
-        print(
-            f"{key}: {lines[0] if len(lines) == 1 else ''}"
-            + ("".join(f"\n  {line}" for line in lines) if len(lines) > 1 else "")
-        )
+    print("\n".join(outline(values)))
     return 0
-
-
-def _lines(value: object) -> list[str]:
-    """Return a value as lines of text: one for each entry where it has several."""
-    if isinstance(value, Mapping):
-        return [f"{name} = {console.brief(meaning, 300)}" for name, meaning in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [console.brief(item, 300) for item in value]
-    return [console.brief(value)]
 
 
 def _calibrate(target: str) -> dict[str, object]:

@@ -89,6 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = "--json" in given
     console.begin()
     try:
+        if not given:
+            make_parser().print_help()
+            return 0
         arguments = make_parser(next((a for a in given if a in COMMANDS), None)).parse_args(given)
         arguments.given, arguments.entered = given, entered
         with logging_to_stderr(arguments):

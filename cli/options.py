@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..ir import PRECISIONS, UsageError, attribute_of
+
+#: A parser, or a group of its options.
+Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -67,7 +70,7 @@ def count(text: str) -> int:
     return int(text)
 
 
-def add_seed(parser: argparse.ArgumentParser) -> None:
+def add_seed(parser: Options) -> None:
     """Add the options of inputs."""
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of random inputs (default 0)")
     parser.add_argument("--input", metavar="X.npz", help="arrays by input name; missing ones are random")
@@ -97,12 +100,12 @@ def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> Non
             raise UsageError(f"--{name} does nothing here: {why}", hint="leave it out")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: Options) -> None:
     """Add the choice of JSON instead of tables."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
 
-def add_spec(parser: argparse.ArgumentParser) -> None:
+def add_spec(parser: Options) -> None:
     """Add files that declare further operations."""
     parser.add_argument(
         "--spec",
@@ -113,7 +116,7 @@ def add_spec(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_shape(parser: argparse.ArgumentParser, does: str) -> None:
+def add_shape(parser: Options, does: str) -> None:
     """Add the option of shapes."""
     parser.add_argument(
         "--shape",
@@ -125,7 +128,7 @@ def add_shape(parser: argparse.ArgumentParser, does: str) -> None:
     )
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: Options) -> None:
     """Add the options of a model's compilation."""
     parser.add_argument(
         "--target",
@@ -154,7 +157,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
 
 
-def _add_looks(parser: argparse.ArgumentParser) -> None:
+def _add_looks(parser: Options) -> None:
     """Add the options that show the program between passes."""
     parser.add_argument(
         "--print-after",
@@ -171,8 +174,37 @@ def _add_looks(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compile_options(parser: argparse.ArgumentParser) -> None:
-    """Add the shared options of `compile` and `tune`."""
+def add_compile_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the options of `compile` and `tune`; return the search's group."""
+    _add_model(parser)
+    compilation = parser.add_argument_group("compilation")
+    add_model_options(compilation)
+    compilation.add_argument(
+        "--memory",
+        type=positive(int),
+        metavar="BYTES",
+        help="of the device at most: compute values again that a backward pass would have kept",
+    )
+    search = parser.add_argument_group("search")
+    _add_search(search)
+    results = parser.add_argument_group("results")
+    results.add_argument(
+        "-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)"
+    )
+    results.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
+    add_json(results)
+    checks = parser.add_argument_group("checks and times of the plan")
+    checks.add_argument(
+        "--verify", action="store_true", help="run the plan and compare it with an oracle before it is written"
+    )
+    checks.add_argument("--time", action="store_true", help="time every group on the device")
+    add_seed(checks)
+    _add_looks(parser.add_argument_group("program between stages"))
+    return search
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the model, or the one operation in its place."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -190,33 +222,21 @@ def add_compile_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="set an attribute of the operation of --op (repeatable; VALUE as in JSON)",
     )
-    parser.add_argument("-o", "--output", metavar="PLAN", help="folder to write (default: the model's name with .plan)")
-    add_model_options(parser)
-    parser.add_argument(
+
+
+def _add_search(group: argparse._ArgumentGroup) -> None:
+    """Add the options of times that decide."""
+    group.add_argument(
         "--budget",
         type=positive(float),
         metavar="SECONDS",
         help="stop searching after this time and keep the best so far (exit code 6)",
     )
-    parser.add_argument(
-        "--memory",
-        type=positive(int),
-        metavar="BYTES",
-        help="of the device at most: compute values again that a backward pass would have kept",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
     )
-    parser.add_argument(
+    group.add_argument(
         "--no-libraries",
         action="store_true",
         help="where times decide, let cuBLAS and cuDNN, where they are installed, take the place of no kernel",
     )
-    parser.add_argument(
-        "--verify", action="store_true", help="run the plan and compare it with an oracle before it is written"
-    )
-    parser.add_argument("--time", action="store_true", help="time every group on the device")
-    _add_looks(parser)
-    parser.add_argument("--report", metavar="FILE.html", help="write a self-contained HTML report")
-    add_seed(parser)
-    add_json(parser)

@@ -10,11 +10,20 @@ from attrs import evolve
 
 from ..backends import find_target
 from ..ir import CompileOptions, Graph, Mode, PrecisionName, Target, UsageError, VocabularyError
-from ..runtime import is_program, is_staged, load_plan
+from ..runtime import is_program, is_staged
 from .cached_build import build_tuned
 from .driver import build_graph
-from .loading import ModelLike, Shapes, Spec, is_torch_model, load_model, load_spec, with_torch_operators
-from .plan import CompiledPlan
+from .loading import (
+    ModelLike,
+    Shapes,
+    Spec,
+    check_fixed_shapes,
+    is_torch_model,
+    load_model,
+    load_spec,
+    with_torch_operators,
+)
+from .plan import CompiledPlan, open_plan
 from .staged_model import model_plan, open_model
 from .staged_plan import Compile, StagedPlan
 from .staged_program import open_program, program_plan
@@ -174,7 +183,9 @@ def staged_plan(
         return model_plan(model, spec, target, compile_part, functions, shapes)
     if functions:
         raise UsageError("'functions' are for ONNX models", hint="register the operation with torch.library")
-    return program_plan(model, args, target, compile_part)
+    plan = program_plan(model, args, target, compile_part)
+    check_fixed_shapes(plan.inputs, shapes or {})
+    return plan
 
 
 def load(
@@ -188,6 +199,4 @@ def load(
     """
     if is_program(folder):
         return open_program(folder)
-    if not is_staged(folder):
-        return CompiledPlan(load_plan(folder))
-    return open_model(folder, lambda graph, spec, target: build_graph(graph, spec, target, CompileOptions()), functions)
+    return open_model(folder, functions) if is_staged(folder) else open_plan(folder)

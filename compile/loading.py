@@ -134,7 +134,8 @@ def load_model(model: ModelLike, spec: Spec, shapes: Shapes | None = None, args:
     if args:
         raise UsageError(f"'args' are example inputs of a PyTorch module, and the model is a {type(model).__name__}")
     if isinstance(model, Graph):
-        return _with_shapes(model, spec, shapes or {})
+        _check_operations(model, spec)
+        return _with_shapes(verify_graph(model, infer), spec, shapes or {})
     if not isinstance(model, (str, os.PathLike)):
         return _load_onnx(_check_model(model), spec, shapes or {})
     path = os.fspath(model)
@@ -159,6 +160,16 @@ def _check_shapes(shapes: Shapes) -> None:
                 f"shape of {quote(str(name))}: expected all extents of an input, found {shape!r}",
                 hint="give the input's name with its whole shape, as in {'x': (1, 3, 224, 224)}; "
                 "a name of a dim fixes nothing",
+            )
+
+
+def _check_operations(graph: Graph, spec: Spec) -> None:
+    """Raise `GraphError` for an unknown operation whose node has the name of a known one."""
+    for node in graph.nodes:
+        if not node.declaration and node.op not in spec.registry and node.name in spec.registry:
+            raise GraphError(
+                f"node {quote(node.name)}: unknown op {quote(node.op)}, and the node has the name of an operation",
+                hint=f"the order is Node(name, op, ...), as in Node({node.op!r}, {node.name!r}, ...)",
             )
 
 
@@ -195,12 +206,16 @@ def _load_torch(
         name = model if isinstance(model, str) else f"a {type(model).__name__}"
         raise BackendError(f"reading {name} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
     graph = read_torch(model, args, spec.instances.infer)
-    inputs = graph.interface.caller_inputs(graph.inputs)
-    changed = [name for name, shape in shapes.items() if name not in inputs or graph.types[name].shape != tuple(shape)]
-    if changed:
-        known = ", ".join(f"{name}={'x'.join(map(str, graph.types[name].shape))}" for name in inputs)
-        raise UsageError(f"--shape {changed[0]}: an exported program has fixed shapes", hint=f"inputs are: {known}")
+    check_fixed_shapes({name: graph.types[name] for name in graph.interface.caller_inputs(graph.inputs)}, shapes)
     return graph
+
+
+def check_fixed_shapes(inputs: Mapping[str, TensorType], shapes: Shapes) -> None:
+    """Raise `UsageError` for other shapes of an exported program's inputs."""
+    changed = [name for name, shape in shapes.items() if name not in inputs or inputs[name].shape != tuple(shape)]
+    if changed:
+        known = ", ".join(f"{name}={'x'.join(map(str, type_.shape))}" for name, type_ in inputs.items())
+        raise UsageError(f"--shape {changed[0]}: an exported program has fixed shapes", hint=f"inputs are: {known}")
 
 
 def _with_shapes(graph: Graph, spec: Spec, shapes: Shapes) -> Graph:

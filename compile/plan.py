@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
@@ -37,6 +37,7 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
+    load_plan,
     make_plan,
     plan_files,
     random_inputs,
@@ -45,9 +46,10 @@ from ..runtime import (
 from ..store import EntryStore
 from .loading import Spec, spec_of_texts
 from .overflow import first_overflow
+from .portable_plan import PortablePlan
 
 
-class CompiledPlan:
+class CompiledPlan(PortablePlan):
     """Plan with the means to run, verify, save and load it.
 
     `cache_name` is the name of its entry in the store.
@@ -299,6 +301,9 @@ class CompiledPlan:
         cached = EntryStore.open().read("plan", self.cache_name) if self.cache_name else None
         write_folder(Path(folder), cached or plan_files(self.plan))
 
+    def reopen(self) -> Callable[[Path], CompiledPlan]:
+        return open_plan
+
     def _model(self) -> PlannedModel:
         if self.plan.model is None:
             raise PlanError(
@@ -310,6 +315,11 @@ class CompiledPlan:
 def _as_list(value: object) -> Sequence[object]:
     """Return a record's list; nothing where there is none."""
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def open_plan(folder: str | os.PathLike[str]) -> CompiledPlan:
+    """Open a plan's folder."""
+    return CompiledPlan(load_plan(folder))
 
 
 def plan_of(

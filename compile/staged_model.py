@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from ..backends import Array
-from ..ir import BackendError, Graph, PlanError, Target, TensorType, quote
+from ..ir import BackendError, CompileOptions, Graph, PlanError, Target, TensorType, quote
 from ..runtime import PlannedPart, StagedRecord, check_names, load_staged, open_onnxruntime, save_staged
+from .driver import build_graph
 from .loading import Shapes, Spec, spec_of_texts
 from .plan import CompiledPlan
 from .staged_plan import Compile, StagedPlan
@@ -128,6 +130,9 @@ class ModelPlan(StagedPlan):
         )  # fmt: skip
         save_staged(record, folder)
 
+    def reopen(self) -> Callable[[Path], ModelPlan]:
+        return partial(open_model, functions=self.stages.evaluator.functions)
+
     def _planned_parts(self) -> Iterator[PlannedPart]:
         for key, kept in self.stages.compiled.items():
             for prepared in kept:
@@ -178,14 +183,10 @@ def model_plan(
     return ModelPlan(stages, target, spec, stages.input_types(shapes) if shapes is not None else None)
 
 
-def open_model(
-    folder: str | os.PathLike[str],
-    compile_graph: Callable[[Graph, Spec, Target], CompiledPlan],
-    functions: Mapping[str, Function] | None = None,
-) -> ModelPlan:
+def open_model(folder: str | os.PathLike[str], functions: Mapping[str, Function] | None = None) -> ModelPlan:
     """Open the folder of a model in stages.
 
-    `compile_graph` makes the plans of parts for shapes that the folder lacks.
+    Parts for shapes that the folder lacks are compiled when they run.
 
     Raises `PlanError` where a function is missing that the plan needs, and `BackendError` where the package onnx is.
     """
@@ -203,7 +204,7 @@ def open_model(
     spec = spec_of_texts(record.specs)
 
     def compile_part(graph: Graph) -> _Runner:
-        return _Runner(compile_graph(graph, spec, record.target))
+        return _Runner(build_graph(graph, spec, record.target, CompileOptions()))
 
     model = model_of_graph(record.graph, record.opsets, os.fspath(folder))
     stages = staged_onnx(

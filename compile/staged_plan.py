@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,12 +12,13 @@ from ..ir import Graph, GraphError, Target, TensorType, quote
 from ..numerics import Comparison, compare
 from ..runtime import random_inputs
 from .plan import CompiledPlan
+from .portable_plan import PortablePlan
 
 #: Makes the plan of a part.
 Compile = Callable[[Graph], CompiledPlan]
 
 
-class StagedPlan(ABC):
+class StagedPlan(PortablePlan):
     """Model in stages: plans of its parts, and uncompiled operations between them.
 
     `notice` gets the warning that names these.
@@ -66,20 +66,12 @@ class StagedPlan(ABC):
         """Share of the time in uncompiled operations, None before it is measured."""
 
     @abstractmethod
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name."""
-
-    @abstractmethod
     def trace(self, inputs: Mapping[str, Array]) -> None:
         """Compile all parts for the shapes of a run with these inputs."""
 
     @abstractmethod
     def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
         """Run, and yield the plan of every part with its inputs."""
-
-    @abstractmethod
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the plan's folder atomically."""
 
     @property
     def complete(self) -> bool:

@@ -6,7 +6,8 @@ They are cut as graphs of `torch.compile` are: PyTorch runs such operations, and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,9 @@ class ProgramPlan(StagedPlan):
             self.state_at_start(), tuple(stages), program.foreign, program.warning,
         )  # fmt: skip
         save_program(content, folder)
+
+    def reopen(self) -> Callable[[Path], ProgramPlan]:
+        return open_program
 
     def state_at_start(self) -> dict[str, Array]:
         """Return the initial values of the state."""

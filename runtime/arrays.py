@@ -67,6 +67,7 @@ def host_array(name: str, value: object) -> Array:
     try:
         if isinstance(value, np.ndarray):
             return value
+        value = without_gradient(value)
         kind = getattr(value, "__dlpack_device__", None)
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
@@ -77,6 +78,11 @@ def host_array(name: str, value: object) -> Array:
         return np.asarray(value)
     except (ValueError, TypeError, BufferError, RuntimeError) as error:
         raise UsageError(f"input {quote(name)} is no array: {error}") from error
+
+
+def without_gradient(value: Any) -> Any:
+    """Return an array, a tensor that requires grad detached."""
+    return value.detach() if getattr(value, "requires_grad", False) else value
 
 
 @frozen

@@ -1,5 +1,6 @@
 """Tuning: strategies, measurement, the tuning database, measured partition search."""
 
+from .analysis import Monitor, make_monitor
 from .building import PlanningWorkers
 from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
 from .exchange import export_pack, export_results, import_database, import_results, known_answer
@@ -23,6 +24,7 @@ __all__ = [
     "Findings",
     "LearnedModel",
     "Measurement",
+    "Monitor",
     "PlanningWorkers",
     "Question",
     "RunMode",
@@ -39,6 +41,7 @@ __all__ = [
     "import_results",
     "known_answer",
     "machine_of",
+    "make_monitor",
     "measured_candidates",
     "open_database",
     "question_of",

@@ -40,7 +40,7 @@ def tuning_session(
     fresh: bool = False,
     devices: Sequence[str] = (),
     scheduler: str = "",
-    quiet: bool = True,
+    monitor: Monitor | None = None,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[TuningSession]:
     """Yield a session for one compilation, and close it with the block.
@@ -50,7 +50,7 @@ def tuning_session(
     and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
     `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
     and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
-    them. Tasks are distributed to the workers of a Dask `scheduler` where one is given.
+    them. Tasks are distributed to the workers of a Dask `scheduler` where one is given. A `monitor` shows progress.
     """
     if replay is None and target.dialect == "cuda":
         find_toolchain()  # without one every candidate would fail, which says less than its error
@@ -58,7 +58,7 @@ def tuning_session(
     workers = workers or _workers(target)
     with ExitStack() as opened:
         database = opened.enter_context(closing(_database(target, fresh or replay is not None, notice)))
-        monitor = make_monitor(quiet)
+        monitor = monitor or make_monitor(quiet=True)
         device = partial(_device, target, budget, replay, devices, notice)
         executor = opened.enter_context(closing(_executor(database, budget, monitor, workers, device, replay)))
         opened.callback(monitor.close)

@@ -69,7 +69,7 @@ def summary_lines(session: TuningSession) -> Iterator[str]:
             else ""
         )
         yield (
-            f"candidates: {statistics.points:.4g} points, {proven}{statistics.compiled} compiled ({outcomes}),"
+            f"candidates: {statistics.points:,} points, {proven}{statistics.compiled} compiled ({outcomes}),"
             f" {statistics.timed} timed, {statistics.dropped} dropped after a few runs, {statistics.reused} known from "
             f"earlier sessions"
             + (f", {statistics.stale} earlier results of code that is made otherwise today" if statistics.stale else "")

@@ -31,7 +31,8 @@ from .probe import computes_right
 from .processor import name_processor
 from .programs import programs_of
 
-_OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable"]
+#: Options of builds; `-w`, since clang prints the number of its warnings to the terminal.
+_OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable", "-w"]
 _POCL = "Portable Computing Language"
 #: Variables that change PoCL's compilation; others set its folders.
 _SETTING = re.compile(r"POCL_(?!CACHE_DIR|KERNEL_CACHE)")

@@ -151,7 +151,7 @@ def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
     training = training_graph(made)
     imported = perf_counter() - start
     settings = Settings(libraries=True)  # they take part where they are installed, as users have it
-    with tuning_session(find_target("cuda"), budget=begun, settings=settings, quiet=True) as session:
+    with tuning_session(find_target("cuda"), budget=begun, settings=settings) as session:
         plan = tune_graph(training.graph, training.spec, session.target, options, session)
         search = summary_values(session)
         stages = {name: round(taken, 1) for name, taken in session.budget.spent.items() if taken >= 0.1}

@@ -34,23 +34,24 @@ from .calls import (
     tensor_of,
 )
 from .decompositions import REWRITES, CoreCall, is_decomposed, training_decompositions
-from .exported import separate_buffers
+from .exported import result_names, separate_buffers
 
 _LOG = logging.getLogger("cuts.frontends")
 
 
 @frozen
 class CoreProgram:
-    """Graph of core operations, its signature, and the tensors of the program."""
+    """Graph of core operations, with signature, tensors and names of results."""
 
     graph: torch.fx.Graph
     signature: Any
     held: Mapping[str, Any]
+    names: tuple[str, ...]
 
     @classmethod
-    def of(cls, program: torch.export.ExportedProgram, graph: torch.fx.Graph) -> CoreProgram:
+    def of(cls, program: torch.export.ExportedProgram, graph: torch.fx.Graph, names: tuple[str, ...]) -> CoreProgram:
         """Return a program with another graph."""
-        return cls(graph, program.graph_signature, {**program.state_dict, **program.constants})
+        return cls(graph, program.graph_signature, {**program.state_dict, **program.constants}, names)
 
 
 def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str], bool]) -> CoreProgram:
@@ -62,10 +63,10 @@ def core_program(program: torch.export.ExportedProgram, is_read: Callable[[str],
     """
     with warnings.catch_warnings():  # warnings about PyTorch's internals, which callers cannot change
         warnings.simplefilter("ignore", FutureWarning)
-        graph = decompose_by_call(program, is_read)
+        graph, names = decompose_by_call(program, is_read), result_names(program)
         if graph is None:
             program = _decompose_whole(separate_buffers(program))
-        return CoreProgram.of(program, graph or program.graph)
+        return CoreProgram.of(program, graph or program.graph, names)
 
 
 def _decompose_whole(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

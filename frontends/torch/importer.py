@@ -34,8 +34,9 @@ def exported_program(model: Any, args: Sequence[Any] = ()) -> torch.export.Expor
     """
     if isinstance(model, torch.nn.Module):
         if not isinstance(args, (tuple, list)) or not args:
+            found = "none" if isinstance(args, (tuple, list)) else type(args).__name__
             raise UsageError(
-                f"a PyTorch module needs a tuple of example inputs, found {type(args).__name__}",
+                f"a PyTorch module needs a tuple of example inputs, found {found}",
                 hint="cuts.build(module, (x,)) takes the shapes from them",
             )
         return export_module(model, args)

@@ -18,7 +18,7 @@ from ...ops.language import Registry
 from .captured_graph import CapturedGraph, captured_graph
 from .decomposition import CoreProgram, core_program
 from .dispatch import conversion, convert_graph, define, results
-from .exported import check_memory, program_outputs, written_targets
+from .exported import check_memory, program_outputs, rename_results, written_targets
 from .import_context import ImportContext, extract_graph
 from .operators import Complex, MaskedElements
 from .results import result_memory
@@ -46,7 +46,11 @@ def export_module(
     try:
         return torch.export.export(module, tuple(args), dict(kwargs or {}))
     except Exception as error:  # any error of the module's own code
-        raise GraphError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
+        text = " ".join(str(error).partition("\n\n")[0].split()) or "no reason is known"
+        raise GraphError(
+            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {text}",
+            hint="torch.export.export shows the whole message; torch.compile cuts a model around such parts",
+        ) from error
 
 
 def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None = None, name: str = "torch") -> Graph:
@@ -63,10 +67,10 @@ def graph_of_export(program: torch.export.ExportedProgram, infer: Infer | None =
     check_memory(core.signature, core.held, written)
     inputs, state = _placeholders(core, ctx, written)
     convert_graph(core.graph, ctx)
-    ends = program_outputs(core.signature.output_specs, results(core.graph), ctx, state, _output)
+    ends = program_outputs(core.signature.output_specs, results(core.graph), core.names, ctx, state, _output)
     if ctx.seeds:
         raise GraphError("dropout draws random numbers, which nothing gives", hint="export the model for inference")
-    graph = extract_graph(ctx, name, inputs, ends.outputs)
+    graph = rename_results(extract_graph(ctx, name, inputs, ends.outputs), ends.names)
     return verify_graph(evolve(graph, interface=ends.interface), derive)
 
 

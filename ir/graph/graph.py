@@ -13,11 +13,32 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, field, frozen
 
+from ..errors import GraphError, quote
 from ..source import Span
 from ..types import TensorType
 from .attributes import Attribute, attributes_of
 
 Array: TypeAlias = npt.NDArray[np.generic]
+
+
+def check_op(node: Node, _: object, op: str) -> None:
+    """Raise `GraphError` where the name of an operation is no identifier."""
+    if not op.isidentifier():
+        raise GraphError(
+            f"node {quote(str(node.name))}: expected the name of an operation, found {quote(str(op))}",
+            node.span,
+            "the order is Node(name, op, inputs, outputs)",
+        )
+
+
+def check_values(node: Node, attribute: Any, values: object) -> None:
+    """Raise `GraphError` where operands or results are one text."""
+    if isinstance(values, str):
+        raise GraphError(
+            f"node {quote(str(node.name))}: expected a tuple of {attribute.name}, found {quote(values)}",
+            node.span,
+            f"a tuple of one is ({values!r},)",
+        )
 
 
 @frozen
@@ -28,13 +49,14 @@ class Node:
     `span` where its operation is named in the text it was read from, for messages. `declaration` is the text that
     declares its operation where the vocabulary does not: the node brings it along, under a name that says which it is.
 
-    Raises `GraphError` for attributes that are neither numbers, truth values, texts nor lists of one of these.
+    Raises `GraphError` for attributes that are neither numbers, truth values, texts nor lists of one of these, for an
+    `op` that is no identifier, and for operands or results in one text.
     """
 
     name: str
-    op: str
-    inputs: tuple[str | None, ...]
-    outputs: tuple[str, ...]
+    op: str = field(validator=check_op)
+    inputs: tuple[str | None, ...] = field(validator=check_values)
+    outputs: tuple[str, ...] = field(validator=check_values)
     attributes: Mapping[str, Attribute] = field(factory=dict, converter=attributes_of)
     origin: str = ""
     declaration: str = field(default="", repr=False, kw_only=True)

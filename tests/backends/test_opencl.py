@@ -113,6 +113,13 @@ def test_shared_memory_and_barriers(device: Device) -> None:
 
 
 @needs_opencl
+@needs_opencl
+def test_warnings_of_the_compiler_stay_off_the_terminal(device: Device, capfd: pytest.CaptureFixture[str]) -> None:
+    body = "int unused; int z = 3; if (z = x[i]) y[i] = z; 1 + 2;"
+    run(device, [copy_kernel(body=body)])
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_grid_without_blocks_does_nothing(device: Device) -> None:
     time_kernel(
         device, copy_kernel(grid=(0, 1, 1)), [Pointer(device.allocate(4)), Pointer(device.allocate(4))], repeats=2

@@ -23,7 +23,6 @@ from cuts.tests.runtime.handmade import example_plan
 COMPILE = ["compile", "graph.json", "--target", "reference", "-o", "p"]
 
 USAGE: dict[str, tuple[list[str], int, str]] = {
-    "no command": ([], 2, "COMMAND"),
     "unknown command": (["optimise"], 2, "invalid choice"),
     "unknown flag": ([*COMPILE, "--fast"], 2, "--fast"),
     "no model": (["compile"], 2, "MODEL"),
@@ -31,6 +30,8 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "missing onnx file": (["compile", "none.onnx"], 3, "none.onnx"),
     "a folder": (["compile", "."], 3, "."),
     "unknown target": ([*COMPILE, "--target", "cuda:sm_1"], 2, "targets are: opencl"),
+    "target without a dialect": ([*COMPILE, "--target", "rtx4090"], 2, "did you mean 'cuda:rtx4090'?"),
+    "misspelt target": ([*COMPILE, "--target", "cuda:h10"], 2, "did you mean 'cuda:h100'?"),
     "absent device": ([*COMPILE, "--target", "metal"], 2, "targets are: opencl"),
     "unknown mode": ([*COMPILE, "--mode", "fast"], 2, "no-fusion"),
     "bad shape": ([*COMPILE, "--shape", "x=2xq"], 2, "expected NAME=1x3x224x224"),
@@ -45,6 +46,7 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "missing arrays": (["run", "good", "--input", "none.npz"], 2, "none.npz"),
     "foreign arrays": (["run", "good", "--input", "graph.json"], 2, "cannot read arrays"),
     "unknown group": (["explain", "good", "99"], 2, "expected a number below 3"),
+    "misspelt node": (["explain", "good", "ad"], 2, "did you mean"),
     "unknown op": (["ops", "matmull"], 3, "did you mean 'matmul'"),
     "recording of nothing": (
         ["tune", "graph.json", "--replay", "graph.json", "-o", "p", "--quiet"],
@@ -86,7 +88,7 @@ def node(**changes: Any) -> Callable[[dict[str, Any]], object]:
 
 GRAPHS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "unknown op": (node(op="reluu"), "relu"),
-    "op full of code": (node(op='x;}__global__ void */ #include "/etc/passwd"'), "unknown op"),
+    "op full of code": (node(op='x;}__global__ void */ #include "/etc/passwd"'), "expected the name of an operation"),
     "unknown attribute": (node(attributes={"fast": 1}), "fast"),
     "unknown value": (node(inputs=["nothing"]), "nothing"),
     "cycle": (lambda m: m["nodes"][0].update(inputs=["y", "w"]), "cycle"),

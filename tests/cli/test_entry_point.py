@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import time
 from pathlib import Path
 
 import cuts as package
 import pytest
+from cuts.cli import compilation
 from cuts.cli import progress as compile_progress
+from cuts.cli.main import COMMANDS, make_parser
+from cuts.cli.outline import outline
 from cuts.runtime.plan_file import save_plan
+from cuts.search import Monitor
 from cuts.tests.cli.conftest import MODEL, Cuts
+from cuts.tests.needs import opencl_reason
 from cuts.tests.runtime.handmade import example_plan
 
 REFERENCE = ["--target", "reference"]
@@ -152,7 +159,7 @@ def test_device_tells_aliases_from_targets(cuts: Cuts) -> None:
     assert value["aliases"]["cuda:h100"] == "NVIDIA H100 (sm_90)"
     assert value["aliases"]["opencl:cpu"] == "opencl"
     assert not set(value["aliases"]) & set(value["targets"])
-    assert "cuda:h200 = cuda:sm_90" in cuts("device").out
+    assert re.search(r"^  cuda:h200 +cuda:sm_90$", cuts("device").out, re.MULTILINE)
 
 
 def test_an_output_without_elements_is_shown(cuts: Cuts, tmp_path: Path) -> None:
@@ -178,3 +185,40 @@ def test_progress_is_said_after_a_while_only(
     with progress.show():
         time.sleep(0.2)
     assert said == ["compiling: 0 s, 'partition' is done"]
+
+
+def test_without_a_command_the_help_is_printed(cuts: Cuts) -> None:
+    result = cuts()
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("usage: cuts") and all(name in result.out for name in COMMANDS)
+
+
+def test_facts_are_aligned_and_whole(cuts: Cuts) -> None:
+    for command in (("device",), ("device", "--target", "cuda:h200"), ("cache", "info")):
+        lines = cuts(*command).out.splitlines()
+        assert not any(re.search(r"\w=\S|\.\.\.$", line) for line in lines), lines
+        ends = {re.match(r"\S+ +", line).end() for line in lines if re.match(r"\S+ +", line)}  # type: ignore[union-attr]
+        assert len(ends) == 1, lines
+    assert list(outline({"path": None, "bytes": 2048, "kinds": {"pocl": 3, "cubin": 4}, "names": ["a", "b"]})) == [
+        "path   -", "bytes  2 KB", "kinds", "  pocl   3", "  cubin  4", "names  a", "       b",
+    ]  # fmt: skip
+
+
+def test_options_of_a_search_come_in_groups() -> None:
+    commands = next(a for a in make_parser("tune")._actions if isinstance(a, argparse._SubParsersAction))
+    groups = {g.title: [a.dest for a in g._group_actions] for g in commands.choices["tune"]._action_groups}
+    assert {"compilation", "search", "learned order", "devices and workers", "results"} <= groups.keys()
+    assert max(map(len, groups.values())) <= 12
+    assert "strategy" in groups["search"] and "workers" in groups["devices and workers"]
+
+
+def test_progress_ends_before_results_are_printed(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Announced(Monitor):
+        def close(self) -> None:
+            print("progress ended")
+
+    monkeypatch.setattr(compilation, "make_monitor", lambda quiet: Announced(lambda line: None))
+    if opencl_reason():
+        pytest.skip(opencl_reason())
+    result = cuts("tune", "graph.json", "--trials", "1")
+    assert result.code == 0 and result.out.startswith("progress ended"), result.out

@@ -228,3 +228,24 @@ def test_a_batch_assumed_as_one_is_reported(cuts: Cuts, tmp_path: Path) -> None:
     )
     assert said.count("warning") == 1
     assert cuts("compile", "m.onnx", "--target", "reference", "--shape", "x=2x4").err == ""
+
+
+@needs_opencl
+def test_groups_are_found_by_the_names_of_onnx(cuts: Cuts, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "x"], ["h"], name="/layer/MatMul"),
+        helper.make_node("Gelu", ["h"], ["g"], name="/layer/act/Gelu"),
+        helper.make_node("LayerNormalization", ["g", "w"], ["y"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, [4, 4])], [value("y", TensorProto.FLOAT, [4, 4])],
+        [numpy_helper.from_array(np.ones(4, np.float32), "w")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "n.onnx")
+    assert cuts("compile", "n.onnx").code == 0
+    for name in ("/layer/MatMul", "/layer/act/Gelu", "y"):
+        found = cuts("explain", "n.plan", name)
+        assert (found.code, name in found.out) == (0, True), found.err
+    missing = cuts("explain", "n.plan", "/layer/MatMull")
+    assert (missing.code, "did you mean '/layer/MatMul" in missing.err) == (2, True), missing.err

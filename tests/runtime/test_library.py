@@ -12,7 +12,7 @@ from typing import Any
 import cuts
 import numpy as np
 import pytest
-from cuts.ir import CompileOptions, CutsWarning, Graph, Node, UsageError
+from cuts.ir import CompileOptions, CutsWarning, Graph, GraphError, Node, UsageError
 from cuts.tests.needs import needs_opencl
 from cuts.tests.runtime.handmade import f32
 
@@ -95,10 +95,25 @@ def test_modules_and_exported_programs_are_models() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_needs_example_inputs() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(UsageError, match="needs a tuple of example inputs"):
-        cuts.build(torch.nn.ReLU(), "reference")
+    for args, found in ((), "none"), ([], "none"), (torch.ones(2), "Tensor"):
+        with pytest.raises(UsageError, match=f"needs a tuple of example inputs, found {found}"):
+            cuts.build(torch.nn.ReLU(), args, "reference")
     with pytest.raises(UsageError, match="an exported program has fixed shapes"):
         cuts.build(torch.nn.ReLU(), (torch.ones(2),), "reference", shapes={"input": (3,)})
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_assertion_of_a_module_is_reported() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Checked(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise AssertionError
+
+    for fallback in (False, True):
+        with pytest.raises(GraphError, match=r"torch.export cannot trace Checked: AssertionError: ") as caught:
+            cuts.build(Checked(), (torch.ones(2),), "reference", fallback=fallback)
+        assert "\n" not in str(caught.value)
 
 
 def test_window_larger_than_its_image_is_warned_about() -> None:

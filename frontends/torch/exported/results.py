@@ -6,7 +6,7 @@ it. An input that is written comes back as a result, called `<input>.updated`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +26,11 @@ _ORDER = "TOKEN"
 
 @frozen
 class ProgramOutputs:
-    """Outputs of a program's graph, in order, and its interface."""
+    """Outputs of a program's graph in order, their names, and its interface."""
 
     outputs: tuple[str, ...]
     interface: Interface
+    names: Mapping[str, str]
 
 
 def written_targets(signature: Any) -> frozenset[str]:
@@ -40,23 +41,25 @@ def written_targets(signature: Any) -> frozenset[str]:
 def program_outputs(
     specs: Sequence[Any],
     found: Sequence[Any],
+    names: Sequence[str],
     ctx: ImportContext,
     state: Mapping[str, tuple[str, torch.Tensor]],
     output: Callable[[ImportContext, torch.fx.Node, str], str],
 ) -> ProgramOutputs:
     """Return the outputs and the interface of an imported program.
 
-    `specs` are those of its signature, one for each node, or value, of `found`. `state` has the input and the initial
+    `specs` are those of its signature, one for each node, or value, of `found`. `names` are those of its own results,
+    empty where one has none. `state` has the input and the initial
     value of each buffer that it writes; `output` returns a node's value as one that may be an output. Raises
     `GraphError` where it returns and writes no tensor.
     """
-    ends = _OutputCollector(ctx, state, output)
+    ends = _OutputCollector(ctx, state, output, iter(names))
     for spec, node in zip(specs, found, strict=True):
         ends.add(spec, node)
     outputs = (*ends.results, *ends.updated, *(tensor.output for tensor in ends.state.values()))
     if not outputs:
         raise GraphError("the program returns no tensor and writes none", hint="return at least one tensor")
-    return ProgramOutputs(outputs, Interface(ends.state, ends.fixed))
+    return ProgramOutputs(outputs, Interface(ends.state, ends.fixed), ends.names)
 
 
 @define
@@ -64,6 +67,8 @@ class _OutputCollector:
     ctx: ImportContext
     held: Mapping[str, tuple[str, torch.Tensor]]
     output: Callable[[ImportContext, torch.fx.Node, str], str]
+    given: Iterator[str]
+    names: dict[str, str] = field(factory=dict)
     results: list[str] = field(factory=list)
     updated: list[str] = field(factory=list)
     fixed: dict[str, FixedResult] = field(factory=dict)
@@ -80,17 +85,18 @@ class _OutputCollector:
         elif kind.startswith(_GRADIENT):
             self.results.append(self._named_output(node, f"{spec.target}.gradient"))
         elif kind != _ORDER:
-            self._result(node)
+            self._result(node, next(self.given))
 
-    def _result(self, node: Any) -> None:
+    def _result(self, node: Any, given: str) -> None:
         value = self.ctx.value(node) if isinstance(node, torch.fx.Node) else node
         place = len(self.results) + len(self.fixed)
         if value is None or (isinstance(value, (bool, int, float, str)) and not _is_tensor(node)):
-            name = getattr(node, "name", f"output_{place}")
+            name = given or getattr(node, "name", f"output_{place}")
             self.fixed[self.ctx.fresh(name)] = FixedResult(place, _plain(value))
         elif isinstance(node, torch.fx.Node):
             found = self.output(self.ctx, node, node.name)
             self.results.append(self.ctx.copy_as(found, node.name) if found in self.results else found)
+            self.names[str(self.results[-1])] = given or node.name
         else:
             raise GraphError(
                 f"result {place} of the program is of type {type(value).__name__}",

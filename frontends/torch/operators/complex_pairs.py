@@ -166,7 +166,11 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
     "aten.reciprocal": _reciprocal,
     "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real,
-    "aten.exp": lambda ctx, x: _exponential(ctx, x),
+    "aten.exp": lambda ctx, x: _exponential(ctx, x), "aten.log": lambda ctx, x: _logarithm(ctx, x),
+    "aten.sin": lambda ctx, x: _products(ctx, x, ("sin", "cosh"), ("cos", "sinh")),
+    "aten.cos": lambda ctx, x: _conjugate(ctx, _products(ctx, x, ("cos", "cosh"), ("sin", "sinh"))),
+    "aten.sinh": lambda ctx, x: _products(ctx, x, ("sinh", "cos"), ("cosh", "sin")),
+    "aten.cosh": lambda ctx, x: _products(ctx, x, ("cosh", "cos"), ("sinh", "sin")),
     "aten.where": lambda ctx, condition, a, b: _where(ctx, condition, a, b),
     "aten.constant_pad_nd": lambda *given: _pad(*given),
     "aten.angle": lambda ctx, x: ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real),
@@ -190,6 +194,15 @@ _TO_PARTS = (
 
 def _exponential(ctx: ImportContext, x: Complex) -> Any:
     return polar(ctx, ctx.emit("exp", x.real), x.imaginary)
+
+
+def _logarithm(ctx: ImportContext, x: Complex) -> Any:
+    return Complex(ctx.emit("log", _absolute(ctx, x)), ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real))
+
+
+def _products(ctx: ImportContext, x: Complex, *names: tuple[str, str]) -> Any:
+    """Return products, each of one function of the real part and one of the imaginary part."""
+    return Complex(*(ctx.emit("mul", ctx.emit(f, x.real), ctx.emit(g, x.imaginary)) for f, g in names))
 
 
 def _where(ctx: ImportContext, condition: Value, a: Any, b: Any) -> Any:

@@ -65,7 +65,8 @@ def program_graph(core: CoreProgram, device: torch.device) -> tuple[torch.fx.Gra
         if "device" in node.kwargs:
             copies[node].kwargs = {**copies[node].kwargs, "device": device}
     module = torch.fx.GraphModule(root, graph)
-    return module, ProgramEnds(tuple(arguments), tuple(_results(core.signature.output_specs, results(module.graph))))
+    ends = tuple(_results(core.signature.output_specs, results(module.graph), core.names))
+    return module, ProgramEnds(tuple(arguments), ends)
 
 
 def initial_state(core: CoreProgram, ends: ProgramEnds) -> Mapping[str, torch.Tensor]:
@@ -80,18 +81,21 @@ def _argument(node: torch.fx.Node) -> ProgramEnd:
     return ProgramEnd(CALLER, node.name)
 
 
-def _results(specs: Sequence[Any], found: Sequence[Any]) -> Iterator[ProgramEnd]:
+def _results(specs: Sequence[Any], found: Sequence[Any], names: Sequence[str]) -> Iterator[ProgramEnd]:
     """Yield the ends of results, named as those of a whole plan are."""
-    used: set[str] = set()
+    used, given = set[str](), iter(names)
     for place, (spec, node) in enumerate(zip(specs, found, strict=True)):
         kind, target = spec.kind.name, getattr(spec, "target", None)
         if kind in _MUTATIONS:
             yield ProgramEnd(STATE, str(target))
             continue
         tensor = isinstance(node, torch.fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
-        name = node.name if isinstance(node, torch.fx.Node) else f"output_{place}"
-        name = f"{target}.updated" if kind == "USER_INPUT_MUTATION" else name
-        name = f"{target}.gradient" if kind.startswith("GRADIENT_TO") else name
+        if kind == "USER_INPUT_MUTATION" or kind.startswith("GRADIENT_TO"):
+            name = f"{target}.updated" if kind == "USER_INPUT_MUTATION" else f"{target}.gradient"
+        else:
+            name = (kind != "TOKEN" and next(given)) or (
+                node.name if isinstance(node, torch.fx.Node) else f"output_{place}"
+            )
         used.add(name := fresh_name(used, name))
         yield ProgramEnd(CALLER if tensor else NUMBER, name)
 
