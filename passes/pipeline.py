@@ -65,7 +65,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",
-          ("choose_algorithms.py", "costs/candidate_subgraphs.py", "baseline_plan.py")),
+          ("partitioning/choose_algorithms.py", "costs/candidate_subgraphs.py", "partitioning/baseline_plan.py")),
     Stage("memory", fit_memory, show_algorithms, verify_algorithms,
           "stored values -> rematerialised before their later readers, cheapest first, until the live values fit; only "
           "where the memory is limited", ("graph/rematerialise.py",)),
@@ -89,8 +89,9 @@ STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("partition", form_groups, show_partition, verify_partition,
           "units -> fusion groups in normal form: Algorithm 1 of DeepCuts on graphs with branches; `Evaluate` is an "
           "interface",
-          ("fusion/partition.py", "fusion/partitioner.py", "fusion/sibling_fusion.py", "fusion/convex_merge.py",
-           "fusion/group_builder.py",
+          ("fusion/grouping/partition.py", "fusion/grouping/partitioner.py", "fusion/grouping/sibling_fusion.py",
+           "fusion/grouping/convex_merge.py",
+           "fusion/grouping/group_builder.py",
            "fusion/legality.py", "fusion/normalise.py", "costs/evaluators.py", "costs/analytic_cost.py",
            "costs/async_cost.py")),
     Stage("split", split_long_reductions, show_partition, verify_partition,
@@ -105,10 +106,10 @@ STAGES: tuple[Stage[Any, Any], ...] = (
            "schedule/choose.py")),
     Stage("reconsider", refine_partition, show_schedules, verify_refined,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
-          "measured", ("refine_partition.py",)),
+          "measured", ("partitioning/refine_partition.py",)),
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
-          ("horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
+          ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
     Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_threads, verify_threads,

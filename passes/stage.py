@@ -54,7 +54,7 @@ class Stage(Generic[P, R]):
 def graph_stage(step: Pass) -> Stage[Graph, Graph]:
     """Return a graph pass as a stage, summarised by its class's docstring."""
     summary = f"graph -> graph: {(type(step).__doc__ or '').partition('.')[0].partition(';')[0].strip()}"
-    file = "/".join(type(step).__module__.split(".")[-2:]) + ".py"
+    file = "/".join(type(step).__module__.partition(".passes.")[2].split(".")) + ".py"
     return Stage(
         step.name, lambda graph, _: run_passes(graph, [step]), print_graph, verify_types, summary, (file,)
     )  # fmt: skip
