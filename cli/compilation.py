@@ -14,14 +14,22 @@ from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_un
 from ..ir import Budget, CompileOptions, Graph, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
-from . import console
-from .common import AnyPlan, compare_plan, own_onnx, plan_values, read_inputs, require_right_plan, write_text
 from .learning import learned_order
 from .models import compile_parts, load_graph
 from .options import refuse, set_defaults
-from .page import write_page
-from .progress import CompileProgress
-from .times import time_table
+from .output import (
+    AnyPlan,
+    CompileProgress,
+    compare_plan,
+    console,
+    own_onnx,
+    plan_values,
+    read_inputs,
+    require_right_plan,
+    time_table,
+    write_page,
+    write_text,
+)
 
 _BUDGET, _INTERRUPT_EXIT = 6, 130
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..backends import find_target
 from ..search import LearnedModel, train_locally
-from . import console
 from .options import refuse
+from .output import console
 
 
 def learned_order(arguments: Namespace) -> LearnedModel | None:

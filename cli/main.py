@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from ..ir import CutsError, InternalError, UsageError
-from . import console
 from .options import add_verbosity
-from .reporting import fail, logging_to_stderr, report, report_bug
+from .output import console, fail, logging_to_stderr, report, report_bug
 
 #: Commands: one line each, as `cuts --help` lists them.
 COMMANDS: dict[str, str] = {
@@ -77,7 +76,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def _module(command: str) -> Any:
-    return import_module(f".{command}", __package__)
+    return import_module(f".commands.{command}", __package__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

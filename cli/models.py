@@ -12,9 +12,9 @@ from pathlib import Path
 from ..backends import Array, find_target
 from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
 from ..ir import CompileOptions, Graph, Target, VocabularyError
-from .common import AnyPlan, note_uncompiled, read_inputs
 from .one_op import graph_of_op
 from .options import refuse, set_defaults
+from .output import AnyPlan, note_uncompiled, read_inputs
 
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .console import brief, size
+from .output import brief, size
 
 #: Longest value on a line.
 MAX_VALUE_COLUMNS = 1000

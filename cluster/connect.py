@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..backends import Device
 from ..ir import UsageError
 from .engine import Engine, SingleProcess
-from .ways import Way
+from .plans import Way
 
 
 def connect(way: Way) -> Callable[[Device], Engine]:

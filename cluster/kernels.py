@@ -14,9 +14,9 @@ from ..compile import build_graph
 from ..ir import CompileOptions, UsageError
 from ..runtime import Plan
 from .graphs import adam_graph, block_passes, loss_graph, parameter_shapes
-from .layer_files import layout
-from .memory import CHUNK_PARAMETERS
-from .plan_file import ClusterPlan
+from .plans import ClusterPlan
+from .prediction import CHUNK_PARAMETERS
+from .storage import layout
 
 
 @frozen

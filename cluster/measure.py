@@ -13,11 +13,10 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..backends import Pointer
-from .closed_form import corrected_terms
-from .descriptions import BlockTimes, Machine
+from .plans import BlockTimes, Machine, columns
+from .prediction import corrected_terms
 from .running import Runner
 from .storage_rate import StorageRate, storage_rate
-from .ways import columns
 
 #: Bytes and passes over all layers after which a measurement of storage may end.
 MIN_TIMED_BYTES, MIN_PASSES = 64 << 20, 4

@@ -18,14 +18,10 @@ from attrs import define, frozen
 from ..backends import Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ..compile import build_graph, load_spec
 from ..ir import CompileOptions, Graph, Node, UsageError
-from .bound_plan import BoundPlan
-from .buffers import Arena, HostPool
-from .descriptions import Machine
-from .disk import Disk
 from .engine import SingleProcess
 from .graphs import f32
-from .layer_files import reserve, round_to_pages, storage_error
-from .mover import Move, Mover
+from .plans import Machine
+from .storage import Arena, BoundPlan, Disk, HostPool, Move, Mover, reserve, round_to_pages, storage_error
 from .storage_rate import SHARED_PART, storage_rate
 
 #: Bytes of the file for each GPU's storage measurement, and rows and columns of the matrices that are multiplied.

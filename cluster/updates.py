@@ -8,13 +8,10 @@ from typing import Protocol
 import numpy as np
 
 from ..backends import Buffer, Device, Pointer
-from .bound_plan import BoundPlan
-from .buffers import Arena, Slots
-from .descriptions import Transformer
 from .kernels import Kernels
-from .memory import CHUNK_PARAMETERS
-from .mover import Move, Mover
-from .store import LayerStore, state_kinds
+from .plans import Transformer
+from .prediction import CHUNK_PARAMETERS
+from .storage import Arena, BoundPlan, LayerStore, Move, Mover, Slots, state_kinds
 
 
 class TrainedRunner(Protocol):

@@ -5,13 +5,11 @@
 
 from .build import build, build_staged, load, staged_plan
 from .cached_build import build_tuned
-from .cached_decisions import decision_key
 from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
-from .plan_cache import plan_key
-from .staged_plan import Compile, StagedPlan
-from .staged_program import ProgramPlan
+from .selection import decision_key, plan_key
+from .staged import Compile, ProgramPlan, StagedPlan
 from .torch_operator import torch_op
 
 __all__ = [

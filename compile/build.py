@@ -24,9 +24,7 @@ from .loading import (
     with_torch_operators,
 )
 from .plan import CompiledPlan, open_plan
-from .staged_model import model_plan, open_model
-from .staged_plan import Compile, StagedPlan
-from .staged_program import open_program, program_plan
+from .staged import Compile, StagedPlan, model_plan, open_model, open_program, program_plan
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function

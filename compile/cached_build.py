@@ -9,7 +9,7 @@ from ..ir import CompileOptions, Graph, Target
 from .driver import build_graph, tune_graph
 from .loading import Spec
 from .plan import CompiledPlan
-from .plan_cache import PlanCache
+from .selection import PlanCache
 
 #: Shortest build, in seconds, whose plan is cached for later processes.
 MIN_CACHED_BUILD_SECONDS = 0.3

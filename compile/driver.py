@@ -34,14 +34,20 @@ from ..search import (
     tuning_session,
     with_libraries,
 )
-from .cached_decisions import compile_measured, has_cached_decisions
-from .concurrent_launches import select_launch_form
 from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan, check_memory, plan_of
-from .plan_cache import PlanCache
-from .plan_selection import CandidatePlan, CandidatePlans, select_library_calls, time_nothing
-from .plan_validation import PlanValidator
+from .selection import (
+    CandidatePlan,
+    CandidatePlans,
+    PlanCache,
+    PlanValidator,
+    compile_measured,
+    has_cached_decisions,
+    select_launch_form,
+    select_library_calls,
+    time_nothing,
+)
 
 #: Runs the passes on a graph.
 RunPasses: TypeAlias = Callable[[Graph, Registry, Target, CompileOptions, Emit], CompiledGraph]

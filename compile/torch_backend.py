@@ -20,7 +20,7 @@ from .cached_build import build_cached
 from .driver import precisions_of
 from .external_buffers import program_of, spec_of, target_of
 from .graph_signatures import find_signature, save_signature
-from .plan_cache import find_plan, target_facts
+from .selection import find_plan, target_facts
 
 if TYPE_CHECKING:
     from ..frontends.torch import ArrayFunction, CachedGraph, CapturedGraph, TensorProgram

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cuts.cluster.table import BLOCKS, Cell, printed_table, reproduce
+from cuts.cluster.planning.table import BLOCKS, Cell, printed_table, reproduce
 
 
 def rows(cells: tuple[Cell, ...]) -> list[str]:

@@ -72,14 +72,14 @@ class ReduceDim:
 class Staging:
     """Staging of one operand of a reduction in shared memory.
 
-    `operand` is the position in `segment.operands`. `order` permutes the tile's natural coordinates (reduce dims
-    or tensor dims first, as `passes.lowering.staging` lists them), outermost first: the paper's `FORMAT_shared`. `pad`
-    adds elements to the pitch of the innermost coordinate against bank conflicts. With `l1`, wide asynchronous
+    `operand` is the position in `segment.operands`. `order` permutes the tile's natural coordinates (reduce dims or
+    tensor dims first, as `passes.lowering.layout.staging` lists them), outermost first: the paper's `FORMAT_shared`.
+    `pad` adds elements to the pitch of the innermost coordinate against bank conflicts. With `l1`, wide asynchronous
     copies leave their data in the L1 cache (.ca), for reuse by the block (neighbouring taps), or by the next block of
-    the SM (weights). With `register_staged` (register staging), and where memory runs along another coordinate than
-    the tile, threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one
-    before another K block is multiplied, and stored after it as one vector. Matrix instructions that read shared
-    memory take tiles in natural or reversed order, with a `swizzle` of so many bytes.
+    the SM (weights). With `register_staged` (register staging), and where memory runs along another coordinate than the
+    tile, threads pass neighbours of the tile through registers: the elements of a K block are loaded one by one before
+    another K block is multiplied, and stored after it as one vector. Matrix instructions that read shared memory take
+    tiles in natural or reversed order, with a `swizzle` of so many bytes.
     """
 
     operand: int

@@ -7,12 +7,10 @@ cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h
 
 from .buckets import Bucket, Plateau, buckets, plateaus
 from .models import ModelPrediction, predict_model
-from .own_kernels import OwnKernels
-from .own_plans import planned_launches
+from .own import OwnKernels, find_own_kernels, find_own_plans, find_predictor, planned_launches, predict
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction, Predictor
-from .queries import find_own_kernels, find_own_plans, find_predictor, predict
-from .simple_model import POINTWISE, POOLS
+from .predictors import POINTWISE, POOLS
 from .sweeps import Curve, sweep
 
 __all__ = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import frozen
 
 from ..ir import UsageError
-from .fitting import library
+from .predictors import library
 
 SUFFIXES = (".svg", ".png")
 

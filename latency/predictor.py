@@ -17,11 +17,10 @@ from ..ir import UsageError
 from .calibration import Calibration, half_widths
 from .convolution import FIELDS, Convolutions, Floats
 from .dataset import Profile, Samples, Strings, load_profile, training_samples
-from .layer_model import LayerModel, Options
 from .model_cache import cached_fit
 from .operations import LayerOperation
+from .predictors import LayerModel, Options, SimpleModel, fit_all, fit_simple, moved_elements
 from .ranges import Ranges
-from .simple_model import SimpleModel, fit_all, fit_simple, moved_elements
 
 PRECISIONS = ("fp32", "tf32")
 STATES = ("cold", "warm")

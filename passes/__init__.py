@@ -26,7 +26,7 @@ from .costs import (
 )
 from .decisions import Decisions, ForeignDecisionsError, GroupDecision
 from .fingerprints import node_fingerprints
-from .horizontal_fusion import join_forms
+from .partitioning import join_forms
 from .pipeline import compile_graph, graph_passes, run_stages, stage_results
 from .record_decisions import record_decisions, unfused_seconds
 from .rewrites import STATEMENT_STAGES

@@ -11,8 +11,7 @@ from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
 from .context import CompileContext
 from .costs import shared_launch_bound, shared_launch_seconds
 from .fusion import Group, Unit, Views, graph_layout, loop_iterations
-from .fusion_report import fusion_report
-from .listing import parameters
+from .inspection import fusion_report, parameters
 from .results import LaunchKernels, kernel_key
 from .schedule import Candidate
 

@@ -21,15 +21,11 @@ from ..ir import (
 )
 from ..ops import Registry
 from .assemble import assemble_kernels
-from .baseline_plan import choose_algorithms
-from .choose_schedules import choose_schedules
 from .context import CompileContext, Emit
 from .costs import Executor, LocalExecutor
 from .fit_memory import fit_memory
-from .form_groups import form_groups, split_long_reductions
 from .graph import Canonicalise, LowerPrecision, Pass, canonical_passes
-from .horizontal_fusion import fuse_horizontally
-from .listing import (
+from .inspection import (
     show_algorithms,
     show_blocks,
     show_launches,
@@ -39,14 +35,6 @@ from .listing import (
     show_sources,
     show_threads,
     show_views,
-)
-from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
-from .place_tensors import order_dims, pack, place_tensors
-from .refine_partition import refine_partition
-from .results import LaunchKernels
-from .rewrites import REWRITES, write_statements
-from .stage import Stage, graph_stage, rewrite_stage
-from .stage_verifiers import (
     verify_algorithms,
     verify_blocks,
     verify_nothing,
@@ -57,6 +45,19 @@ from .stage_verifiers import (
     verify_statements,
     verify_threads,
 )
+from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
+from .partitioning import (
+    choose_algorithms,
+    choose_schedules,
+    form_groups,
+    fuse_horizontally,
+    refine_partition,
+    split_long_reductions,
+)
+from .place_tensors import order_dims, pack, place_tensors
+from .results import LaunchKernels
+from .rewrites import REWRITES, write_statements
+from .stage import Stage, graph_stage, rewrite_stage
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any, Any], ...] = (

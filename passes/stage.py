@@ -10,10 +10,9 @@ from attrs import frozen
 from ..ir import CutsError, Graph, PassError, convert_error, naming_faults, print_graph
 from .context import CompileContext
 from .graph import Pass, run_passes
-from .listing import show_programs
+from .inspection import show_programs, verify_statements, verify_types
 from .results import Statements
 from .rewrites import Rewrite, rewrite_statements
-from .stage_verifiers import verify_statements, verify_types
 
 P = TypeVar("P")
 R = TypeVar("R")

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from threading import Lock
 
 from ..backends import Array, BlockAddress, SequenceLauncher
-from .constant_images import ConstantImages, Share
 from .fallback_kernels import use_fallback_kernels
-from .placed_plan import CONSTANTS, SCRATCH, place_over_blocks
+from .placement import CONSTANTS, SCRATCH, ConstantImages, Share, place_over_blocks
 from .plan import Plan
 
 #: Returns the address of so many zeroed bytes, which the allocator keeps alive.

@@ -14,10 +14,9 @@ from attrs import frozen
 from ..backends import Array, BlockAddress, BoundSequence, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir import PlanError, quote, raise_all
 from .arrays import DeviceArray, check_names, check_type, checked_inputs, without_gradient
-from .constant_images import ConstantImages
 from .fallback_kernels import use_fallback_kernels
 from .output_memory import OutputMemory
-from .placed_plan import place_in_arena, tensor_address
+from .placement import ConstantImages, place_in_arena, tensor_address
 from .plan import Plan, extent_bytes
 from .state import ArenaAccess, DeviceState, checked_state
 

@@ -39,8 +39,9 @@ _METAPHORS = (
 STOP_WORDS = frozenset(_METAPHORS.split())
 #: Names that the grammar's rules or stored files fix.
 FIXED_NAMES = {
-    "ops/language/evaluator.py": {"_spread"}, "ops/language/transform.py": {"counted", "listed", "spread"},
-    "passes/fusion_report.py": {"apart"}, "passes/model/feature_schema.py": {"alike"},
+    "ops/language/evaluation/evaluator.py": {"_spread"},
+    "ops/language/text/transform.py": {"counted", "listed", "spread"},
+    "passes/inspection/fusion_report.py": {"apart"}, "passes/model/feature_schema.py": {"alike"},
 }  # fmt: skip
 STOP_NAMES = frozenset({"second_thoughts", "side_by_side", "telling_inputs", "known_ends", "going_on"})
 _IRREGULAR = (

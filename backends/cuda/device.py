@@ -175,7 +175,7 @@ class CudaDevice(Device):
 
         It is one call; without cuda-bindings `run` itself is returned.
         """
-        from .graph import capture_graph
+        from .graphs import capture_graph
 
         return capture_graph(run, self._stream.handle, self.target.arch) or run
 
@@ -184,7 +184,7 @@ class CudaDevice(Device):
 
         They run one after another where the bindings cannot record that.
         """
-        from .graph import capture_branches
+        from .graphs import capture_branches
 
         replay = capture_branches(launches, waits, self._stream.handle, self.target.arch)
         return replay or super().capture_branches(launches, waits)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .graph import RECORDING
+from .graphs import RECORDING
 
 #: Required driver calls.
 REQUIRED_CALLS = ("cuStreamSetAttribute", "cuGraphKernelNodeSetAttribute", "CUaccessPolicyWindow")

@@ -22,7 +22,7 @@ from .calls import DriverCalls, DriverError
 from .compile import compile_kernels
 from .device import CudaDevice
 from .graph_nodes import CopyNode, SequenceNode, make_node
-from .programmatic_launch import enable_programmatic_launch
+from .graphs import enable_programmatic_launch
 
 _DEFAULT_SHARED = 48 * 1024  # of a block, without an attribute of the kernel
 #: Limit of recorded launches: a recording holds some hundred bytes for each of them, in the driver's memory.

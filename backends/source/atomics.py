@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from ...ir import COMBINERS, DType
 from .ctext import call_text
-from .dialects import Dialect
+from .dialect import Dialect
 
 _HELPER = re.compile(r"cuts_(into|meet)_(\w+)_([a-z0-9]+)$")
 

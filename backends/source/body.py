@@ -28,9 +28,8 @@ from ...ir import (
     phases,
 )
 from .ctext import number_text
-from .dialects import Dialect
+from .dialect import Dialect, operand_words
 from .index_ctext import PointerName, index_text
-from .mma_text import operand_words
 from .phase import print_phase
 from .scope import KernelNames, Writer
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...ir import FUNCTIONS, DType, Literal
-from .arithmetic import unsigned_of
-from .dialects import Dialect
+from .dialect import Dialect, unsigned_of
 
 
 def literal_text(node: Literal, dialect: Dialect) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...ir import WAITING_SUFFIX, Argument, DType, HorizontalKernel, Kernel, KernelFunction
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
-from .dialects import DIALECTS, Dialect
+from .dialect import DIALECTS, Dialect
 from .horizontal_kernel import kernel_arguments, kernel_body
 from .index_ctext import PointerName
 from .scope import Writer

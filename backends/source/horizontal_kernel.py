@@ -16,7 +16,7 @@ from attrs import evolve, frozen
 
 from ...ir import Argument, HorizontalKernel, Kernel, SharedBuffer, has_synchronisation, member_name
 from .body import BodyText, aligned_first, alignment, body_text
-from .dialects import Dialect
+from .dialect import Dialect
 from .index_ctext import PointerName
 from .scope import Writer
 

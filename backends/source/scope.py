@@ -29,9 +29,8 @@ from ...ir import (
     row_major,
 )
 from .ctext import call_text
-from .dialects import Dialect
+from .dialect import Dialect, swizzled_text
 from .index_ctext import PointerName, index_text
-from .warpgroup_text import swizzled_text
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 

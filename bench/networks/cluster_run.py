@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 import torch.distributed
 from attrs import asdict, evolve, frozen
-from cuts.cluster.batches import random_batches
-from cuts.cluster.descriptions import Machine, Transformer
-from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.measure import RunPrediction, predict, storage_utilisation
-from cuts.cluster.plan_file import ClusterPlan
+from cuts.cluster.plans.batches import random_batches
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.plan_file import ClusterPlan
+from cuts.cluster.plans.ways import Way, columns
+from cuts.cluster.prediction.feasibility import fit
 from cuts.cluster.running import Runner
-from cuts.cluster.ways import Way, columns
 
 #: Device memory that the capped runs may use, as a part of the model's weights (inference) or weights and state
 #: (training).

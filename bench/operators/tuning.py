@@ -27,7 +27,7 @@ from cuts.ops import Registry
 from cuts.ops.costs import program_costs
 from cuts.passes.context import Emit
 from cuts.passes.fusion import build_programs, shift_means
-from cuts.passes.fusion.groups import with_math
+from cuts.passes.fusion.grouping.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.model.lower_bound import warm_lower_bound
 from cuts.passes.pipeline import compile_graph

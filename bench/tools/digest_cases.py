@@ -20,8 +20,8 @@ from cuts.bench.networks.systems import ModelCase
 from cuts.bench.tools.recorded_domain import recorded_domain
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
-from cuts.compile.cached_decisions import decision_key
 from cuts.compile.driver import precisions_of
+from cuts.compile.selection.cached_decisions import decision_key
 from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError

@@ -15,7 +15,7 @@ from ...compile import Spec, load_spec
 from ...ir import Array, Graph, Node, TensorType, live_graph, verify_graph
 from ...ops.gradient import Gradients
 from ...passes.graph import differentiate_graph
-from ..descriptions import Transformer
+from ..plans import Transformer
 from .drafts import GraphDraft
 from .parameters import parameter_shapes
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...backends import Array
 from ...ir import UsageError
-from ..descriptions import Transformer
+from ..plans import Transformer
 
 #: The axis by which a parameter is partitioned.
 _AXIS: Mapping[str, int] = {

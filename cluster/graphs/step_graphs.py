@@ -10,7 +10,7 @@ import numpy as np
 
 from ...compile import Spec, load_spec
 from ...ir import DType, Graph, Node, TensorType, verify_graph
-from ..descriptions import Transformer
+from ..plans import Transformer
 from .drafts import GraphDraft, f32
 
 

@@ -14,20 +14,25 @@ from attrs import define, field
 
 from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ...ir import UsageError
-from ..batches import Batches, random_batches
-from ..bound_plan import BoundPlan, intermediate_bytes
-from ..buffers import Arena, HostPool, Slots
-from ..disk import Disk
 from ..engine import Engine, SingleProcess
 from ..kernels import Kernels, check_runnable, compile_kernels
-from ..layer_files import reserve, round_to_pages
-from ..memory import in_flight_results
-from ..mover import Move, Mover
-from ..plan_file import ClusterPlan
-from ..schedule import placement
-from ..store import LayerStore, open_store
+from ..plans import RESIDENT, Batches, ClusterPlan, random_batches
+from ..prediction import in_flight_results, placement
+from ..storage import (
+    Arena,
+    BoundPlan,
+    Disk,
+    HostPool,
+    LayerStore,
+    Move,
+    Mover,
+    Slots,
+    intermediate_bytes,
+    open_store,
+    reserve,
+    round_to_pages,
+)
 from ..updates import Updates
-from ..ways import RESIDENT
 
 _ROOM = 64  # bytes of a scalar's buffer
 

@@ -1,7 +1,7 @@
 """Runner of a plan: steps in order, with weights streamed from storage.
 
-Three things happen concurrently, as in the rounds of `cluster/stages.py`: a step computes, the inputs of the next one
-arrive, the results of the last one leave (`traffic.py`). The kernels are plans, compiled once for all layers.
+Three things happen concurrently, as in the rounds of `cluster/prediction/stages.py`: a step computes, the inputs of the
+next one arrive, the results of the last one leave (`traffic.py`). The kernels are plans, compiled once for all layers.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import time
 import numpy as np
 
 from ...backends import Array, Buffer, Pointer
-from ..buffers import CountedBuffer
 from ..graphs import replicated_parameters
-from ..schedule import LayerPass, adds_to_same, arrivals, order
+from ..prediction import LayerPass, adds_to_same, arrivals, order
+from ..storage import CountedBuffer
 from .layer import LayerKernels
 from .process import Report
 

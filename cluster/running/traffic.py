@@ -10,11 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backends import Array, Buffer, Pointer
-from ..buffers import CountedBuffer, Slots
-from ..disk import PIECE_BYTES
-from ..layer_files import round_to_pages
-from ..mover import Move
-from ..schedule import LayerPass, adds_to_same
+from ..prediction import LayerPass, adds_to_same
+from ..storage import PIECE_BYTES, CountedBuffer, Move, Slots, round_to_pages
 from .process import Process
 
 

@@ -15,10 +15,7 @@ from attrs import define, field
 from onnx.reference import ReferenceEvaluator
 
 from ...ir import GraphError, quote
-from .contrib import unsupported_hint
-from .model import OnnxModel
-from .node_opset import opset_of
-from .order import values_read
+from .protos import OnnxModel, opset_of, unsupported_hint, values_read
 from .stages import first_result, op_name
 
 #: Computes a foreign operation: arrays in operand order (None where absent) and attributes by name to an array, or one

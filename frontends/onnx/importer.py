@@ -27,11 +27,19 @@ from ...ir import (
     fresh_name,
     quote,
 )
-from .call import Convert, MoreResults, NodeCall, Opaque
+from .call import Convert, MoreResults, NodeCall
 from .fold import INEXACT, NoKernel, can_fold, fold, fold_by_declaration
-from .functions import attribute_types, declared_name, function_body, has_function, inline_body, max_operands
-from .model import tensor_array
-from .node_opset import opset_of
+from .protos import (
+    Opaque,
+    attribute_types,
+    declared_name,
+    function_body,
+    has_function,
+    inline_body,
+    max_operands,
+    opset_of,
+    tensor_array,
+)
 
 #: Imports a node in its place: the importer, the node, its attributes and its name in errors.
 Structure: TypeAlias = Callable[["Importer", onnx.NodeProto, Mapping[str, Any], str], None]

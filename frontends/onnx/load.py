@@ -24,12 +24,10 @@ from ...ir import (
     verify_graph,
 )
 from ...ops.language import Registry
-from .call import Opaque
-from .contrib import unsupported_hint
 from .importer import Importer, all_names
-from .model import OnnxModel, initialisers, input_types, read_model
 from .operators import TABLE
-from .structures import STRUCTURES
+from .protos import OnnxModel, Opaque, initialisers, input_types, read_model, unsupported_hint
+from .subgraphs import STRUCTURES
 
 
 def load_onnx(

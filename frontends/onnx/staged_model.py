@@ -20,9 +20,7 @@ from onnx import numpy_helper
 from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, dtype_of_numpy, quote
 from .backend_representation import Runner, Specialisation, as_array, prepare_model
 from .foreign_nodes import ForeignNodes, Function, OpenRuntime
-from .model import OnnxModel, initialisers, input_types, read_model
-from .node_opset import opset_of
-from .order import values_read
+from .protos import OnnxModel, initialisers, input_types, opset_of, read_model, values_read
 from .stages import Borders, ForeignStage, first_result, op_name, stages_of
 
 #: Computes the results of a compiled part from its inputs.

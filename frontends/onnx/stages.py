@@ -11,13 +11,9 @@ import onnx
 from attrs import frozen
 
 from ..partition import MIN_WORK, PartitionedOperation, PartitionStage, partition
-from .contrib import has_contrib
-from .functions import declared_name, standard_schema
-from .model import OnnxModel
-from .node_opset import opset_of
 from .operators import TABLE, elementwise, movement
-from .order import values_read
-from .structures import STRUCTURES
+from .protos import OnnxModel, declared_name, has_contrib, opset_of, standard_schema, values_read
+from .subgraphs import STRUCTURES
 
 
 @frozen

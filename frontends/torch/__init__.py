@@ -6,8 +6,8 @@ of each.
 
 from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from .devices import device_for
-from .dynamo import dynamo_backend
-from .importer import exported_program, program_name, read_torch
+from .door import dynamo_backend
+from .loading import exported_program, program_name, read_torch
 from .operator_registry import OPERATORS, define_operator
 from .partial import (
     StagedProgram,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from attrs import frozen
 
-from ..simple_model import POINTWISE, POOLS
+from ..predictors import POINTWISE, POOLS
 
 Shape = tuple[int, ...]
 

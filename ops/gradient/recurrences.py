@@ -15,8 +15,7 @@ from ...ir import (
     as_index,
     substitute_expr,
 )
-from .statement_terms import StatementTerms
-from .terms import Term
+from .terms import StatementTerms, Term
 
 
 class NoReverse(Exception):

@@ -3,16 +3,14 @@
 It leads from the text of a declaration to the program of an operation at given shapes.
 """
 
-from . import syntax
-from .binding import CLASSES
-from .builtins import BUILTINS
 from .canonical import canonicalise, live_statements, split_axis, unused_name
-from .check_expressions import RESERVED_NAMES, children
+from .checks import CLASSES, RESERVED_NAMES, children
 from .classify import AxisClass, classify_axes, is_complex
+from .evaluation import BUILTINS
 from .inference import Instances, Vocabulary
 from .instantiate import Instance, OpDecl
-from .printer import print_expression, print_item
 from .registry import Registry
+from .text import print_expression, print_item, syntax
 from .unroll import unroll_loops
 
 __all__ = [

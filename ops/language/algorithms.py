@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...ir import Node, SpecError
-from . import syntax as s
 from .declaration import Declaration
-from .evaluator import ExpressionEvaluator
-from .values import Absent, TensorRef, describe
+from .evaluation import Absent, ExpressionEvaluator, TensorRef, describe
+from .text import syntax as s
 
 
 def resolve_algorithms(decl: Declaration, evaluator: ExpressionEvaluator) -> Mapping[str, tuple[Node, ...]]:

@@ -25,14 +25,13 @@ from ...ir import (
     reads,
     variables,
 )
-from . import syntax as s
 from .canonical import unused_name
-from .check_expressions import names_read, reads_itself, reads_unwritten
+from .checks import names_read, reads_itself, reads_unwritten
 from .declaration import Declaration
-from .evaluator import ExpressionEvaluator, Located
+from .evaluation import ExpressionEvaluator, Located, TensorList, TensorRef, Value, describe, to_expr
 from .recurrence import MAX_UNROLLED_ASSIGNMENTS, NotALoop, as_loop, as_rows, check_rows, with_own_rows
+from .text import syntax as s
 from .unroll import separate_rows
-from .values import TensorList, TensorRef, Value, describe, to_expr
 
 #: Most iterations at each end of a loop that are peeled because they differ.
 MAX_PEELED_ITERATIONS = 2

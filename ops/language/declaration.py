@@ -10,7 +10,7 @@ from itertools import takewhile
 from attrs import define
 
 from ...ir import Span
-from . import syntax as s
+from .text import syntax as s
 
 
 @define(frozen=True, slots=False)

@@ -12,17 +12,15 @@ from functools import lru_cache
 from attrs import define, field, frozen
 
 from ...ir import Array, Attribute, DType, GraphError, Node, Program, Source, Span, SpecError, TensorType
-from . import syntax as s
 from .algorithms import resolve_algorithms, resolve_gradient
 from .assignment import assign_all, check_coverage
-from .binding import Binding, bind_attribute, bind_operands, check_shapes
 from .canonical import canonicalise, live_statements
-from .check_expressions import names_read
+from .checks import Binding, bind_attribute, bind_operands, check_shapes, names_read
 from .declaration import Declaration
 from .empty import remove_empty_statements
-from .evaluator import ExpressionEvaluator, Located
-from .parser import PLACEHOLDER, parse_expression
-from .values import TensorList, TensorRef, Trouble, Value, describe
+from .evaluation import ExpressionEvaluator, Located, TensorList, TensorRef, Trouble, Value, describe
+from .text import PLACEHOLDER, parse_expression
+from .text import syntax as s
 
 
 @frozen

@@ -45,8 +45,8 @@ from ...ir import (
     with_rows,
 )
 from .canonical import unused_name
+from .evaluation import TensorList
 from .unroll import copy_of_row
-from .values import TensorList
 
 #: Assignments of all iterations together up to which a repetition is unrolled: as many statements as one kernel may
 #: have (`passes.fusion.programs.MAX_UNIT_STATEMENTS`), so that a loop of several launches gains nothing over them.

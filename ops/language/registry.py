@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...ir import CutsError, Node, Source, SpecError, UnknownOp, UsageError, raise_all
-from . import syntax as s
-from .check_declarations import check_declaration
+from .checks import check_declaration
 from .inference import Instances
 from .instantiate import OpDecl
-from .parser import parse_all, parse_piece, parse_written, pieces
+from .text import parse_all, parse_piece, parse_written, pieces
+from .text import syntax as s
 
 T = TypeVar("T")
 

@@ -4,14 +4,26 @@ from ..statements import FusionError, Programs, Unit, apply_guards
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
-from .group_builder import GroupBuilder
-from .groups import Group, canonical_names, form_key, form_text, rename_group
+from .grouping import (
+    UNKNOWN,
+    CachedEvaluator,
+    Group,
+    GroupBuilder,
+    GroupEvaluator,
+    Partitioner,
+    canonical_names,
+    combine_partitions,
+    form_key,
+    form_text,
+    neighbours,
+    partition,
+    rename_group,
+    with_parts,
+)
 from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent, issue_slots
 from .normal_forms import NormalForms
 from .normalise import Illegal
-from .partition import combine_partitions, neighbours, partition, with_parts
-from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute

@@ -1,4 +1,4 @@
-"""Tiles of staged operands, as arrays (`passes.lowering.staging`)."""
+"""Tiles of staged operands, as arrays (`passes.lowering.layout.staging`)."""
 
 from __future__ import annotations
 

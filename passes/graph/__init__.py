@@ -2,13 +2,12 @@
 
 from .attach_loss import with_loss
 from .base import Pass, memoised_passes, run_passes
-from .canonicalise import Canonicalise, canonical_passes
 from .gradient import differentiate_graph
 from .guard_indices import Checked, check_indices
 from .precision import LowerPrecision
 from .rematerialise import Rematerialise
 from .rewrite import fresh_name, prune
-from .sink_broadcasts import SinkBroadcasts
+from .simplification import Canonicalise, SinkBroadcasts, canonical_passes
 
 __all__ = [
     "Canonicalise",

@@ -1,13 +1,12 @@
 """Lowering of a group and its schedule to kernels of one thread."""
 
-from .block_layout import BlockLayout, Frame, lay_out
 from .extract import extract
 from .hoisted_loads import MAX_HOISTED_REGISTERS, is_resident_at_once
+from .layout import AxisBinding, BlockLayout, Frame, Tile, bind_dims, lay_out, local_vars, stage
 from .lower import lower
 from .outputs import ROW_STEPS
 from .privatised_scatter import bins_buffer
 from .races import check_barriers
-from .staging import AxisBinding, Tile, bind_dims, local_vars, stage
 from .threads import MAX_WINDOW_ELEMENTS
 
 __all__ = [

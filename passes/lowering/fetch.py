@@ -40,9 +40,8 @@ from ...ir import (
     vector_widths,
 )
 from ..geometry import MIN_COPY_BYTES, main_read, whole_row_fetch
-from .address_tables import AddressTables, use_address_tables
 from .index_values import Context, value_of
-from .staging import AxisBinding, Tile
+from .layout import AddressTables, AxisBinding, Tile, use_address_tables
 
 #: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"

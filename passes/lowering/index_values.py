@@ -36,7 +36,7 @@ from ...ir import (
     order_lookups_last,
     substitute_expr,
 )
-from .staging import AxisBinding, Box
+from .layout import AxisBinding, Box
 
 
 @frozen

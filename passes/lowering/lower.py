@@ -23,16 +23,15 @@ from ...ir import (
     Target,
 )
 from ..geometry import joins_loop
-from .block_layout import Frame, lay_out
-from .chained_contraction import lower_chained_contraction
 from .hoisted_loads import hoist_loads
-from .online_softmax import lower_online_softmax
+from .k_loop import split_prologue
+from .layout import Frame, lay_out
 from .outputs import emit_output
 from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
 from .row_cache import cached_trips
 from .segment_state import SegmentState
-from .software_pipeline import split_prologue
+from .streaming import lower_chained_contraction, lower_online_softmax
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:

@@ -22,11 +22,10 @@ from ...ir import (
     substitute_guards,
 )
 from ..geometry import axis_places
-from .block_layout import read_padding, unique_writer_guards
 from .index_values import resolve, strides_of, value_of
+from .layout import AxisBinding, read_padding, unique_writer_guards
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
-from .staging import AxisBinding
 
 #: Accesses of a reduction thread in one trip over a row that no reduction runs over.
 ROW_STEPS = 8

@@ -40,8 +40,8 @@ from ...ir import (
 )
 from ..geometry import ScatterBins, bin_count, scatter_bins
 from .index_values import resolve, strides_of, value_of
+from .layout import bind_dims
 from .segment_state import SegmentState
-from .staging import bind_dims
 
 #: Name of the shared buffer of bins.
 BINS = "bins"

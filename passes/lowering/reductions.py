@@ -41,14 +41,21 @@ from ...ir import (
     variables,
 )
 from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
-from .address_tables import use_address_tables
 from .index_values import value_of
-from .multiply import multiplication
+from .k_loop import (
+    SharedPipeline,
+    combine_warps,
+    k_loop,
+    multiplication,
+    staged_tiles,
+    stepped_k_loop,
+    tile_load,
+    warp_sum_register,
+    warpgroup_k_loop,
+)
+from .layout import AxisBinding, Tile, use_address_tables
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
-from .software_pipeline import SharedPipeline, k_loop, staged_tiles, stepped_k_loop, tile_load, warpgroup_k_loop
-from .staging import AxisBinding, Tile
-from .warp_split_k import combine_warps, warp_sum_register
 
 #: Sequential terms of a thread from which on it sums each K block separately.
 MIN_BLOCKED_TERMS = 256

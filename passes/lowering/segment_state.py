@@ -31,10 +31,8 @@ from ...ir import (
     delinearise,
 )
 from ..geometry import holds_rows
-from .address_tables import FlattenedAxis
-from .block_layout import BlockLayout, Frame, read_padding
 from .index_values import Context
-from .staging import AxisBinding, bind_dims
+from .layout import AxisBinding, BlockLayout, FlattenedAxis, Frame, bind_dims, read_padding
 
 
 @define

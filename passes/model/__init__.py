@@ -1,12 +1,11 @@
 """Analytic models of candidate schedules: features, lower bound, and cost model."""
 
-from .access import running_axis
-from .banks import conflict_factor
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .cost_model import estimate_time
 from .feature_schema import NUMBERS, SUMS, Features
 from .features import count_features, features_of
 from .lower_bound import Bound, limiting, lower_bound
+from .memory_access import conflict_factor, running_axis
 from .pul_paper import pul
 from .roofline import group_work
 

@@ -33,10 +33,9 @@ from ..geometry import (
     streamed_segment,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
-from .access import access_vector
-from .evaluation_sites import EvaluationSite, evaluation_site, output_site
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
+from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
 from .registers import Registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .work import Totals, add_reduction

@@ -34,11 +34,9 @@ from ...ir import (
     substitute_expr,
 )
 from ..geometry import Count, Geometry, StagedTile, ceil_div, least, main_read, product
-from .access import copied_width, running_axis
-from .copies import copy_cost, steps_evenly
+from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import mma_work
 from .roofline import node_cost, nodes
-from .tile_access import held_deep, register_staging_vector
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
 BASE_REGISTERS = 26.0

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from ...backends import Timing
 from ...numerics import Comparison
+from ..files import plain
 from ..plan import Plan
-from ..plan_document import plain
 from .chart import StepCurve, chart
 from .dependency_arcs import ROW, WIDTH, arcs
 from .page import TEMPLATES

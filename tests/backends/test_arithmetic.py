@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from cuts.backends.cuda.compile import find_toolchain
 from cuts.backends.devices import find_target
-from cuts.backends.source.arithmetic import arithmetic_helpers
-from cuts.backends.source.dialects import CUDA, DIALECTS
+from cuts.backends.source.dialect.arithmetic import arithmetic_helpers
+from cuts.backends.source.dialect.dialects import CUDA, DIALECTS
 from cuts.ir.functions import FUNCTIONS
 from cuts.ir.types import DType, TensorType
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 from cuts.backends.cuda import device as cuda
-from cuts.backends.cuda import graph as cuda_graph
 from cuts.backends.cuda import query
 from cuts.backends.cuda.bindings import BindingsDriver
 from cuts.backends.cuda.compile import Cubin
+from cuts.backends.cuda.graphs import graph as cuda_graph
 from cuts.backends.cuda.transfers import CudaTransfers
 from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target, open_device

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuts.backends.cuda import graph as cuda_graph
-from cuts.backends.cuda.graph import capture_branches, capture_graph
-from cuts.backends.cuda.programmatic_launch import PROGRAMMATIC_PORT
+from cuts.backends.cuda.graphs import graph as cuda_graph
+from cuts.backends.cuda.graphs.graph import capture_branches, capture_graph
+from cuts.backends.cuda.graphs.programmatic_launch import PROGRAMMATIC_PORT
 from cuts.ir.errors import BackendError
 from hypothesis import given
 from hypothesis import strategies as st

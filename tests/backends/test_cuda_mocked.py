@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.cuda import device as cuda
-from cuts.backends.cuda import graph as cuda_graph
 from cuts.backends.cuda import query as cuda_device
 from cuts.backends.cuda.compile import Cubin
+from cuts.backends.cuda.graphs import graph as cuda_graph
 from cuts.backends.devices import find_target
 from cuts.ir.errors import BackendError, CutsError
 from cuts.runtime.session import Session

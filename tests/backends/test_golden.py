@@ -14,7 +14,7 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.check_schedules import check_schedule

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cuts.backends.cuda.programmatic_launch import MAX_EDGES, PROGRAMMATIC_PORT, enable_programmatic_launch
+from cuts.backends.cuda.graphs.programmatic_launch import MAX_EDGES, PROGRAMMATIC_PORT, enable_programmatic_launch
 from hypothesis import given
 from hypothesis import strategies as st
 

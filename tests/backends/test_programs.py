@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve
 from cuts.backends.opencl.programs import programs_of
-from cuts.backends.source.dialects import DIALECTS
+from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.compiled import KernelFunction
 
 PRAGMA = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n"

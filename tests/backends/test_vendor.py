@@ -24,8 +24,8 @@ from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.runtime.fallback_kernels import use_fallback_kernels
+from cuts.runtime.files.plan_file import load_plan, save_plan
 from cuts.runtime.plan import Plan, check_plan, make_plan
-from cuts.runtime.plan_file import load_plan, save_plan
 from cuts.runtime.session import Session
 from cuts.search.libraries.routines import SubstituteRoutine
 from cuts.search.libraries.substitute import substitute

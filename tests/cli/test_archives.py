@@ -73,7 +73,7 @@ def test_broken_archives_and_other_versions_are_said_so(cuts: Cuts, archive: tup
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_damage_anywhere_in_an_archive_is_explained(tmp_path: Path, method: int) -> None:
     pytest.importorskip("torch")
-    from cuts.frontends.torch.archive import load_archive
+    from cuts.frontends.torch.loading.archive import load_archive
 
     path = tmp_path / "net.pt2"
     with zipfile.ZipFile(path, "w", method) as file:
@@ -140,7 +140,7 @@ def test_without_pytorch_an_archive_says_what_to_install(
 def test_the_types_of_a_class_are_found_once(archive: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     import typing
 
-    from cuts.frontends.torch.archive import load_archive
+    from cuts.frontends.torch.loading.archive import load_archive
     from torch._export.serde import serialize
 
     asked: list[Any] = []

@@ -11,10 +11,10 @@ from pathlib import Path
 import cuts as package
 import pytest
 from cuts.cli import compilation
-from cuts.cli import progress as compile_progress
 from cuts.cli.main import COMMANDS, make_parser
 from cuts.cli.outline import outline
-from cuts.runtime.plan_file import save_plan
+from cuts.cli.output import progress as compile_progress
+from cuts.runtime.files.plan_file import save_plan
 from cuts.search import Monitor
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import opencl_reason
@@ -175,7 +175,7 @@ def test_progress_is_said_after_a_while_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("cuts.cli.console.note", said.append)
+    monkeypatch.setattr("cuts.cli.output.console.note", said.append)
     progress = compile_progress.CompileProgress()
     with progress.show():
         pass

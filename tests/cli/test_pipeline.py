@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from cuts.cli.main import main
-from cuts.runtime.plan_file import load_plan, save_plan
+from cuts.runtime.files.plan_file import load_plan, save_plan
 from cuts.tests.cli.conftest import MODEL, Cuts
 from cuts.tests.needs import needs_opencl, needs_toolchain
 
@@ -111,7 +111,7 @@ def test_interrupting_leaves_no_plan(cuts: Cuts, tmp_path: Path, monkeypatch: py
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.runtime.plan_file._replace", interrupt)
+    monkeypatch.setattr("cuts.runtime.files.plan_file._replace", interrupt)
     assert main(["compile", "graph.json", "-o", "p"]) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuts.cli.times import shares
+from cuts.cli.output.times import shares
 from cuts.ir import Budget
 
 

@@ -16,10 +16,10 @@ from cuts.backends import find_target
 from cuts.cluster.engine import SingleProcess
 from cuts.cluster.graphs import parameter_shapes
 from cuts.cluster.kernels import Kernels
-from cuts.cluster.layer_files import layout
-from cuts.cluster.plan_file import ClusterPlan
+from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.running import Runner, process
-from cuts.cluster.store import LayerStore
+from cuts.cluster.storage.layer_files import layout
+from cuts.cluster.storage.store import LayerStore
 from cuts.ir import DType
 
 

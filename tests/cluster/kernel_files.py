@@ -11,8 +11,8 @@ from typing import Any
 
 from attrs import asdict
 from cuts.cluster.kernels import Kernels
+from cuts.runtime.files.plan_file import load_plan, save_plan
 from cuts.runtime.plan import Plan
-from cuts.runtime.plan_file import load_plan, save_plan
 
 
 def write_kernels(made: Kernels, folder: Path) -> Path:

@@ -11,15 +11,15 @@ from functools import cache
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.bound_plan import intermediate_bytes
-from cuts.cluster.descriptions import Machine, Transformer
-from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.memory import PARTIAL_SUM_BYTES, SCALAR_BYTES, memory_parts
-from cuts.cluster.plan_file import ClusterPlan
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.plan_file import ClusterPlan
+from cuts.cluster.plans.ways import Way, all_ways, columns
+from cuts.cluster.prediction.feasibility import fit
+from cuts.cluster.prediction.memory import PARTIAL_SUM_BYTES, SCALAR_BYTES, memory_parts
+from cuts.cluster.prediction.stages import PipelineStage
 from cuts.cluster.running import Runner
-from cuts.cluster.stages import PipelineStage
-from cuts.cluster.ways import Way, all_ways, columns
+from cuts.cluster.storage.bound_plan import intermediate_bytes
 from cuts.ir.errors import BackendError
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import given, settings

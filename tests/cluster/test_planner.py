@@ -7,14 +7,21 @@ import time
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.closed_form import corrected_terms
-from cuts.cluster.descriptions import Machine, Transformer
-from cuts.cluster.feasibility import fit
-from cuts.cluster.files import known_machines, known_models, load_machine, load_transformer, machine_text, structure
-from cuts.cluster.planner import rank
-from cuts.cluster.simulation import simulate
-from cuts.cluster.ways import Way, all_ways, columns
-from cuts.cluster.what_if import what_if
+from cuts.cluster.planning.planner import rank
+from cuts.cluster.planning.what_if import what_if
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.files import (
+    known_machines,
+    known_models,
+    load_machine,
+    load_transformer,
+    machine_text,
+    structure,
+)
+from cuts.cluster.plans.ways import Way, all_ways, columns
+from cuts.cluster.prediction.closed_form import corrected_terms
+from cuts.cluster.prediction.feasibility import fit
+from cuts.cluster.prediction.simulation import simulate
 from cuts.ir.errors import CutsError, UsageError
 
 MODEL = Transformer("small", layers=4, hidden=256, heads=4, sequence=128, batch=16)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.descriptions import Machine, Transformer
 from cuts.cluster.graphs import partition_parameter, replicated_parameters
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.plans.ways import Way
 from cuts.cluster.running import Runner
-from cuts.cluster.ways import Way
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
 from safetensors.numpy import load_file
@@ -65,7 +65,7 @@ PROGRAM = """
     import json, sys
     from pathlib import Path
     import torch.distributed
-    from cuts.cluster.plan_file import load_cluster_plan
+    from cuts.cluster.plans.plan_file import load_cluster_plan
     from cuts.cluster.running import Runner
     from cuts.cluster.torch_engine import TorchEngine
     from cuts.tests.cluster.kernel_files import read_kernels

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.descriptions import Machine, Transformer
-from cuts.cluster.feasibility import fit
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.mover import Move, Mover
-from cuts.cluster.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.plans.ways import Way, columns
+from cuts.cluster.prediction.feasibility import fit
 from cuts.cluster.running import Runner
-from cuts.cluster.store import open_store
-from cuts.cluster.ways import Way, columns
+from cuts.cluster.storage.mover import Move, Mover
+from cuts.cluster.storage.store import open_store
 from cuts.ir.errors import BackendError, CutsError, PlanError, UsageError
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import opencl_reason
@@ -363,7 +363,7 @@ def test_a_killed_process_resumes_after_the_last_step(uninterrupted_run: Any, tm
     program = f"""
         import os, signal
         from pathlib import Path
-        from cuts.cluster.plan_file import load_cluster_plan
+        from cuts.cluster.plans.plan_file import load_cluster_plan
         from cuts.cluster.running import Runner
         from cuts.tests.cluster.kernel_files import read_kernels
         plan, folder = load_cluster_plan({str(tmp_path / "plan.json")!r}), {str(tmp_path / "part")!r}

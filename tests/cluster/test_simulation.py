@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.closed_form import corrected_terms
-from cuts.cluster.descriptions import Machine, Transformer
-from cuts.cluster.simulation import simulate
-from cuts.cluster.stages import PipelineStage
-from cuts.cluster.ways import Way, columns
+from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans.ways import Way, columns
+from cuts.cluster.prediction.closed_form import corrected_terms
+from cuts.cluster.prediction.simulation import simulate
+from cuts.cluster.prediction.stages import PipelineStage
 from cuts.ir.errors import UsageError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

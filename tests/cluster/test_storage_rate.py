@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuts.cluster.disk import PIECE_BYTES as WHOLE
-from cuts.cluster.disk import Disk, finish
 from cuts.cluster.engine import SingleProcess
+from cuts.cluster.storage.disk import PIECE_BYTES as WHOLE
+from cuts.cluster.storage.disk import Disk, finish
 from cuts.cluster.storage_rate import MAX_WINDOWS, WINDOW_SECONDS, StorageRate, storage_rate
 
 PIECE = 10

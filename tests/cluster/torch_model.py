@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from cuts.cluster.descriptions import Transformer
 from cuts.cluster.graphs import initial_weights
+from cuts.cluster.plans.descriptions import Transformer
 
 
 def parameters(model: Transformer, seed: int) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from cuts.ir.text import parse_graph, print_graph
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.graph.canonicalise import Canonicalise
+from cuts.passes.graph.simplification.canonicalise import Canonicalise
 from cuts.tests import models
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.needs import DEVICES

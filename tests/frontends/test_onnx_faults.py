@@ -49,7 +49,7 @@ def test_processor_specific_layout_gets_a_hint(monkeypatch: pytest.MonkeyPatch) 
     assert faults(proto) == [
         f"<onnx>: 1 operation is not supported: com.microsoft.nchwc.ReorderInput (node 'r'){advice}"
     ]
-    monkeypatch.setattr("cuts.compile.staged_model.open_onnxruntime", lambda model: None)
+    monkeypatch.setattr("cuts.compile.staged.staged_model.open_onnxruntime", lambda model: None)
     with pytest.raises(CutsError, match=advice):
         cuts.build_staged(proto, "reference").run({"x": np.zeros((1, 8, 2, 2), np.float32)})
 

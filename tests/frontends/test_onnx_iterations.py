@@ -21,7 +21,7 @@ from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.frontends.onnx.load import load_onnx  # onnx is optional
-from cuts.frontends.onnx.repeat import MAX_UNROLLED_STEPS
+from cuts.frontends.onnx.subgraphs.repeat import MAX_UNROLLED_STEPS
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph, Node
 from cuts.ir.text import parse_graph, print_graph

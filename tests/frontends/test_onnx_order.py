@@ -12,7 +12,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from cuts.frontends.onnx.load import load_onnx  # onnx is optional
-from cuts.frontends.onnx.order import sort_graph
+from cuts.frontends.onnx.protos.order import sort_graph
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph

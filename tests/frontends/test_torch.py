@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile.build import build
 from cuts.frontends.torch import captured_graph as captured
-from cuts.frontends.torch.load import graph_of_export, graph_of_nodes, load_torch
+from cuts.frontends.torch.loading.load import graph_of_export, graph_of_nodes, load_torch
 from cuts.ir import GraphError, Infer
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
@@ -238,7 +238,7 @@ def test_gpu_attention_of_pytorch_is_one_operation() -> None:
 
 
 def test_attention_without_gradients_stays_whole() -> None:
-    from cuts.frontends.torch.dynamo import dynamo_backend
+    from cuts.frontends.torch.door.dynamo import dynamo_backend
 
     torch._dynamo.reset()
     operations: list[str] = []
@@ -261,7 +261,7 @@ def test_attention_without_gradients_stays_whole() -> None:
 
 def test_unsupported_graphs_run_in_pytorch() -> None:
     from cuts.compile.torch_backend import cuts_backend
-    from cuts.frontends.torch.dynamo import UncompiledWarning
+    from cuts.frontends.torch.door.dynamo import UncompiledWarning
 
     compiled = torch.compile(lambda x: torch.linalg.eigvalsh(x) + 1, backend=cuts_backend)
     with torch.no_grad(), pytest.warns(UncompiledWarning, match="1 operation is not supported"):

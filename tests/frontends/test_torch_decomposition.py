@@ -13,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.bench.networks.models import APPLICATIONS
-from cuts.frontends.torch import decomposition as core
-from cuts.frontends.torch.load import graph_of_export
+from cuts.frontends.torch.loading import decomposition as core
+from cuts.frontends.torch.loading.load import graph_of_export
 from cuts.ir import CutsError, Graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph

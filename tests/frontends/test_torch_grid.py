@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.ops.reference import evaluate_graph
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from cuts.frontends.torch.decompositions import decompositions
 from cuts.frontends.torch.import_context import array_of
-from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.ops.reference import evaluate_graph
 from torch.fx.experimental.proxy_tensor import make_fx
 

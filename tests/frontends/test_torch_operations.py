@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cuts.frontends.torch.load import load_torch  # torch is optional
+from cuts.frontends.torch.loading.load import load_torch
 from cuts.ir.errors import CutsError
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph

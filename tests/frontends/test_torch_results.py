@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.captured_graph import UncompiledWarning
-from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.frontends.torch.result_memory import ResultMemory
 from cuts.frontends.torch.results import checked_results
 from cuts.ir import BackendError

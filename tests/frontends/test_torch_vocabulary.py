@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cuts.frontends.torch.import_context import array_of
-from cuts.frontends.torch.load import graph_of_nodes
+from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.ops.reference import evaluate_graph
 
 from ..needs import optional_module
@@ -23,7 +23,7 @@ from .reference_backend import assert_same_as_eager, reference_backend
 F = torch.nn.functional
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
 ]
 CHANCE = torch.Generator().manual_seed(0)
 

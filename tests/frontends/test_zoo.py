@@ -18,7 +18,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 from cuts.compile.build import build
-from cuts.frontends.torch.load import load_torch
+from cuts.frontends.torch.loading.load import load_torch
 from cuts.runtime.onnx_oracle import run_onnxruntime
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.frontends.zoo import ZOO

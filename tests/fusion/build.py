@@ -14,12 +14,12 @@ from cuts.ir.text import print_ir
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import Group, rename_group
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import Group, rename_group
+from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
-from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import reorder
 from cuts.passes.fusion.views import Views, find_views, loop_iterations

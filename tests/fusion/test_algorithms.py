@@ -27,7 +27,6 @@ from cuts.numerics.reference import accumulations, run_reference
 from cuts.numerics.shrunk_program import shrink_programs
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate
-from cuts.passes.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.candidate_subgraphs import (
     CandidateSubgraph,
@@ -37,8 +36,9 @@ from cuts.passes.costs.candidate_subgraphs import (
 )
 from cuts.passes.costs.executor import ScheduleRequest
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
-from cuts.passes.graph.canonicalise import Canonicalise
+from cuts.passes.graph.simplification.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
+from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose

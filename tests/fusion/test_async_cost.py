@@ -18,7 +18,7 @@ from cuts.ir.text import print_ir
 from cuts.passes.context import CompileContext
 from cuts.passes.costs import analytic_cost
 from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
-from cuts.passes.fusion.partition import MAX_LOOKAHEAD_ROUNDS
+from cuts.passes.fusion.grouping.partition import MAX_LOOKAHEAD_ROUNDS
 from cuts.passes.pipeline import stage_results
 from cuts.passes.results import Partition
 from cuts.passes.schedule.enumerate import Batch, sample_batches

@@ -17,7 +17,7 @@ from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.blocked_variance import block_variances
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 
 from ..needs import needs_opencl
 from .build import REGISTRY, graph, op

@@ -22,7 +22,6 @@ from cuts.ir.machine import PrecisionName
 from cuts.ir.statement import Statement
 from cuts.ir.types import DType
 from cuts.ops import Registry
-from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.context import CompileContext
 from cuts.passes.costs import candidate_subgraphs as fragments
 from cuts.passes.costs.analytic_cost import AnalyticCost
@@ -38,6 +37,7 @@ from cuts.passes.fusion import (
     recompute_contractions,
 )
 from cuts.passes.fusion.align import check_counts
+from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Algorithms
 from cuts.passes.rewrites import program_rewrite, rewrite_statements, write_statements

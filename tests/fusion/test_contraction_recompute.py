@@ -22,7 +22,7 @@ from cuts.passes.fusion.sums.contraction_recompute import Family, RecomputeChoic
 from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.fusion.sums.reduction_cse import eliminate_common_reductions
 from cuts.passes.fusion.sums.sum_interchange import interchange_sums
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 from cuts.tests.operations import DIFFERENTIABLE
 from cuts.tests.operations_graph import bench_of
 

@@ -21,7 +21,7 @@ from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 
 from ..needs import needs_opencl
 from .build import REGISTRY, graph, op

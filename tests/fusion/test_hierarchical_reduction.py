@@ -14,7 +14,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.hierarchical_reduction import sum_rows_first
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 
 from ..needs import needs_opencl
 from .build import REGISTRY, graph, op

@@ -18,7 +18,14 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.shared_launches import shared_launch_bound
-from cuts.passes.horizontal_fusion import MAX_DISTINCT_KERNELS, Launch, _in_order, is_launchable, launch_seconds, levels
+from cuts.passes.partitioning.horizontal_fusion import (
+    MAX_DISTINCT_KERNELS,
+    Launch,
+    _in_order,
+    is_launchable,
+    launch_seconds,
+    levels,
+)
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import Candidate
 from cuts.tests.amounts import examples

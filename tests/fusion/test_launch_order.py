@@ -17,13 +17,13 @@ from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.passes.context import CompileContext
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.fusion.views import Views
-from cuts.passes.horizontal_fusion import Launch, _in_order, dependencies, levels
+from cuts.passes.inspection.verify import verify_launches
 from cuts.passes.launch_order import launch_violations, updated_tensors
+from cuts.passes.partitioning.horizontal_fusion import Launch, _in_order, dependencies, levels
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.results import Partition
-from cuts.passes.verify import verify_launches
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -232,9 +232,9 @@ def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [op(f"s{n}", "scatter_nd", "x", "i", "u", reduction="add", atomic=True) for n in range(2)]
     model = graph(inputs, *lines, out="s0 s1")
     compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
-    monkeypatch.setattr("cuts.passes.horizontal_fusion.dependencies", forgetful)
+    monkeypatch.setattr("cuts.passes.partitioning.horizontal_fusion.dependencies", forgetful)
     monkeypatch.setattr(
-        "cuts.passes.horizontal_fusion._last", lambda run: -max(p for launch in run for p in launch.places)
+        "cuts.passes.partitioning.horizontal_fusion._last", lambda run: -max(p for launch in run for p in launch.places)
     )
     with pytest.raises(CutsError, match="stage 'launches' broke what it made"):
         compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)

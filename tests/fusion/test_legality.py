@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.fusion.normalise import Illegal
 
 from .build import Line, fuse_units, graph, op

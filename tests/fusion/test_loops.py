@@ -23,7 +23,7 @@ from cuts.passes.fusion import (
     fold_units,
     partition,
 )
-from cuts.passes.verify import verify_groups, verify_programs
+from cuts.passes.inspection.verify import verify_groups, verify_programs
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 

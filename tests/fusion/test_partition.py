@@ -15,11 +15,9 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import Group, form_key, rename_group
-from cuts.passes.fusion.legality import Policy, issue_slots
-from cuts.passes.fusion.normal_forms import NormalForms
-from cuts.passes.fusion.partition import (
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import Group, form_key, rename_group
+from cuts.passes.fusion.grouping.partition import (
     algorithm_1,
     combine_partitions,
     fuse_all,
@@ -28,7 +26,9 @@ from cuts.passes.fusion.partition import (
     partition,
     places,
 )
-from cuts.passes.fusion.partitioner import Owners, Partitioner
+from cuts.passes.fusion.grouping.partitioner import Owners, Partitioner
+from cuts.passes.fusion.legality import Policy, issue_slots
+from cuts.passes.fusion.normal_forms import NormalForms
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes

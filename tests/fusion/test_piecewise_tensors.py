@@ -16,7 +16,7 @@ from cuts.ir.statement import Program
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.piecewise import split_piecewise_readers
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

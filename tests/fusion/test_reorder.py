@@ -11,16 +11,16 @@ from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.partition import partition
+from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.reorder import graph_layout, permute, reorder, unpermute
 from cuts.passes.fusion.views import find_views
+from cuts.passes.inspection.verify import verify_groups, verify_programs
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.fixed_layouts import fixed_tensors
-from cuts.passes.verify import verify_groups, verify_programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

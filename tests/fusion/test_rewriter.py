@@ -8,6 +8,7 @@ from cuts.ir.expr import Call, Const, Read
 from cuts.ir.statement import Program, Statement
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.statements import (
     DefUse,
     Edit,
@@ -23,7 +24,6 @@ from cuts.passes.statements import (
     rewrite,
     rewrite_program,
 )
-from cuts.passes.verify import verify_programs
 
 from .build import REGISTRY, graph, op
 

@@ -14,7 +14,7 @@ from cuts.ir.compiled import Mode
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.grouping.partition import partition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -20,7 +20,7 @@ from cuts.ops import Registry
 from cuts.ops.gradient.gradients import Gradients
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.verify import verify_programs
+from cuts.passes.inspection.verify import verify_programs
 from cuts.tests.amounts import examples
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st

@@ -8,12 +8,12 @@ from cuts.backends.devices import find_target
 from cuts.ir.errors import CutsError, VerifyError
 from cuts.ir.kernel import Barrier
 from cuts.ir.types import DType, TensorType
-from cuts.passes.fusion.partition import partition
+from cuts.passes.fusion.grouping.partition import partition
 from cuts.passes.fusion.programs import build_programs
+from cuts.passes.inspection.verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.schedule.choose import choose
-from cuts.passes.verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 
 from .build import REGISTRY, graph, op, partitioner
 

@@ -12,11 +12,11 @@ import numpy as np
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
 from cuts.ops import Registry
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import Group
+from cuts.passes.fusion.grouping.partition import partition
+from cuts.passes.fusion.grouping.partitioner import CachedEvaluator, Partitioner
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import CachedEvaluator, Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes

@@ -11,7 +11,7 @@ from .planting import Bug
 
 def _helper(name: str, what: str, old: str, new: str, area: str = "wrap") -> Bug:
     """A bug in a helper of the OpenCL dialect."""
-    return Bug(area, what, f"backends.source.dialects:OPENCL.helpers[{name}]", old, new, "sweep")
+    return Bug(area, what, f"backends.source.dialect.dialects:OPENCL.helpers[{name}]", old, new, "sweep")
 
 
 def _scalar(name: str, field: str, what: str, old: str, new: str, area: str = "function") -> Bug:
@@ -26,16 +26,21 @@ BUGS = (
     Bug("type", "a mean of integers is taken in their own type", "ir.types:ELEMENTS[i32].wide", "i64", "i32", "sweep"),
     Bug("type", "the least i64 has 32 bits", "ir.types:ELEMENTS[i64].digits", "63", "31", "sweep"),
     Bug("type", "an unsigned type counts as signed", "ir.types:ELEMENTS[u32].kind", "unsigned", "signed", "sweep"),
-    Bug("type", "kernels hold 64 bits in 32", "backends.source.dialects:OPENCL.types[i64]", "long", "int", "sweep"),
-    Bug("type", "unsigned longs are long", "backends.source.dialects:OPENCL.types[u64]", "unsigned long", "long",
+    Bug("type", "kernels hold 64 bits in 32",
+        "backends.source.dialect.dialects:OPENCL.types[i64]", "long", "int", "sweep"),
+    Bug("type", "unsigned longs are long",
+        "backends.source.dialect.dialects:OPENCL.types[u64]", "unsigned long", "long",
         "sweep"),
-    Bug("type", "unsigned shorts are short", "backends.source.dialects:OPENCL.types[u16]", "unsigned short", "short",
+    Bug("type", "unsigned shorts are short",
+        "backends.source.dialect.dialects:OPENCL.types[u16]", "unsigned short", "short",
         "sweep"),
-    Bug("type", "doubles are floats in registers", "backends.source.dialects:OPENCL.types[f64]", "double", "float",
+    Bug("type", "doubles are floats in registers",
+        "backends.source.dialect.dialects:OPENCL.types[f64]", "double", "float",
         "sweep"),
     Bug("type", "a cast to a condition keeps the number", "backends.source.ctext:convert_text",
         'f"({text} != 0)"', 'f"({text})"', "tests/kernels/test_numbers.py"),
-    Bug("type", "narrow numbers move in vectors of four bytes", "backends.source.vectors:OPENCL_VECTORS[bf16].load",
+    Bug("type", "narrow numbers move in vectors of four bytes",
+        "backends.source.dialect.vectors:OPENCL_VECTORS[bf16].load",
         "*(const {space}{vector}*)(&{p}[{i}])",
         "convert_ushort{words}(vload{words}(0, (const {space}uint*)(&{p}[{i}])))", "tests/kernels/test_halves.py"),
     Bug("type", "reduce max of i32 and i64 begins above the least integer", "backends.source.ctext:_integer_text",
@@ -95,17 +100,19 @@ BUGS = (
         "np.asarray(value >= 1)", "sweep"),
     Bug("conversion", "reals are rounded to integers", "ir.evaluation:saturate", "np.trunc(value)", "np.rint(value)"),
     Bug("conversion", "a way through a narrower integer is dropped",
-        "passes.graph.compose_movement:_holds",
+        "passes.graph.simplification.compose_movement:_holds",
         "wide.element.digits >= narrow.element.digits", "wide.element.digits >= 0",
         "tests/graph_passes/test_passes.py"),
-    Bug("conversion", "a way from reals to integers and back is dropped", "passes.graph.compose_movement:_holds",
+    Bug("conversion", "a way from reals to integers and back is dropped",
+        "passes.graph.simplification.compose_movement:_holds",
         "return wide.is_float and wide.size > narrow.size", "return wide.is_int or wide.size > narrow.size"),
     # ---- half precision
-    Bug("half", "a half is read as the one before it", "backends.source.dialects:OPENCL.load[f16]",
+    Bug("half", "a half is read as the one before it", "backends.source.dialect.dialects:OPENCL.load[f16]",
         "vload_half({i}, {p})", "vload_half({i}, {p} - ({i} > 0))", "sweep"),
-    Bug("half", "halves are stored towards zero", "backends.source.dialects:OPENCL.store[f16]", "vstore_half(",
+    Bug("half", "halves are stored towards zero", "backends.source.dialect.dialects:OPENCL.store[f16]", "vstore_half(",
         "vstore_half_rtz(", "tests/kernels/test_halves.py"),
-    Bug("half", "shared halves are laid out as bytes", "backends.source.dialects:OPENCL.shared_bits[half]", "ushort",
+    Bug("half", "shared halves are laid out as bytes",
+        "backends.source.dialect.dialects:OPENCL.shared_bits[half]", "ushort",
         "uchar", "tests/kernels/test_shared_memory.py"),
     # ---- the width of indices
     _helper("cuts_index_i64", "an index beyond 32 bits is cut", "i < (long)n", "(int)i < n", "width"),
@@ -117,10 +124,10 @@ BUGS = (
     Bug("width", "all indices go through an int", "backends.source.index_ctext:index_suffix",
         'dtype.size < 4 or dtype is DType.I32', "True", "sweep"),
     # ---- borders
-    Bug("border", "pieces of a border begin one element late", "ops.gradient.pieces:pieces_of",
+    Bug("border", "pieces of a border begin one element late", "ops.gradient.terms.pieces:pieces_of",
         "Piece(argument, low + at, count,", "Piece(argument, low + at + (at > 0), count,",
         "tests/gradients/test_borders.py"),
-    Bug("border", "a mirrored piece keeps its direction", "ops.gradient.pieces:_runs",
+    Bug("border", "a mirrored piece keeps its direction", "ops.gradient.terms.pieces:_runs",
         "int(steps[starts[longest]])", "abs(int(steps[starts[longest]]))", "tests/gradients/test_borders.py"),
     Bug("border", "a clamp ends one element late", "ir.affine.index:Clamp.of", "np.clip(value, self.low, self.high)",
         "np.clip(value, self.low, self.high - (self.high > self.low))"),

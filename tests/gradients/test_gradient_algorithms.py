@@ -12,8 +12,8 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
 from cuts.ops.gradient.gradients import Gradients
-from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.graph import prune
+from cuts.passes.partitioning.choose_algorithms import replace_node
 
 from ..needs import needs_opencl
 

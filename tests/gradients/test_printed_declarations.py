@@ -10,7 +10,7 @@ from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.gradient.gradients import Gradients
-from cuts.ops.language.parser import _written_items, parse, parse_written
+from cuts.ops.language.text.parser import _written_items, parse, parse_written
 
 IMAGE, GATES = (2, 8, 12, 12), (20, 2, 3)
 

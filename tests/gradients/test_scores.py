@@ -32,7 +32,7 @@ from cuts.passes.fusion import (
     find_views,
     recompute_contractions,
 )
-from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
+from cuts.passes.fusion.grouping.convex_merge import convex_merge_candidates, merge_candidate
 
 from ..kernels.test_attention_chains import compute, points_in_parts
 from ..needs import needs_cuda, needs_opencl

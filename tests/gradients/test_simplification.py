@@ -15,8 +15,8 @@ from cuts.ops.costs import program_costs
 from cuts.ops.gradient.adjoint import Adjoint, adjoint
 from cuts.ops.gradient.declare import declare
 from cuts.ops.gradient.gradients import Gradients
-from cuts.ops.language.parser import parse
-from cuts.ops.language.printer import print_declaration
+from cuts.ops.language.text.parser import parse
+from cuts.ops.language.text.printer import print_declaration
 from cuts.ops.reference import evaluate
 from cuts.tests.operations import REGISTRY, Use, f32, uses
 

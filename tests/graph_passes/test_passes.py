@@ -12,14 +12,14 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.graph.base import Pass, memoised_passes, run_passes
-from cuts.passes.graph.canonicalise import Canonicalise, canonical_passes
-from cuts.passes.graph.common_subexpressions import EliminateCommonSubexpressions
-from cuts.passes.graph.compose_movement import ComposeMovement
-from cuts.passes.graph.fold_affine import FoldAffine
-from cuts.passes.graph.fold_constants import FoldConstants
-from cuts.passes.graph.remove_dead_code import RemoveDeadCode
-from cuts.passes.graph.remove_identities import RemoveIdentities
-from cuts.passes.graph.sink_broadcasts import SinkBroadcasts
+from cuts.passes.graph.simplification.canonicalise import Canonicalise, canonical_passes
+from cuts.passes.graph.simplification.common_subexpressions import EliminateCommonSubexpressions
+from cuts.passes.graph.simplification.compose_movement import ComposeMovement
+from cuts.passes.graph.simplification.fold_affine import FoldAffine
+from cuts.passes.graph.simplification.fold_constants import FoldConstants
+from cuts.passes.graph.simplification.remove_dead_code import RemoveDeadCode
+from cuts.passes.graph.simplification.remove_identities import RemoveIdentities
+from cuts.passes.graph.simplification.sink_broadcasts import SinkBroadcasts
 from cuts.tests.frontends.strategies import GraphBuilder, graphs
 from cuts.tests.kernels.extremes import extremes
 from cuts.tests.operations import DIFFERENTIABLE

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cuts.compile.cached_decisions import canonical_form
 from cuts.compile.loading import Spec
+from cuts.compile.selection.cached_decisions import canonical_form
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.graph.canonicalise import Canonicalise
-from cuts.passes.graph.transpose_constants import TransposeConstants
+from cuts.passes.graph.simplification.canonicalise import Canonicalise
+from cuts.passes.graph.simplification.transpose_constants import TransposeConstants
 from cuts.search.tasks.decisions import structure_of
 from cuts.tests.frontends.strategies import GraphBuilder
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR

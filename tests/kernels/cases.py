@@ -22,9 +22,9 @@ from cuts.passes.assemble import assemble_kernels
 from cuts.passes.context import CompileContext, Emit
 from cuts.passes.costs.cost_model import KernelsQuery, MeasuredTimes, Questions
 from cuts.passes.costs.executor import LocalExecutor, Member, Workload
+from cuts.passes.fusion.grouping.partitioner import GroupEvaluator
 from cuts.passes.fusion.legality import Policy, shared_level
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.fusion.partitioner import GroupEvaluator
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.geometry import schedule_of
 from cuts.passes.pipeline import run_stages

@@ -25,14 +25,14 @@ from cuts.ops import Registry
 from cuts.passes.costs import analytic_cost
 from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.convex_merge import convex_merge_candidates, merge_candidate
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.convex_merge import convex_merge_candidates, merge_candidate
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import Group
+from cuts.passes.fusion.grouping.partition import partition
+from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
-from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.sums.deferred_normalisation import defer_normalisation
 from cuts.passes.fusion.views import find_views

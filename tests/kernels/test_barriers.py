@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.backends.source.dialects import DIALECTS
+from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.dfg import Load, post_order
 from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
 from cuts.ir.schedule import Schedule
@@ -316,13 +316,13 @@ def test_a_planted_bug_of_lowering_is_a_race(bug: Bug, monkeypatch: pytest.Monke
 #: Bugs of loops that load fragments ahead.
 STEPS = (
     Bug("ring", "the first step of the next chunk is loaded before that has arrived",
-        "passes.lowering.software_pipeline:stepped_k_loop",
+        "passes.lowering.k_loop.software_pipeline:stepped_k_loop",
         "*pipeline.commit, *pipeline.wait]", "*pipeline.commit]"),
     Bug("ring", "a chunk is fetched into the buffer that is being loaded from",
-        "passes.lowering.software_pipeline:stepped_k_loop",
+        "passes.lowering.k_loop.software_pipeline:stepped_k_loop",
         "for phase in later]", "for phase in pipeline.fetch(at + pipeline.prefetch_distance + 1).copied]"),
     Bug("ring", "unneeded copies are under way when the kernel ends",
-        "passes.lowering.software_pipeline:stepped_k_loop",
+        "passes.lowering.k_loop.software_pipeline:stepped_k_loop",
         "((Wait(0),) if pipeline.is_asynchronous else ())", "()"),
 )  # fmt: skip
 

@@ -17,8 +17,8 @@ from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup, streamable_axis
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.segment import verify_group
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import Group
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.backends.source.dialects import DIALECTS
+from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir import evaluate, parse_ir, phases, print_ir
 from cuts.ir.affine import Index, Var, variables
 from cuts.ir.dfg import (

@@ -16,7 +16,7 @@ from cuts.ir.graph import Graph
 from cuts.ir.kernel import Kernel, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
-from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views

@@ -174,10 +174,11 @@ def test_only_a_condition_that_chooses_ends_rows() -> None:
 
 #: Bugs of loops that end early.
 BUGS = (
-    Bug("lowering", "a part is copied without a reader", "passes.lowering.online_softmax:lower_online_softmax",
+    Bug("lowering", "a part is copied without a reader",
+        "passes.lowering.streaming.online_softmax:lower_online_softmax",
         "as_index(part) + 1, until)", "as_index(part) + 1, None)"),
     Bug("lowering", "the first part is copied where none is taken",
-        "passes.lowering.online_softmax:lower_online_softmax",
+        "passes.lowering.streaming.online_softmax:lower_online_softmax",
         "Index(), until)", "Index(), None)"),
 )  # fmt: skip
 

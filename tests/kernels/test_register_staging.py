@@ -175,10 +175,10 @@ def test_counted_points_match_their_register_staged_schedules() -> None:
 #: Bugs of rings that threads carry tiles to.
 BUGS = (
     Bug("ring", "what is carried is stored where it is read",
-        "passes.lowering.software_pipeline:SharedPipeline.stage_registers",
+        "passes.lowering.k_loop.software_pipeline:SharedPipeline.stage_registers",
         "self.fetch(at + 1).stored", "self.fetch(at).stored"),
     Bug("ring", "the first chunk that is carried is not stored",
-        "passes.lowering.software_pipeline:SharedPipeline.prologue",
+        "passes.lowering.k_loop.software_pipeline:SharedPipeline.prologue",
         "*every[0].stored, ", ""),
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from cuts.ir.types import DType
 from cuts.numerics.tolerance import tolerance
 from cuts.passes.geometry import schedule_of
 from cuts.passes.geometry.row_sharing import cached_reads
+from cuts.passes.inspection.verify import verify_kernel
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
@@ -25,7 +26,6 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
-from cuts.passes.verify import verify_kernel
 from cuts.tests.emission import emit
 
 from ..needs import DEVICES

@@ -12,7 +12,7 @@ import pytest
 from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.backends.source.dialects import DIALECTS
+from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.compiled import KernelFunction
 from cuts.ir.kernel import Kernel
 from cuts.ir.segment import FusedGroup

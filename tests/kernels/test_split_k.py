@@ -27,8 +27,8 @@ from cuts.ops import Registry
 from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.costs.executor import Workload
-from cuts.passes.fusion.group_builder import GroupBuilder
-from cuts.passes.fusion.groups import form_key
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.groups import form_key
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs

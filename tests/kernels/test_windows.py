@@ -17,7 +17,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
 from cuts.passes.geometry import geometry_of
 from cuts.passes.lowering import MAX_WINDOW_ELEMENTS, extract, lower
-from cuts.passes.model.evaluation_sites import evaluation_site
+from cuts.passes.model.memory_access.evaluation_sites import evaluation_site
 
 from ..needs import needs_opencl
 from .cases import builder, whole

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 from cuts.latency.convolution import Convolutions
-from cuts.latency.kernel_model import KernelModel
-from cuts.latency.tiles import Tiles
+from cuts.latency.predictors.kernel_model import KernelModel
+from cuts.latency.predictors.tiles import Tiles
 
 KERNELS = {
     "sgemm_128x128": KernelModel(Tiles(128, 128), (2.0e-4, 1e-6, 5e-7, 3.0)),

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import numpy as np
 from cuts.latency.dataset import Samples, training_samples
-from cuts.latency.layer_model import Options
 from cuts.latency.predictor import predictor
+from cuts.latency.predictors.layer_model import Options
 from cuts.tests.amounts import NIGHTLY
 
 #: A model for seeing that everything works; `tests/latency/report.py` measures the whole one.

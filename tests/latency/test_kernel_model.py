@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from cuts.ir.errors import UsageError
 from cuts.latency.convolution import FIELDS, Convolutions, convolution
-from cuts.latency.tiles import FORMS, SIZES, fit_tiles, grid_size
+from cuts.latency.predictors.tiles import FORMS, SIZES, fit_tiles, grid_size
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("scipy", reason="coefficients are found by scipy's linear programs")
-from cuts.latency.fitting import least_deviations
-from cuts.latency.kernel_model import KernelFit
+from cuts.latency.predictors.fitting import least_deviations
+from cuts.latency.predictors.kernel_model import KernelFit
 from cuts.tests.latency.simulator import KERNELS, layers, profile
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuts.cli import main
-from cuts.cli.predict import short
+from cuts.cli.commands.predict import short
 from cuts.ir import UsageError
 
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
 from cuts import latency
 from cuts.latency.dataset import load_profile, training_samples
 from cuts.latency.metrics import score
-from cuts.latency.own_kernels import read_own, unseen_own
-from cuts.latency.own_plans import read_plans, unseen_plans
+from cuts.latency.own.own_kernels import read_own, unseen_own
+from cuts.latency.own.own_plans import read_plans, unseen_plans
 from cuts.latency.predictor import Predictor, predictor
 from cuts.tests.latency.small_models import small_models
 
@@ -231,7 +231,7 @@ def test_a_model_is_predicted_layer_by_layer(
         states.append(state)
         return predictor(target, precision, "cold")
 
-    monkeypatch.setattr("cuts.cli.predict.find_predictor", find)
+    monkeypatch.setattr("cuts.cli.commands.predict.find_predictor", find)
     assert main(["predict", str(tmp_path / "small.onnx"), "--json"]) == 0
     assert states == ["warm"]
     values = json.loads(capsys.readouterr().out)

@@ -19,16 +19,16 @@ from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.types import DType, TensorType
 from cuts.numerics.comparison import compare_outputs
 from cuts.ops.reference import evaluate_graph
-from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.partition import partition
+from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
+from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
-from cuts.passes.verify import verify_programs
+from cuts.passes.partitioning.choose_algorithms import replace_node
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -8,11 +8,11 @@ from cuts.backends.devices import find_target
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import Programs, build_programs
+from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
 from cuts.passes.layout.accesses import find_aliases, lines_of
 from cuts.passes.layout.components import Component
 from cuts.passes.layout.number_products import shared_dims
-from cuts.passes.verify import verify_programs
 
 from ..fusion.build import REGISTRY, graph, op
 from .test_choose_layouts import check, with_constants

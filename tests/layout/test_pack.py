@@ -17,11 +17,11 @@ from cuts.ops import Registry
 from cuts.ops.language import assignment
 from cuts.ops.reference import evaluate_graph
 from cuts.passes.costs.evaluators import Roofline
-from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.partition import partition
+from cuts.passes.fusion.grouping.partitioner import Partitioner
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.legality import Policy
-from cuts.passes.fusion.partition import partition
-from cuts.passes.fusion.partitioner import Partitioner
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.layout.pack import pack_constants

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cuts.ir.graph import Graph
 from cuts.ir.types import DType, TensorType
-from cuts.passes.choose_algorithms import replace_node
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
+from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.dim_runs import find_runs, rotate_runs
 from cuts.passes.layout.fixed_layouts import fixed_tensors
-from cuts.passes.verify import verify_programs
+from cuts.passes.partitioning.choose_algorithms import replace_node
 
 from ..fusion.build import REGISTRY, graph, op
 from .test_choose_layouts import GPU, IMAGES, chain, with_constants

@@ -15,10 +15,10 @@ from cuts.ir.functions import FUNCTIONS
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.ops.language.builtins import BUILTINS
-from cuts.ops.language.parser import parse
-from cuts.ops.language.printer import print_file
-from cuts.ops.language.syntax import Declaration, Repetition
+from cuts.ops.language.evaluation.builtins import BUILTINS
+from cuts.ops.language.text.parser import parse
+from cuts.ops.language.text.printer import print_file
+from cuts.ops.language.text.syntax import Declaration, Repetition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

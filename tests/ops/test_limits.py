@@ -13,9 +13,9 @@ from cuts.ir.errors import CutsError
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.ops.language import evaluator
-from cuts.ops.language.parser import parse
-from cuts.ops.language.printer import print_file
+from cuts.ops.language.evaluation import evaluator
+from cuts.ops.language.text.parser import parse
+from cuts.ops.language.text.printer import print_file
 
 REGISTRY = Registry.builtin()
 HEAD = 'op t "t" {\n  in x: f32[N], i: i64[N]\n  attr a: int = 1, f: float = 1\n  out y: f32[N]\n'

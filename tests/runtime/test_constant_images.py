@@ -13,7 +13,8 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target, open_sequence_launcher
 from cuts.ir import BackendError
-from cuts.runtime import ConstantImages, ExternalSession, Plan, constant_images, place_over_blocks, without_elements
+from cuts.runtime import ConstantImages, ExternalSession, Plan, place_over_blocks, without_elements
+from cuts.runtime.placement import constant_images
 from cuts.tests.needs import needs_opencl
 
 from .handmade import example_plan, expected_outputs, random_x

@@ -10,8 +10,8 @@ from random import Random
 
 from attrs import evolve
 from cuts.backends.library import DIALECT
-from cuts.runtime.concurrent_launches import ConcurrentLifetime, concurrent_lifetimes, make_concurrent
-from cuts.runtime.hazards import LaunchDependencies, launch_dependencies
+from cuts.runtime.placement.concurrent_launches import ConcurrentLifetime, concurrent_lifetimes, make_concurrent
+from cuts.runtime.placement.hazards import LaunchDependencies, launch_dependencies
 from cuts.runtime.plan import Plan
 from hypothesis import given
 from hypothesis import strategies as st

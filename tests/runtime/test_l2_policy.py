@@ -10,12 +10,12 @@ import pytest
 from attrs import evolve
 from cuts.backends import BlockAddress
 from cuts.backends.cuda import l2_policy as passing
-from cuts.backends.cuda.graph import RECORDING
+from cuts.backends.cuda.graphs.graph import RECORDING
 from cuts.compile import build
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.runtime import place_over_blocks
-from cuts.runtime.l2_policy import MAX_L2_PART, evict_first_tensors
+from cuts.runtime.placement.l2_policy import MAX_L2_PART, evict_first_tensors
 from cuts.runtime.plan import Plan
 
 

@@ -19,10 +19,18 @@ from cuts.ir.errors import PlanError
 from cuts.ir.graph import IndexCheck
 from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
+from cuts.runtime.files.plan_document import plain
+from cuts.runtime.files.plan_file import (
+    Weights,
+    load_plan,
+    plan_files,
+    plan_of_files,
+    read_files,
+    save_plan,
+    write_folder,
+)
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
-from cuts.runtime.plan_document import plain
-from cuts.runtime.plan_file import Weights, load_plan, plan_files, plan_of_files, read_files, save_plan, write_folder
 from cuts.tests.runtime.handmade import example_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -21,13 +21,13 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import baseline_plan as first_plans
-from cuts.passes.baseline_plan import Forms
-from cuts.passes.choose_algorithms import ChooseAlgorithms
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph
 from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.fusion import form_key
+from cuts.passes.partitioning import baseline_plan as first_plans
+from cuts.passes.partitioning.baseline_plan import Forms
+from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search.building.factory import ScoredCandidate

@@ -36,11 +36,12 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import form_groups, make_kernels, rewrites
+from cuts.passes import make_kernels, rewrites
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, BudgetedCost
-from cuts.passes.fusion.group_builder import GroupBuilder
+from cuts.passes.fusion.grouping.group_builder import GroupBuilder
+from cuts.passes.partitioning import form_groups
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.group_costs import GroupCosts

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.backends import Timing
-from cuts.cli.common import plan_values
-from cuts.cli.console import totals
-from cuts.compile.concurrent_launches import critical_path_share, select_launch_form
+from cuts.cli.output.common import plan_values
+from cuts.cli.output.console import totals
 from cuts.compile.plan import CompiledPlan
+from cuts.compile.selection.concurrent_launches import critical_path_share, select_launch_form
 from cuts.ir.compiled import Budget
 from cuts.passes import Decisions
-from cuts.runtime import Plan, load_plan, make_concurrent, plan_document, save_plan
+from cuts.runtime import Plan, load_plan, make_concurrent, save_plan
+from cuts.runtime.files import plan_document
 from cuts.search import DecisionRecord
 from cuts.search.tasks.decisions import decisions_text
 
@@ -79,7 +80,7 @@ def choose_form(
         budget=budget,
     )
     agreement: Any = SimpleNamespace(check_plans=lambda plans: [True, right], seconds=comparing)
-    monkeypatch.setattr("cuts.compile.concurrent_launches.CompiledPlan", Clocked)
+    monkeypatch.setattr("cuts.compile.selection.concurrent_launches.CompiledPlan", Clocked)
     monkeypatch.setattr(Clocked, "branches", branches)
     monkeypatch.setattr(Clocked, "device", SimpleNamespace(branches=able))
     monkeypatch.setattr(Clocked, "opened", [])
@@ -148,7 +149,7 @@ def test_nearly_sequential_plan_does_not_use_branches(monkeypatch: pytest.Monkey
     assert branched is not None
     assert critical_path_share(branched, [1.0, 1.0, 1.0]) == pytest.approx(2 / 3)
     assert critical_path_share(branched, [1.0, 1.0, 0.1]) == pytest.approx(2 / 2.1)
-    monkeypatch.setattr("cuts.compile.concurrent_launches.MAX_CRITICAL_PATH_SHARE", 0.5)
+    monkeypatch.setattr("cuts.compile.selection.concurrent_launches.MAX_CRITICAL_PATH_SHARE", 0.5)
     assert not choose_form(monkeypatch, plan=plan).plan.branched
     assert Clocked.opened == [False, False]
 

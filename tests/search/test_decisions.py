@@ -14,9 +14,9 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.compile.cached_decisions import compile_measured
 from cuts.compile.loading import Spec
-from cuts.compile.plan_selection import PlanCheck, PlanTimer, accept_plan, time_nothing
+from cuts.compile.selection.cached_decisions import compile_measured
+from cuts.compile.selection.plan_selection import PlanCheck, PlanTimer, accept_plan, time_nothing
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.graph import Graph, Node
 from cuts.ir.machine import Target
@@ -24,9 +24,9 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes import baseline_plan as first_plans
-from cuts.passes import choose_algorithms
 from cuts.passes.decisions import ForeignDecisionsError
+from cuts.passes.partitioning import baseline_plan as first_plans
+from cuts.passes.partitioning import choose_algorithms
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database

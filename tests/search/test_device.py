@@ -34,7 +34,7 @@ from cuts.numerics.group_inputs import index_ranges
 from cuts.numerics.random_numbers import PERIOD
 from cuts.numerics.tolerance import group_tolerance
 from cuts.passes.fusion.interpret import interpret
-from cuts.passes.horizontal_fusion import join_forms
+from cuts.passes.partitioning.horizontal_fusion import join_forms
 from cuts.passes.schedule.choose import choose
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import Job, Workers
@@ -613,7 +613,7 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
     An audit leaves nothing to be searched for by the next command.
     """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("cuts.compile.cached_decisions.MAX_SUM_RATIO", 100.0)
+    monkeypatch.setattr("cuts.compile.selection.cached_decisions.MAX_SUM_RATIO", 100.0)
     arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
     assert cuts("tune", *arguments, "--frozen").code == 2
     first, again, frozen = (

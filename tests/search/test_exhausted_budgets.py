@@ -19,7 +19,7 @@ from cuts.ops import Registry
 from cuts.passes import assemble
 from cuts.passes.context import CompileContext
 from cuts.passes.costs.analytic_cost import AnalyticCost
-from cuts.passes.fusion_report import fusion_report
+from cuts.passes.inspection.fusion_report import fusion_report
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.results import Partition
 from cuts.search.session import TuningSession

@@ -21,11 +21,11 @@ from cuts.backends.source.emit import emit
 from cuts.cli import compilation
 from cuts.cli.main import main
 from cuts.compile import driver, torch_operator
-from cuts.compile import plan_selection as contest
-from cuts.compile.cached_decisions import Run
 from cuts.compile.loading import Spec
-from cuts.compile.plan_cache import plan_key
-from cuts.compile.plan_selection import CandidatePlan
+from cuts.compile.selection import plan_selection as contest
+from cuts.compile.selection.cached_decisions import Run
+from cuts.compile.selection.plan_cache import plan_key
+from cuts.compile.selection.plan_selection import CandidatePlan
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Mode
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
@@ -205,7 +205,9 @@ def test_plan_with_more_library_places_is_raced_again(
 def test_plan_keys_differ_by_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for libraries, installed in ((True, ()), (True, ("cudnn 9.0",)), (True, ("cudnn 9.1",)), (False, ("cudnn 9.1",))):
-        monkeypatch.setattr("cuts.compile.plan_cache.installed_libraries", lambda installed=installed: installed)
+        monkeypatch.setattr(
+            "cuts.compile.selection.plan_cache.installed_libraries", lambda installed=installed: installed
+        )
         settings = evolve(Settings(), libraries=libraries)
         found.add(plan_key(chain(1), SPEC, OPENCL, CompileOptions(), settings).name)
     assert len(found) == 4

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cuts.backends.devices import find_target
 from cuts.cli.main import main
-from cuts.compile.cached_decisions import decision_key, has_cached_decisions
 from cuts.compile.loading import Spec
+from cuts.compile.selection.cached_decisions import decision_key, has_cached_decisions
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
 from cuts.search.database import Database, open_database

@@ -11,11 +11,11 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve, frozen
 from cuts.backends.source.emit import emit
-from cuts.compile import cached_decisions as known
-from cuts.compile.cached_decisions import REFINED_GROUP_SCHEDULES, compile_measured
 from cuts.compile.driver import RunPasses
 from cuts.compile.loading import Spec
-from cuts.compile.plan_selection import PlanTimer, time_nothing
+from cuts.compile.selection import cached_decisions as known
+from cuts.compile.selection.cached_decisions import REFINED_GROUP_SCHEDULES, compile_measured
+from cuts.compile.selection.plan_selection import PlanTimer, time_nothing
 from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.search.database import Database

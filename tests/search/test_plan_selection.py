@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from cuts.backends import Timing
-from cuts.compile.plan_selection import (
+from cuts.compile.selection.plan_selection import (
     CandidatePlan,
     faster_candidate,
     select_library_calls,

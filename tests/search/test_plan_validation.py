@@ -19,7 +19,7 @@ from cuts.compile.build import load
 from cuts.compile.driver import build_graph, tune_graph, unfused_plan
 from cuts.compile.loading import Spec
 from cuts.compile.plan import CompiledPlan, plan_of
-from cuts.compile.plan_validation import PlanValidator
+from cuts.compile.selection.plan_validation import PlanValidator
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import BackendError, CutsWarning, NumericsError
 from cuts.ir.graph import Graph, Node
@@ -100,8 +100,8 @@ def agreement(graph: Graph, made: list[CompiledPlan] | None = None, spare: bool 
 
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no graph be small enough for the reference."""
-    monkeypatch.setattr("cuts.compile.plan_validation.MAX_REFERENCE_OPERATIONS", 0)
-    monkeypatch.setattr("cuts.compile.plan_validation.MAX_ARBITER_OPERATIONS", 0)
+    monkeypatch.setattr("cuts.compile.selection.plan_validation.MAX_REFERENCE_OPERATIONS", 0)
+    monkeypatch.setattr("cuts.compile.selection.plan_validation.MAX_ARBITER_OPERATIONS", 0)
 
 
 def overlapping(plan: Plan) -> Plan:
@@ -206,7 +206,7 @@ def test_nan_in_both_agrees_and_in_one_differs(way: float, monkeypatch: pytest.M
     graph = unary("sqrt", DType.F32, 3)
     plans = [compile_plan(graph), compile_plan(graph, "no-fusion")]
     outputs = iter([found, {"y": found["y"].copy()}])
-    monkeypatch.setattr("cuts.compile.plan_validation._run_plan", lambda session, inputs: next(outputs))
+    monkeypatch.setattr("cuts.compile.selection.plan_validation._run_plan", lambda session, inputs: next(outputs))
     monkeypatch.setattr(PlanValidator, "_judge", lambda self, plan: False)
     assert agreement(graph).check_plans(plans) == [True, True]
     outputs = iter([found, {"y": np.array([1.0, 3.0, 2.0], np.float32)}])
@@ -276,7 +276,7 @@ def test_right_plan_ships_where_unfused_one_is_wrong(monkeypatch: pytest.MonkeyP
 
     The reference decides where it can.
     """
-    monkeypatch.setattr("cuts.compile.plan_validation.MAX_REFERENCE_OPERATIONS", 0)
+    monkeypatch.setattr("cuts.compile.selection.plan_validation.MAX_REFERENCE_OPERATIONS", 0)
     graph = network()
     wrong = CompiledPlan(wrong_constant(plain(graph).plan))
     judge = PlanValidator(graph, SPEC, lambda: wrong, lambda: True)
@@ -377,7 +377,9 @@ def pieces() -> Graph:
 def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
-    monkeypatch.setattr("cuts.passes.form_groups.partition", lambda partitioner, mode: partitioner.singletons())
+    monkeypatch.setattr(
+        "cuts.passes.partitioning.form_groups.partition", lambda partitioner, mode: partitioner.singletons()
+    )
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)
     graph, options = pieces(), CompileOptions(verify=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from cuts.compile.cached_decisions import decision_key
+from cuts.compile.selection.cached_decisions import decision_key
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction
 from cuts.ir.expr import Read
 from cuts.ir.graph import Graph, Node

@@ -18,7 +18,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
-from cuts.passes.fusion.groups import form_key
+from cuts.passes.fusion.grouping.groups import form_key
 from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
 from cuts.search.group_costs import MAX_GROUPS_AT_ONCE

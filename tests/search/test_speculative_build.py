@@ -13,8 +13,8 @@ from cuts.ir.compiled import Budget, CompiledGraph, CompileOptions, processor_co
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
-from cuts.passes import horizontal_fusion as side_by_side
 from cuts.passes import make_kernels
+from cuts.passes.partitioning import horizontal_fusion as side_by_side
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.choose import choose
 from cuts.search.session import TuningSession

@@ -22,8 +22,8 @@ from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.walk import reads
 from cuts.passes.geometry.footprint import Cover, distinct, elements, random_groups
 from cuts.passes.model import features_of
-from cuts.passes.model.evaluation_sites import EvaluationSite
 from cuts.passes.model.feature_schema import SUMS, Features
+from cuts.passes.model.memory_access.evaluation_sites import EvaluationSite
 from cuts.passes.model.roofline import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.enumerate import sample_batches

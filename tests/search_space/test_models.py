@@ -22,10 +22,10 @@ from cuts.passes.context import CompileContext
 from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.geometry import geometry_of
 from cuts.passes.model import features_of
-from cuts.passes.model.banks import conflict_factor, warp_cycles
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
 from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy, warm_lower_bound
+from cuts.passes.model.memory_access.banks import conflict_factor, warp_cycles
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.pipeline import stage_results
 from cuts.passes.schedule.check_schedules import check_schedule

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuts.compile.plan_cache import PlanCache, plan_key
+from cuts.compile.selection.plan_cache import PlanCache, plan_key
 from cuts.ir.compiled import CompileOptions
 from cuts.search.settings import Settings
 from cuts.store import EntryStore, Key, explain_entries, explain_key

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from ....ir import DType
 from ..call import Convert, NodeCall
-from ..model import element_type
+from ..protos import element_type
 from ..type_promotion import TypePromotion, widest_real
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ....ir import DType
 from ..call import Convert, NodeCall
-from ..model import element_type
+from ..protos import element_type
 from .window import window_attributes
 
 

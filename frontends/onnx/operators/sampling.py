@@ -8,7 +8,7 @@ import numpy as np
 
 from ...einsum import einsum_steps
 from ..call import Convert, NodeCall
-from ..model import element_type
+from ..protos import element_type
 from ..type_promotion import TypePromotion, widest
 from .window import window_attributes
 

@@ -13,8 +13,8 @@ from attrs import frozen
 from torch.utils._pytree import tree_map_only
 
 from ....ir import GraphError, fresh_name
-from ..decomposition import CoreProgram
 from ..dispatch import attribute_of, results
+from ..loading import CoreProgram
 
 #: Kinds of ends: an argument or result of the caller, of state, and a result that is no tensor.
 CALLER, STATE, NUMBER = "caller", "state", "number"

@@ -11,13 +11,11 @@ import torch
 from attrs import define, field, frozen
 
 from ....ir import Array, PlanError, TensorType
-from ..archive import load_program
 from ..captured_graph import GraphSignature
-from ..decomposition import core_program
 from ..dispatch import conversion
 from ..exported import check_memory, written_targets
 from ..import_context import array_of, dtype_of
-from ..load import graph_of_nodes
+from ..loading import core_program, graph_of_nodes, load_program
 from ..program import Choice, CompileGraph
 from ..tensors import function_of_signature, tensor_of_array
 from .cut_graph import compile_stages

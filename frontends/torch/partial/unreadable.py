@@ -18,7 +18,7 @@ from ..calls import tensor_of
 from ..devices import is_number
 from ..dispatch import convert_node, live_nodes
 from ..import_context import DTYPES, ImportContext
-from ..load import define_placeholders
+from ..loading import define_placeholders
 
 
 @frozen(eq=False)

@@ -8,12 +8,18 @@ import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
 from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, main_read, segments_of
-from ..access import SCATTERED_LINE_WEIGHT, copied_width, has_division, wavefronts
-from ..copies import copy_cost, walks_evenly
-from ..evaluation_sites import EvaluationSite
+from ..memory_access import (
+    SCATTERED_LINE_WEIGHT,
+    EvaluationSite,
+    copied_width,
+    copy_cost,
+    has_division,
+    tile_vector,
+    uneven_fetch,
+    walks_evenly,
+    wavefronts,
+)
 from ..roofline import node_cost, nodes
-from ..row_fetches import uneven_fetch
-from ..tile_access import tile_vector
 from .totals import Totals
 
 #: Bytes of sectors that L1 keeps for sure from one trip of a loop to the next, beside shared memory.

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ....ir import ACCUMULATOR_THREADS, ACCUMULATOR_VECTOR, MatrixFragment, Target
 from ...geometry import Count, Geometry, StagedTile
-from ..banks import warp_cycles
+from ..memory_access import warp_cycles
 
 #: Bytes of a matrix row, rows of a matrix, matrices of a load, and bytes of a register.
 ROW, ROWS, MATRICES, WORD = 16, 8, 4, 4

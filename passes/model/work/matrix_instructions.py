@@ -6,7 +6,7 @@ import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
 from ...geometry import Count, Geometry, StagedTile, may_split_k, product
-from ..evaluation_sites import EvaluationSite
+from ..memory_access import EvaluationSite
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
 from .fetches import fill, wait
 from .fragment_loads import filling_ways, fragment_loads

@@ -8,9 +8,8 @@ import numpy as np
 
 from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, reads
 from ...geometry import Count, Geometry, StagedTile, product
-from ..evaluation_sites import EvaluationSite
+from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
-from ..tile_access import depth_vector
 from .fetches import fetch, wait
 from .lanes import combine_lanes, sort_lanes
 from .matrix_instructions import add_mma

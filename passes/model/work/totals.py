@@ -8,20 +8,20 @@ import numpy as np
 
 from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
 from ...geometry import Count, Geometry, cached_reads, ceil_div, outermost_dim, places_of, random_groups, runs_of
-from ..access import (
+from ..feature_schema import SUMS
+from ..mask_savings import MaskSavings
+from ..memory_access import (
+    EvaluationSite,
     access_vector,
     decoding_cost,
     has_division,
     row_conflicts,
+    shared_conflicts,
     shared_row_vector,
     unmoved_elements,
     warp_lines,
     wavefronts,
 )
-from ..banks import shared_conflicts
-from ..evaluation_sites import EvaluationSite
-from ..feature_schema import SUMS
-from ..mask_savings import MaskSavings
 from ..registers import resident_row
 from ..roofline import node_cost, nodes
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost

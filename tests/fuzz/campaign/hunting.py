@@ -36,7 +36,7 @@ LATE_STAGES = (
     "passes.lowering.",
     "passes.assemble",
     "passes.results",
-    "passes.fusion.groups:form_key",
+    "passes.fusion.grouping.groups:form_key",
     "backends.",
     "runtime.",
     "ir.affine.addresses",

@@ -20,8 +20,8 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import MAX_RANK
 from cuts.ops import OpDecl, Registry
 from cuts.ops.language import syntax as s
-from cuts.ops.language.binding import CLASSES
-from cuts.passes.choose_algorithms import replace_node
+from cuts.ops.language.checks.binding import CLASSES
+from cuts.passes.partitioning.choose_algorithms import replace_node
 
 from ..sweep.samples import Shapes, Slot, draw_attributes, draw_dtypes, draw_shape
 from .roles import Role, roles

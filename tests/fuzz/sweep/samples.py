@@ -19,8 +19,8 @@ from cuts.ir.errors import CutsError
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Instance, OpDecl, Registry
 from cuts.ops.language import syntax as s
-from cuts.ops.language.binding import CLASSES, bind_attribute, bind_operands
-from cuts.ops.language.evaluator import ExpressionEvaluator
+from cuts.ops.language.checks.binding import CLASSES, bind_attribute, bind_operands
+from cuts.ops.language.evaluation.evaluator import ExpressionEvaluator
 from cuts.tests.operations import DIFFERENTIABLE, FLAT, SCALAR, Use
 
 #: Extents: one, primes, multiples of a vector or a warp, zero.

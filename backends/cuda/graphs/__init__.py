@@ -1,0 +1,6 @@
+"""CUDA graphs: their edges, parallel branches and programmatic launches."""
+
+from .graph import RECORDING, capture_branches, capture_graph
+from .programmatic_launch import enable_programmatic_launch
+
+__all__ = ["RECORDING", "capture_branches", "capture_graph", "enable_programmatic_launch"]

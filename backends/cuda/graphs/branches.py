@@ -1,0 +1,53 @@
+"""Concurrent launches recorded in a CUDA graph: each follows only its dependencies.
+
+A stream that is recorded knows the nodes that the next one follows. They are set before each launch, and looked up
+after it: a routine of a library may record several nodes in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ...device import Launch
+from .graph_edges import calls_with_data
+
+#: Driver calls that read and set the dependencies of a recorded stream.
+INFO, UPDATE = "cuStreamGetCaptureInfo", "cuStreamUpdateCaptureDependencies"
+Call: TypeAlias = Callable[..., tuple[Any, ...]]
+
+
+def can_branch(cu: Any) -> bool:
+    """Return whether the bindings and the driver support concurrent launches."""
+    return hasattr(cu, "cuGraphAddEmptyNode") and calls_with_data(cu, (INFO, UPDATE)) is not None
+
+
+def record_branches(
+    launches: Sequence[Launch],
+    waits: Sequence[Sequence[int]],
+    stream: Any,
+    cu: Any,
+    checked: Callable[[tuple[Any, ...]], Any],
+) -> None:
+    """Launch everything on a recorded stream, each after its dependencies."""
+    calls = calls_with_data(cu, (INFO, UPDATE))
+    assert calls is not None, "whoever asks has looked whether the driver can"
+    graph, _ = _capture_state(stream, calls[INFO], checked)
+    begin = [checked(cu.cuGraphAddEmptyNode(graph, None, 0))]
+    only = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+    ends: list[list[Any]] = []
+    for launch, each in zip(launches, waits, strict=True):
+        dependencies = dict.fromkeys(node for number in each for node in ends[number])
+        nodes = list(dependencies) or begin
+        plain = [cu.CUgraphEdgeData() for _ in nodes]
+        checked(calls[UPDATE](stream, nodes, plain, len(nodes), only))
+        launch()
+        ends.append(_capture_state(stream, calls[INFO], checked)[1])
+
+
+def _capture_state(stream: Any, info: Call, checked: Callable[[tuple[Any, ...]], Any]) -> tuple[Any, list[Any]]:
+    """Return the recorded graph, and the nodes that the next one follows."""
+    result = info(stream)
+    checked(result[:2])
+    *_, graph, nodes, _, _ = result
+    return graph, list(nodes)

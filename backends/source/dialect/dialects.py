@@ -1,0 +1,449 @@
+"""Dialects: tables of CUDA C++ and OpenCL C for one C-like printer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+
+from attrs import frozen
+
+from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
+from .arithmetic import arithmetic_helpers, clamped_conversions
+from .halves import (
+    CUDA_LOAD,
+    CUDA_ROUND,
+    CUDA_STORE,
+    OPENCL_LOAD,
+    OPENCL_ROUND,
+    OPENCL_STORE,
+    cuda_halves,
+    opencl_halves,
+)
+from .instruction_text import CUDA_INSTRUCTIONS, OPENCL_INSTRUCTIONS, copy_helpers, matrix_load_helpers
+from .mma_text import emulations, instructions
+from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
+from .warpgroup_text import (
+    descriptor_text,
+    emulated_matrix,
+    swizzle_helper,
+    warpgroup_emulations,
+    warpgroup_instructions,
+)
+
+
+@frozen
+class Atomics:
+    """Atomic operations of a language on elements of memory.
+
+    `words` has for each width in bytes an unsigned type and the compare-and-swap function, which returns the old value;
+    `enable` is a line that must precede. `native` has the instructions for some reductions, by reduction and element
+    type: {p} is `p`, a pointer, and the value is `v`; `shared_native` those that differ for shared memory.
+    """
+
+    qualifier: str
+    pointer: str
+    shared_pointer: str
+    words: Mapping[int, tuple[str, str]]
+    enable: Mapping[int, str]
+    native: Mapping[str, str]
+    shared_native: Mapping[str, str]
+
+
+@frozen
+class Dialect:
+    """One source language.
+
+    `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
+    between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
+    register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
+    `vectors` has the vector accesses of element types, `instructions` the text of the rows of `ir.INSTRUCTIONS`.
+    `spaces` qualifies pointers to memory of a kind, `warp` is the number of lanes that exchange values by `shuffle`, or
+    read that of a thread by `shuffle_from`. `meeting_counter` is the type of a loop's counter where threads synchronise
+    in the loop, `meeting_end` the text after every condition on the block where they synchronise under one of them,
+    `begin` the helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that
+    share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of adjacent
+    elements at once. A matrix instruction gets registers of its C as `atom_result`; where lanes synchronise for it
+    (`atoms_meet`), they use `atom_scratch`.
+    """
+
+    name: str
+    prologue: str
+    helpers: Mapping[str, str]
+    kernel: str
+    begin: str
+    pointer: str
+    shared: str
+    shared_pool: str
+    shared_part: str
+    member_pool: str
+    member_part: str
+    member_pointer: str
+    shared_bits: Mapping[str, str]
+    static_shared: int
+    barrier: str
+    meeting_counter: str
+    meeting_end: str
+    block_index: str
+    thread_index: str
+    base: str
+    constant: str
+    unroll: str
+    unroll_by: str
+    restrict_: str
+    math_suffix: str
+    types: Mapping[str, str]
+    storage: Mapping[str, str]
+    spaces: Mapping[str, str]
+    load: Mapping[str, str]
+    store: Mapping[str, str]
+    round: Mapping[str, str]
+    vectors: Mapping[str, Vectors]
+    instructions: Mapping[str, str]
+    commit: str
+    wait: str
+    shuffle: str
+    shuffle_from: str
+    warp: int
+    suffix: str
+    atomics: Atomics
+    register_load: str
+    atom_result: str
+    atom_scratch: str
+    atoms_meet: bool
+    fences: Mapping[str, str]
+    product_wait: str
+    pin: str
+    shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
+
+    def helpers_of(self, used: Container[str]) -> str:
+        """Return the helpers that a kernel uses, directly and indirectly."""
+        wanted: set[str] = set()
+        for name, text in reversed([*self.helpers.items()]):
+            if name in used or name in wanted:
+                wanted |= {name, *_HELPER.findall(text)}
+        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in wanted)
+
+    def type(self, dtype: DType) -> str:
+        """Register type of an element type."""
+        return self.types[dtype.value]
+
+    def memory_type(self, dtype: DType) -> str:
+        """Type of an element in memory."""
+        return self.storage.get(dtype.value, self.types[dtype.value])
+
+    def math(self, text: str, dtype: DType) -> str:
+        """Name math functions for the operands' type."""
+        if self.math_suffix and dtype.arithmetic is DType.F32:
+            return _MATH.sub(lambda m: f"{m.group(1)}{self.math_suffix}(", text)
+        return text
+
+
+_NAMES = (
+    "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc lgamma atan2 hypot copysign floor ceil trunc rint pow fmod fabs"
+)
+_HELPER = re.compile(r"\bcuts_\w+")
+_MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
+
+_TYPES = {
+    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "long", "i32": "int", "i16": "short",
+    "i8": "signed char", "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char",
+    "bool": "bool",
+}  # fmt: skip
+
+
+def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the helpers for indices wider than int: one out of range becomes the nearest, or for `wrap` -1 or n."""
+    negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
+    within = f"i < ({types[dtype.value]})n ? (int)i"
+    for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
+        result = f"i < 0 ? {low} : {within} : {high}" if negative else f"{within} : {high}"
+        yield (
+            f"cuts_{name}_{dtype}",
+            f"{device} int cuts_{name}_{dtype}({types[dtype.value]} i, int n) {{ {negative}return {result}; }}",
+        )
+
+
+def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
+        "cuts_index": f"{device} int cuts_index(int i, int n) "
+        "{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }",
+        **{
+            name: text
+            for dtype in (DType.I64, DType.U64, DType.U32)
+            for name, text in _wide_index_helpers(device, dtype, types)
+        },
+        "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
+    }
+
+
+def _guarded_load(words: int) -> str:
+    """Return the helper that loads words of read-only memory where a condition holds."""
+    parts = [f"v.{c}" for c in "xyzw"[:words]]
+    kind, into = (f"v{words}." if words > 1 else "", ", ".join(f"%{n}" for n in range(words)))
+    text = f"{{.reg .pred p; setp.ne.b32 p, %{words + 1}, 0; @p ld.global.nc.{kind}u32 {{{into}}}, [%{words}];}}"
+    out = ", ".join(f'"+r"({part})' for part in parts)
+    head = f"{_DEVICE} void cuts_guarded{words}(uint{words}& v, const void* s, bool ok) {{"
+    return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
+
+
+def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
+    """Return the helpers that pack four bytes into a register."""
+    bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
+    return {
+        f"cuts_pack_{name}": f"{qualifier} {word} cuts_pack_{name}(int a, int b, int c, int d) {{ return {bits}; }}"
+        for name in ("i8", "u8")
+    }
+
+
+def _ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that map numbers to words in the same order: zeros are equal, NaN is greatest."""
+    float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
+    bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
+    bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
+    bodies |= dict.fromkeys(("u32", "u16", "u8", "bool"), "return (unsigned)x;")
+    return {
+        f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
+        for kind, body in bodies.items()
+    }
+
+
+_DEVICE = "static __device__ __forceinline__"
+_TF32_NEAR = f"{TF32_NEAR!r}f"
+_CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
+_OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
+
+
+def _cuda_extreme(name: str) -> str:
+    """Return `max` or `min` with NaN: one PTX instruction from sm_80 on, which CUDA C++ has no name for."""
+    order = "a < b" if name == "max" else "b < a"
+    return (
+        f"{_DEVICE} float cuts_{name}_f32(float a, float b) {{\n#if __CUDA_ARCH__ >= 800\n"
+        f'  float r; asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;\n'
+        f"#else\n  return {order} || b != b ? b : a;\n#endif\n}}"
+    )
+
+
+_CUDA_HELPERS = (
+    _index_helpers(_DEVICE, _CUDA_TYPES)
+    | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
+    | {
+        **clamped_conversions(_DEVICE, _CUDA_TYPES),
+        "cuts_max_f32": _cuda_extreme("max"),
+        "cuts_min_f32": _cuda_extreme("min"),
+        "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+        # Off by less than a part in 120,000, and subnormal where the exponential is.
+        "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
+        'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
+        # Blocks may be placed before the preceding kernel has written its results: they wait for that.
+        "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
+        '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
+        **cuda_halves(_DEVICE),
+        **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
+        **copy_helpers(_DEVICE),
+        # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
+        "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"
+        '  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#else\n'
+        '  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));\n#endif\n  return __uint_as_float(r);\n}',
+        "cuts_tf32_near": f"{_DEVICE} float cuts_tf32_near(float x) {{ return __fmul_rn(x, {_TF32_NEAR}); }}",
+        "cuts_tf32_rest": f"{_DEVICE} float cuts_tf32_rest(float x) {{ return x - cuts_tf32(x); }}",
+        "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
+        "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
+        "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
+        **_ordering_helpers(_DEVICE, _CUDA_TYPES),
+        **_byte_packs(_DEVICE, "unsigned"),
+        **matrix_load_helpers(_DEVICE),
+        **dict(instructions(_DEVICE, _CUDA_TYPES)),
+        "cuts_swizzled": swizzle_helper(_DEVICE),
+        **dict(warpgroup_instructions(_DEVICE)),
+    }
+)
+
+_UNSIGNED_ARGUMENTS = "(unsigned long long*)p, (unsigned long long)v"
+#: Floats are ordered as integers: signed ones where the sign bit is clear, unsigned ones, reversed, where it is set;
+#: zeros too, as in PTX. Values without effect, which are most, are not sent. The first NaN becomes the pattern that no
+#: other value replaces; among magnitudes it is the largest already.
+_CUDA_FLOAT_EXTREME = (
+    "const float a = *(volatile float*)p, m = cuts_{name}_f32(a, v); "
+    "if (m != m) {{ if (__float_as_uint(a) != {none}) atomicExch((unsigned*)p, {none}); }} "
+    "else if (__float_as_int(a) == __float_as_int(m)) return; "
+    "else if (__float_as_int(v) >= 0) atomic{first}((int*)p, __float_as_int(v)); "
+    "else atomic{second}((unsigned*)p, __float_as_uint(v));"
+)
+_CUDA_ATOMICS = {
+    "max_abs_f32": "const int n = __float_as_int(v); if (n > *(volatile int*)p) atomicMax((int*)p, n);",
+    "max_f32": _CUDA_FLOAT_EXTREME.format(name="max", none="0x7fffffffu", first="Max", second="Min"),
+    "min_f32": _CUDA_FLOAT_EXTREME.format(name="min", none="0xffffffffu", first="Min", second="Max"),
+    **{f"sum_{dtype}": "atomicAdd(p, v);" for dtype in ("i32", "u32", "u64", "f32", "f64")},
+    "sum_i64": f"atomicAdd({_UNSIGNED_ARGUMENTS});",
+    **{f"max_{dtype}": "atomicMax(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
+    **{f"min_{dtype}": "atomicMin(p, v);" for dtype in ("i32", "u32", "i64", "u64")},
+}
+#: Shared memory adds words of 32 bits; for 64 bits it has only compare-and-swap, which many threads repeat often.
+_CUDA_ADD_WORDS = (
+    "unsigned* const w = (unsigned*)p; const unsigned low = (unsigned)v, seen = atomicAdd(w, low); "
+    "atomicAdd(w + 1, (unsigned)((unsigned long long)v >> 32) + (seen + low < low));"
+)
+_CUDA_SHARED_ATOMICS = {f"sum_{dtype}": _CUDA_ADD_WORDS for dtype in ("i64", "u64")}
+_OPENCL_ATOMICS = {
+    **{f"sum_{dtype}": "atomic_add(p, v);" for dtype in ("i32", "u32")},
+    **{f"sum_{dtype}": "atom_add(p, v);" for dtype in ("i64", "u64")},
+    **{f"max_{dtype}": "atomic_max(p, v);" for dtype in ("i32", "u32")},
+    **{f"min_{dtype}": "atomic_min(p, v);" for dtype in ("i32", "u32")},
+}
+
+CUDA = Dialect(
+    name="cuda",
+    prologue="",
+    helpers=_CUDA_HELPERS,
+    kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
+    begin="cuts_begin",
+    pointer="{const}{type}* __restrict__ {name}",
+    shared="__shared__ __align__({align}) {type} {name}[{count}];",
+    shared_pool="extern __shared__ __align__({align}) unsigned char pool[];",
+    shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    member_pool="__shared__ __align__({align}) unsigned char pool[{count}];",
+    member_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
+    member_pointer="{const}{type}* const __restrict__ {name} = {value};",
+    shared_bits={},
+    static_shared=48 * 1024,
+    barrier="__syncthreads();",
+    meeting_counter="int",
+    meeting_end="",
+    block_index="(int)blockIdx.x",
+    thread_index="(int)threadIdx.x",
+    base="",
+    constant="static const {type} {name}[{count}] = {{{values}}};",
+    unroll="#pragma unroll",
+    unroll_by="#pragma unroll {count}",
+    restrict_="__restrict__",
+    math_suffix="f",
+    types=_CUDA_TYPES,
+    storage={"f16": "unsigned short", "bf16": "unsigned short", "bool": "unsigned char"},
+    spaces={"global": "", "shared": ""},
+    load={**CUDA_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**CUDA_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round=CUDA_ROUND,
+    vectors=CUDA_VECTORS,
+    instructions=CUDA_INSTRUCTIONS,
+    commit='asm volatile("cp.async.commit_group;");',
+    wait='asm volatile("cp.async.wait_group {pending};" ::: "memory");',
+    shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    shuffle_from="__shfl_sync(0xffffffffu, {value}, {source})",
+    warp=32,
+    suffix=".cu",
+    atomics=Atomics(
+        qualifier=_DEVICE,
+        pointer="{type}*",
+        shared_pointer="{type}*",
+        words={4: ("unsigned int", "atomicCAS"), 8: ("unsigned long long", "atomicCAS")},
+        enable={},
+        native=_CUDA_ATOMICS,
+        shared_native=_CUDA_SHARED_ATOMICS,
+    ),
+    register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
+    atom_result="{}",
+    atom_scratch="",
+    atoms_meet=False,
+    fences={
+        "ProxyFence": 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
+        "ProductFence": 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
+        "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
+    },
+    product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
+    pin='asm volatile("" : "+f"({x}) :: "memory");',
+    shared_matrix=descriptor_text,
+)
+
+OPENCL = Dialect(
+    name="opencl",
+    prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
+    helpers=_index_helpers("static inline", _OPENCL_TYPES)
+    | arithmetic_helpers("static inline", _OPENCL_TYPES)
+    | opencl_halves("static inline")
+    | {
+        "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
+        "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
+        "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
+        "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
+        "cuts_tf32_near": f"static inline float cuts_tf32_near(float x) {{ return x * {_TF32_NEAR}; }}",
+        "cuts_tf32_rest": "static inline float cuts_tf32_rest(float x) { return x - cuts_tf32(x); }",
+        "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
+        "as_float(as_uint(x) & 0xffffe000u) : x; }",
+        "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
+        **_ordering_helpers("static inline", _OPENCL_TYPES),
+        **_byte_packs("static inline", "uint"),
+        "cuts_swizzled": swizzle_helper("static inline"),
+        **dict(warpgroup_emulations("static inline")),
+        **dict(
+            emulations(
+                "static inline __attribute__((always_inline))",
+                _OPENCL_TYPES,
+                "__local ",
+                "barrier(CLK_LOCAL_MEM_FENCE);",
+            )
+        ),
+    },
+    kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
+    begin="",
+    pointer="__global {const}{type}* restrict {name}, const int {name}_base",
+    shared="__local {type} {name}[{count}] __attribute__((aligned({align})));",
+    shared_pool="",
+    shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",
+    member_pool="__local unsigned char pool[{count}] __attribute__((aligned({align})));",
+    member_part="__local {type}* const {name} = (__local {type}*)(pool + {offset});",
+    member_pointer="__global {const}{type}* const {name} = {value};",
+    shared_bits={
+        "half": "ushort"
+    },  # pointers to halves exist, but no variables where the machine does not compute with them
+    static_shared=0,
+    barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    # PoCL transforms a loop before it searches it for barriers, and then compiles these incorrectly; it leaves a loop
+    # with a volatile counter unchanged.
+    meeting_counter="volatile int",
+    # After the last barrier under a condition PoCL takes the first thread's exit from the condition for all threads, if
+    # there are several exits; after a barrier there is one.
+    meeting_end="barrier(CLK_LOCAL_MEM_FENCE);",
+    block_index="(int)get_group_id(0)",
+    thread_index="(int)get_local_id(0)",
+    base="{name} += {name}_base;",
+    constant="__constant {type} {name}[{count}] = {{{values}}};",
+    unroll="",
+    unroll_by="",
+    restrict_="restrict",
+    math_suffix="",
+    types=_OPENCL_TYPES,
+    storage={"f16": "half", "bf16": "ushort", "bool": "unsigned char"},
+    spaces={"global": "__global ", "shared": "__local "},
+    load={**OPENCL_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**OPENCL_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round=OPENCL_ROUND,
+    vectors=OPENCL_VECTORS,
+    instructions=OPENCL_INSTRUCTIONS,
+    commit="",
+    wait="",
+    shuffle="",
+    shuffle_from="",
+    warp=1,
+    suffix=".cl",
+    atomics=Atomics(
+        qualifier="static inline",
+        pointer="volatile __global {type}*",
+        shared_pointer="volatile __local {type}*",
+        words={4: ("unsigned int", "atomic_cmpxchg"), 8: ("unsigned long", "atom_cmpxchg")},
+        enable={8: "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable"},
+        native=_OPENCL_ATOMICS,
+        shared_native={},
+    ),
+    register_load="*(const {space}uint*)(&{p}[{i}])",
+    atom_result="&{}",
+    atom_scratch="__local uint atom_scratch[{count}];",
+    atoms_meet=True,
+    fences={},
+    product_wait="",
+    pin="",
+    shared_matrix=emulated_matrix,
+)
+
+DIALECTS = {d.name: d for d in (CUDA, OPENCL)}

@@ -1,0 +1,93 @@
+"""Text of instructions in each dialect, by row.
+
+The rows are those of `ir.machine.instructions` and `ir.machine.matrix_instructions`.
+
+A template calls a helper. Its fields are the operands: {registers} and the address {p}[{i}] of a row for a load of
+fragments; destination {d}[{di}], source {s}[{si}] and condition {ok} for a copy; {operands} for a matrix instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ....ir import (
+    COPIES,
+    MATRIX_LOADS,
+    MIN_COPY_BYTES,
+    MMA_INSTRUCTIONS,
+    WIDEST_BYTES,
+    CopyInstruction,
+    DType,
+    MatrixLoadInstruction,
+)
+from .mma_text import operand_words
+from .warpgroup_text import warpgroup_helper_name, warpgroup_rows
+
+
+def _matrix_helper(row: MatrixLoadInstruction) -> str:
+    suffix = "_f32" if row.dtype is DType.F32 else "_turned" * row.transposed
+    return f"cuts_matrix{row.count}{suffix}"
+
+
+def _copy_helper(row: CopyInstruction) -> str:
+    return f"cuts_copy{row.nbytes}{'_cached' * row.l1}"
+
+
+def matrix_load_helpers(qualifier: str) -> dict[str, str]:
+    """Return the helpers of CUDA C++ that load matrices, by name."""
+    found = {}
+    for row in MATRIX_LOADS.values():
+        names = [f"d{n}" for n in range(row.count)]
+        kind, constraint = ("float", "f") if row.dtype is DType.F32 else ("unsigned", "r")
+        listed, out = ", ".join(f"%{n}" for n in range(row.count)), ", ".join(f'"={constraint}"({d})' for d in names)
+        word = ".trans" * row.transposed
+        text = f"ldmatrix.sync.aligned.m8n8.x{row.count}{word}.shared.b16 {{{listed}}}, [%{row.count}];"
+        name = _matrix_helper(row)
+        found[name] = (
+            f"{qualifier} void {name}({', '.join(f'{kind}& {d}' for d in names)}, const void* p) {{ "
+            f'asm volatile("{text}" : {out} : "r"((unsigned)__cvta_generic_to_shared(p)) : "memory"); }}'
+        )
+    return found
+
+
+def copy_helpers(qualifier: str) -> dict[str, str]:
+    """Return the helpers of CUDA C++ that copy asynchronously, by name."""
+    found = {}
+    for row in COPIES.values():
+        if row.nbytes < MIN_COPY_BYTES:
+            continue
+        cache = "cg" if row.nbytes == WIDEST_BYTES and not row.l1 else "ca"
+        address = f'"r"((unsigned)__cvta_generic_to_shared(d)), "l"(s), "r"(ok ? {row.nbytes} : 0)'
+        text = f"cp.async.{cache}.shared.global [%0], [%1], {row.nbytes}, %2;"
+        name = _copy_helper(row)
+        found[name] = (
+            f"{qualifier} void {name}(void* d, const void* s, bool ok) {{\n"
+            f'  asm volatile("{text}" ::{address} : "memory");\n}}'
+        )
+    return found
+
+
+#: Text of the instructions of CUDA C++. Copies that are too narrow move one element.
+CUDA_INSTRUCTIONS: Mapping[str, str] = {
+    **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},
+    **{name: f"{_copy_helper(row)}(&{{d}}[{{di}}], &{{s}}[{{si}}], {{ok}});" for name, row in COPIES.items()},
+    **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
+    **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
+    **{
+        row.name: warpgroup_helper_name(row, "{columns}") + "<{turned}, {pitch}>({upper}, {lower}, {a}, {b});"
+        for row in warpgroup_rows()
+    },
+}
+
+#: Text of the instructions of OpenCL C: emulations over a scratch of each warp.
+OPENCL_INSTRUCTIONS: Mapping[str, str] = {
+    **{
+        name: f"cuts_{name}((__local void*)&atom_scratch[tid / 32 * {operand_words(row)}], tid, {{operands}});"
+        for name, row in MMA_INSTRUCTIONS.items()
+        if not row.reads_shared
+    },
+    **{
+        row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"
+        for row in warpgroup_rows()
+    },
+}

@@ -1,0 +1,72 @@
+"""Helpers for special functions that C does not have.
+
+They are those of `ir/special_functions.py`, in the type of the operands. Orders are integers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ....ir import SERIES, DType
+
+
+def special_helpers(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, parameters and body of each helper for a float type."""
+    suffix = "f" if dtype is DType.F32 else ""
+
+    def number(value: float) -> str:
+        return f"{value!r}{suffix}"
+
+    pi, far = number(math.pi), number(SERIES.gamma_start)
+    yield "hurwitz", "aq", _hurwitz(kind, far, [number(v) for v in SERIES.zeta])
+    yield "digamma", "x", _digamma(kind, far, pi, [number(v) for v in SERIES.digamma])
+    yield "polygamma", "ax", _polygamma(kind, dtype)
+    yield "bessel_ie", "ax", _bessel(kind, number(SERIES.bessel_start), number(math.sqrt(2 * math.pi)))
+
+
+def _hurwitz(kind: str, far: str, terms: Sequence[str]) -> str:
+    added = "".join(
+        f" t += {f} * u; u *= (a + {2 * k + 1}) * (a + {2 * k + 2}) / (q * q);" for k, f in enumerate(terms)
+    )
+    return (
+        f"{kind} t = 0, p, u; for (; q < {far}; q += 1) t += pow(q, -a); p = pow(q, -a);"
+        f" t += q * p / (a - 1) + p / 2; u = a * p / q;{added} return t;"
+    )
+
+
+def _digamma(kind: str, far: str, pi: str, terms: Sequence[str]) -> str:
+    polynomial = terms[-1]
+    for factor in reversed(terms[:-1]):
+        polynomial = f"({polynomial} * s + {factor})"
+    return (
+        f"{kind} y = 0, s; if (x == 0) return copysign(1 / ({kind})0, -x);"
+        f" if (x < 0) {{ if (x == floor(x)) return 0 * (x / 0); y = -{pi} / tan({pi} * (x - trunc(x))); x = 1 - x; }}"
+        f" for (; x < {far}; x += 1) y -= 1 / x; s = 1 / (x * x);"
+        f" return y + log(x) - ({kind})1 / 2 / x - {polynomial} * s;"
+    )
+
+
+def _polygamma(kind: str, dtype: DType) -> str:
+    zeta = f"cuts_hurwitz_{dtype}"
+    return (
+        f"if (x != x || a == 0) return x != x ? x : cuts_digamma_{dtype}(x);"
+        f" {kind} f = fmod(a, ({kind})2) == 0 ? -1 : 1;"
+        f" for ({kind} k = 2; k <= a; k += 1) f *= k; if (fabs(x) == 1 / ({kind})0) return x > 0 ? 0 : 0 * x;"
+        f" if (x <= 0 && x == floor(x)) return f / ({kind})0;"
+        f" if (x > 0) return f * {zeta}(a + 1, x); {kind} r = -x - floor(-x);"
+        f" {kind} b = {zeta}(a + 1, r) - {zeta}(a + 1, 1 - x);"
+        f" return f * ({zeta}(a + 1, 1 - r) + (fmod(a, ({kind})2) == 0 ? -b : b));"
+    )
+
+
+def _bessel(kind: str, far: str, turn: str) -> str:
+    return (
+        f"{kind} s = fabs(x), t = 1, y; if (s != s || s == 1 / ({kind})0) return s != s ? s : 0;"
+        f" if (s <= {far}) {{ for ({kind} k = 1; k <= a; k += 1) t *= s / 2 / k; y = t;"
+        f" for (int k = 1; k < {SERIES.power_terms}; ++k) {{ t *= s * s / (4 * k * (k + a)); y += t; }}"
+        f" y *= exp(-s); }}"
+        f" else {{ y = 1; for (int k = 1; k < {SERIES.inverse_terms}; ++k)"
+        f" {{ t *= ((2 * k - 1) * (2 * k - 1) - 4 * a * a) / (8 * k * s); y += t; }} y = y / {turn} / sqrt(s); }}"
+        f" return x < 0 && fmod(a, ({kind})2) != 0 ? -y : y;"
+    )

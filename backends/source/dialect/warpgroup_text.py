@@ -1,0 +1,135 @@
+"""Text of a warpgroup's matrix instructions, and of addresses in swizzled buffers.
+
+CUDA C++ has the instruction; a template makes the descriptor's transposition a constant. OpenCL C has none: each thread
+computes its elements of C from local memory by the descriptor's layout, as the instruction reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ....ir import (
+    ELEMENT,
+    MMA_INSTRUCTIONS,
+    WARPGROUP_THREAD,
+    Index,
+    MmaInstruction,
+    SharedBuffer,
+    SharedMatrixLayout,
+    as_index,
+    substitute,
+)
+from ..index_ctext import PointerName, index_text
+
+#: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
+ROW_REGISTERS, UNIT_BYTES, ROW_BYTES = 2, 16, 128
+
+
+def swizzled_text(index: Index, buffer: SharedBuffer, pointers: Mapping[str, PointerName]) -> str:
+    """Return the place of an element in a swizzled buffer.
+
+    Whole periods of the swizzle are added afterwards, so that constants of unrolled loops and stages remain constants.
+    """
+    size, rows = buffer.dtype.size, buffer.swizzle // UNIT_BYTES
+    period = ROW_BYTES * rows // size
+    whole = Index(index.const // period * period, tuple(t for t in index.terms if t[1] % period == 0))
+    row, unit = ((n // size).bit_length() - 1 for n in (ROW_BYTES, UNIT_BYTES))
+    inside = f"cuts_swizzled({index_text(index - whole, pointers)}, {row}, {rows - 1}, {unit})"
+    return inside if whole == Index() else f"{inside} + {index_text(whole, pointers)}"
+
+
+def swizzle_helper(qualifier: str) -> str:
+    """Return the helper that permutes 16-byte units of 128-byte rows."""
+    return (
+        f"{qualifier} int cuts_swizzled(int i, int row, int mask, int unit) {{ return i ^ (i >> row & mask) << unit; }}"
+    )
+
+
+def warpgroup_rows() -> tuple[MmaInstruction, ...]:
+    """Return the instructions of a warpgroup."""
+    return tuple(row for row in MMA_INSTRUCTIONS.values() if row.reads_shared)
+
+
+def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
+    """Return the name of CUDA C++'s helper for a number of columns."""
+    return f"cuts_m{row.m}n{columns}k{row.k}_{row.format}"
+
+
+def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of CUDA C++ by name, one `wgmma` each.
+
+    Every `p`th register from `u` and from `l` on is one of a thread's upper and of its lower row.
+    """
+    yield (
+        "cuts_matrix",
+        f"{qualifier} unsigned long long cuts_matrix(const void* p, unsigned long long layout) "
+        "{ return layout | (__cvta_generic_to_shared(p) & 0x3ffff) >> 4; }",
+    )
+    for row in warpgroup_rows():
+        for columns in row.columns:
+            registers = [
+                f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
+            ]
+            listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
+            kind = f"m{row.m}n{columns}k{row.k}.f32.{row.format}.{row.format}"
+            text = (
+                f"wgmma.mma_async.sync.aligned.{kind} {{{listed}}}, %{count}, %{count + 1}, "
+                f"1, 1, 1, %{count + 2}, %{count + 3};"
+            )
+            out = ", ".join(f'"+f"({x})' for x in registers)
+            name = warpgroup_helper_name(row, columns)
+            yield (
+                name,
+                f"template <int ta, int tb, int p> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
+                f'unsigned long long b) {{ asm volatile("{text}" : {out} : "l"(a), "l"(b), "n"(ta), "n"(tb)); }}',
+            )
+
+
+def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
+    """Return the descriptor of a buffer's matrix in CUDA C++."""
+    unit = UNIT_BYTES // layout.size
+    assert all(f % unit == 0 for _, f in start.terms) and start.const % unit == 0, "matrices begin at whole units"
+    offset = Index(start.const // unit, tuple((p, f // unit) for p, f in start.terms))
+    return f"cuts_matrix({name}, {layout.descriptor:#x}ull) + (unsigned)({index_text(offset, {})})"
+
+
+def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of OpenCL C by name.
+
+    A matrix is its memory, the byte at which it begins, leading and stride byte offset, bytes of a swizzle, and whether
+    it is K-major.
+    """
+    yield (
+        "cuts_matrix_place",
+        f"{qualifier} int cuts_matrix_place(int r, int k, int start, int lead, int stride, int width, int deep, "
+        "int size) "
+        "{ const int line = width ? width : 16; int x = start; "
+        "if (deep) x += r / 8 * stride + k * size / line * lead + r % 8 * line + k * size % line; "
+        "else if (width) x += r * size / line * lead + k / 8 * stride + k % 8 * line + r * size % line; "
+        "else x += r / 8 * stride + k / 8 * lead + k % 8 * 16 + r % 8 * size; "
+        "return width ? x ^ ((x >> 7) & (width / 16 - 1)) << 4 : x; }",
+    )
+    place = "cuts_matrix_place({0}, k, {1}s, {1}lead, {1}stride, {1}width, {1}deep, {2})"
+    for row in warpgroup_rows():
+        size = row.held.size
+        matrix = "const __local ushort* {0}, int {0}s, int {0}lead, int {0}stride, int {0}width, int {0}deep"
+        parameters = f"float* u, float* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
+        at = {WARPGROUP_THREAD: as_index(WARPGROUP_THREAD), ELEMENT: as_index(ELEMENT)}
+        r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
+        a = f"cuts_low_{row.format}(a[{place.format('r', 'a', size)} / {size}])"
+        b = f"cuts_low_{row.format}(b[{place.format('c', 'b', size)} / {size}])"
+        yield (
+            f"cuts_{row.name}",
+            f"{qualifier} void cuts_{row.name}({parameters}) {{ const int t = tid % {WARPGROUP_THREAD.extent}; "
+            f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
+            f"const int r = {r}, c = n + {c}; float s = 0; "
+            f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
+            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
+        )
+
+
+def emulated_matrix(layout: SharedMatrixLayout, name: str, start: Index) -> str:
+    """Return the parameters of a matrix for the emulation."""
+    first = index_text(start * layout.size, {})
+    numbers = (layout.leading, layout.stride, layout.swizzle, int(layout.deep))
+    return f"(const __local ushort*){name}, {first}, {', '.join(map(str, numbers))}"

@@ -1,0 +1,171 @@
+"""Folder of a model: layers' weights and optimiser state, and training progress.
+
+The values of every layer are in two generations. A step reads one generation and writes the other. When all of it is on
+the disk, `progress.json` names the new one, by an atomic rename. So after an interruption, the generation in
+`progress.json` is complete, and training resumes from it.
+
+    model.json                       the model of the folder
+    progress-STAGE.json              finished steps
+    weights-G/layer-003.safetensors  parameters after an even (G = 0) or odd number of steps
+    mean-G/, square-G/               the optimiser's values; in mixed precision master-G/, the parameters in fp32
+    gradients/, activations-STAGE/   values that a step moves out of memory meanwhile
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from attrs import asdict, frozen
+
+from ...backends import Array
+from ...ir import DType, PlanError
+from ..graphs import initial_weights, parameter_shapes, partition_parameter
+from ..plans import Transformer
+from .layer_files import FileLayout, check, create, layout, storage_error
+
+
+def state_kinds(model: Transformer) -> tuple[str, ...]:
+    """Return the kinds of optimiser state, by the names of the files."""
+    return ("mean", "square", "master") if model.precision == "mixed" else ("mean", "square")
+
+
+@frozen
+class LayerStore:
+    """Folder of one data-parallel group, or of one of its GPUs.
+
+    GPUs that share layers have a folder each; stages have different layers of it. `weights` is the layout of weights
+    and gradients in a file, `state` that of the optimiser's values.
+    """
+
+    folder: Path
+    model: Transformer
+    weights: FileLayout
+    state: FileLayout
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Elements of a layer's file with its padding.
+
+        The padding stays zero in all computations.
+        """
+        return self.weights.nbytes // self.weights.dtype.size
+
+    def layout(self, kind: str) -> FileLayout:
+        """Return the file layout of a kind of values."""
+        return self.state if kind in state_kinds(self.model) else self.weights
+
+    def path(self, kind: str, layer: int, generation: int = 0) -> Path:
+        """Return the file of a kind of a layer's values."""
+        folder = kind if kind == "gradients" else f"{kind}-{generation}"
+        return self.folder / folder / f"layer-{layer:03}.safetensors"
+
+    def scratch(self, stage: int, kind: str) -> Path:
+        """Return the file that a stage moves activations to."""
+        return self.folder / f"activations-{stage}" / f"{kind}.bin"
+
+    def steps(self, stage: int) -> int:
+        """Return the number of steps that a stage has finished.
+
+        Raises `PlanError` where its file is damaged.
+        """
+        path = self.folder / f"progress-{stage}.json"
+        if not path.exists():
+            return 0
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["steps"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PlanError(f"{path}: expected the number of finished steps: {error}") from error
+        if not isinstance(found, int) or found < 0:
+            raise PlanError(f"{path}: expected the number of finished steps, found {found!r}")
+        return found
+
+    def finish(self, stage: int, steps: int) -> None:
+        """Record the finished steps of a stage.
+
+        Their values must be on the disk.
+        """
+        _replace(self.folder / f"progress-{stage}.json", json.dumps({"steps": steps}))
+
+
+def open_store(
+    folder: str | os.PathLike[str],
+    model: Transformer,
+    layers: list[int],
+    *,
+    training: bool,
+    seed: int = 0,
+    part: int = 0,
+    parts: int = 1,
+) -> LayerStore:
+    """Open a model's folder, or make it with random weights.
+
+    Raises `PlanError` where it is another model's or damaged.
+    """
+    shapes = parameter_shapes(model, parts)
+    weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))
+    store = LayerStore(Path(folder), model, weights, state, part, parts)
+    if store.folder.exists() and not store.folder.is_dir():
+        raise PlanError(f"{folder}: expected a folder, found a file", hint="name another: --folder DIR")
+    marker = store.folder / "model.json"
+    described = json.dumps(asdict(model), indent=1)
+    if marker.exists() and marker.read_text(encoding="utf-8") != described:
+        raise PlanError(f"{folder}: holds another model than {model.name}", hint="name another folder: --folder DIR")
+    for layer in layers:
+        _open_layer(store, layer, training, seed)
+    if not marker.exists():
+        _replace(marker, described)
+    return store
+
+
+def _open_layer(store: LayerStore, layer: int, training: bool, seed: int) -> None:
+    first, state = store.path("weights", layer), state_kinds(store.model)
+    if not first.exists():
+        if (store.folder / "model.json").exists() and (store.folder / "progress-0.json").exists():
+            raise PlanError(f"{first}: is missing", hint="restore it, or begin again in another folder")
+        arrays = {
+            name: partition_parameter(name, array, store.part, store.parts)
+            for name, array in initial_weights(store.model, layer, seed).items()
+        }
+        # Weights come last: a layer whose weights are there has all that it began with.
+        for path in [store.path(kind, layer) for kind in ("master",) if training and kind in state] + [first]:
+            made = store.layout(path.parent.name.partition("-")[0])
+            draft = path.with_name(f"{path.name}.new")
+            create(draft, made)
+            _fill(draft, made, arrays)
+            os.replace(draft, path)
+    check(first, store.weights)
+    wanted = [("weights", 1), *((kind, g) for kind in state for g in (0, 1)), ("gradients", 0)] if training else []
+    for kind, generation in wanted:
+        path, made = store.path(kind, layer, generation), store.layout(kind)
+        if not path.exists():
+            create(path, made)
+        check(path, made)
+
+
+def _fill(path: Path, made: FileLayout, arrays: dict[str, Array]) -> None:
+    try:
+        with path.open("r+b") as file:
+            for name, array in arrays.items():
+                file.seek(made.start + made.offsets[name])
+                file.write(array.astype(made.dtype.numpy).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise storage_error(error, path, made.file_bytes) from error
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")  # stages share the folder
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        raise storage_error(error, path, len(text)) from error

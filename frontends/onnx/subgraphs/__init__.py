@@ -1,0 +1,5 @@
+"""Operations of ONNX with subgraphs: branches, loops and scans."""
+
+from .structures import STRUCTURES
+
+__all__ = ["STRUCTURES"]

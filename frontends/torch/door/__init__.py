@@ -1,0 +1,5 @@
+"""`torch.compile(backend=\"cuts\")`: guards, fingerprints, dynamic sizes, frozen weights, autograd."""
+
+from .dynamo import dynamo_backend
+
+__all__ = ["dynamo_backend"]

@@ -1,0 +1,248 @@
+"""Backend of `torch.compile`: captured graphs, forward and backward.
+
+Where gradients are wanted, PyTorch's autograd makes two graphs of core operations. Both are imported in the same way:
+backward operations decompose, or are the derived adjoints of their forward operations (`operators.gradients`). A graph
+is cut around calls that cannot be imported (`partial`); these run in PyTorch, with a warning.
+
+The compiled graph of a module that needs nothing of autograd is cached by the module's fingerprint
+(`module_fingerprint.py`). A later process finds it by the same fingerprint: neither autograd nor our passes see the
+module again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from ....ir import CutsError, UsageError
+from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
+from ..devices import check_devices, device_of
+from ..dispatch import results
+from ..loading import graph_of_nodes
+from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
+from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
+from ..recurrent import ForeignLayerError, compile_layers, decompose_layers
+from ..results import checked_results, is_view_of_input
+from ..tensors import TensorFunction, function_of_signature, function_of_tensors
+from .autograd import LazyGraph, apply_autograd
+from .dynamic import compile_by_shape, is_dynamic
+from .frozen import FrozenFunction
+from .module_fingerprint import module_fingerprint
+from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+
+
+def dynamo_backend(
+    module: Any,
+    examples: Sequence[Any],
+    compile_graph: CompileGraph,
+    freeze: bool = False,
+    cache: GraphCache | None = None,
+    max_shapes: int | None = None,
+) -> Any:
+    """Compile a captured module: the entry that `torch.compile` calls.
+
+    Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache`
+    has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached.
+
+    Raises `UsageError` where gradients of frozen parameters are wanted.
+    """
+
+    def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+        held = parameter_inputs(module, arguments)
+        frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
+        _check_frozen(frozen)
+        if cache is None:
+            return _compile_module(module, arguments, compile_graph, held, frozen)[0]
+        with unset_fake_temporarily():  # constants are numbers here
+            words = module_fingerprint(module, arguments, held, frozen)
+            known = words and _find_cached(module, arguments, compile_graph, held, frozen, partial(cache.find, words))
+        if known:
+            return known
+        function, made = _compile_module(module, arguments, compile_graph, held, frozen)
+        if words and made:
+            cache.keep(words, made)
+        return function
+
+    if any(map(is_dynamic, examples)):
+        return compile_by_shape(module, compile_static, max_shapes)
+    return compile_static(module, examples)
+
+
+def _compile_module(
+    module: Any,
+    arguments: Sequence[Any],
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> tuple[Callable[..., Any], CachedGraph | None]:
+    """Compile a captured module; return its function, and its cache entry where autograd adds nothing."""
+    made: list[tuple[GraphSignature, ArrayFunction | Choice]] = []
+    direct: list[tuple[TensorFunction, CachedGraph]] = []
+    unread: list[CutsError] = []
+    notices = _Notices()
+
+    def compile_noted(import_graph: CapturedGraph, device: Any) -> ArrayFunction | Choice:
+        made[:] = [(import_graph.signature, compile_graph(import_graph, device))]
+        return made[0][1]
+
+    def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
+        if not _computes(part.graph) or (unread and met.layers):
+            return make_boxed_func(part.forward)
+        try:
+            with unset_fake_temporarily():
+                found = _compile_graph(part.graph, device_of(inputs), compile_noted, held, frozen)
+                checked = checked_results(part.graph, results(part.graph), found)
+                if is_direct(part.graph, arguments):
+                    (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
+                    direct.append((checked, CachedGraph(ends, constants, compiled)))
+                return make_boxed_func(checked)
+        except CutsError as error:
+            stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
+            if stages is not None and stages.parts:
+                notices.add(stages.warning)
+                stages.function.logged = True
+                return _boxed_function(part.graph, stages.function)
+            unread.append(error)
+            notices.add(_whole_warning(part.graph, error))
+            return make_boxed_func(part.forward)
+
+    compile_layers(compile_graph)
+    with decompose_layers() as met, notices:
+        try:
+            whole = apply_autograd(module, arguments, with_drawn_inputs(compile_part))
+        except ForeignLayerError as error:
+            unread.append(error)
+            notices.add(_whole_warning(module.graph, error))
+    if unread and met.layers:  # PyTorch has routines for recurrent layers, and none for their decomposition
+        return module.forward, None
+    return direct[0] if direct else (whole, None)
+
+
+def _whole_warning(graph: torch.fx.Graph, error: CutsError) -> str:
+    return f"a graph of {len(graph.nodes)} nodes runs in PyTorch: {error}"
+
+
+class _Notices:
+    """Warnings of a captured module, given as one at the end, and later ones at once."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] | None = None
+
+    def __enter__(self) -> None:
+        self._texts = []
+
+    def __exit__(self, *_: object) -> None:
+        texts, self._texts = self._texts, None
+        if texts:
+            self.add("; ".join(dict.fromkeys(texts)))
+
+    def add(self, text: str) -> None:
+        if self._texts is None:
+            warnings.warn(text, UncompiledWarning, stacklevel=4)
+        else:
+            self._texts.append(text)
+
+
+def _find_cached(
+    module: Any,
+    arguments: Sequence[Any],
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+    find: Callable[[torch.device, Callable[[Sequence[int]], CapturedGraph]], CachedGraph | None],
+) -> TensorFunction | None:
+    """Return the function of a cached captured module, or None.
+
+    Where it must be compiled again (a constant parameter changed, PyTorch's precision did), autograd traces it after
+    all.
+    """
+    device, later = device_of(arguments), LazyGraph(module, arguments)
+
+    def import_graph(constants: Mapping[int, torch.Tensor]) -> CapturedGraph:
+        return graph_of_nodes(later.graph, constants, True)
+
+    found = find(device, lambda numbers: import_graph({n: frozen[n] for n in numbers}))
+    if found is None:
+        return None
+    known = [function_of_signature(found.ends, device, found.compiled, held)]
+
+    def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
+        return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
+
+    constants = {n: frozen[n] for n in found.frozen}
+    return FrozenFunction(compile_with, constants) if constants else compile_with({})
+
+
+def _check_frozen(frozen: Mapping[int, Any]) -> None:
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen.values()):
+        raise UsageError(
+            "option 'freeze': gradients of the parameters are wanted",
+            hint="call the model under torch.no_grad(), or leave 'freeze' out to train it",
+        )
+
+
+def _computes(graph: torch.fx.Graph) -> bool:
+    """Return whether a graph has results other than views of its inputs.
+
+    For a batch of no elements Dynamo asks for none.
+    """
+    nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
+    return not all(is_view_of_input(node) for node in nodes)
+
+
+def _compile_stages(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+    cause: CutsError,
+) -> CompiledStages | None:
+    """Compile a graph of autograd in parts, where some of it can be; `cause` is the error of the whole."""
+
+    def compile_part(part: torch.fx.Graph) -> Callable[..., list[Any]]:
+        function = _compile_graph(part, device, compile_graph, held, frozen)
+        return checked_results(part, results(part), function)
+
+    with unset_fake_temporarily():
+        return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
+
+
+def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:
+    """Return stages as a function of a list of arguments, whose results are checked like those of one plan."""
+
+    def call(*arguments: Any) -> list[Any]:
+        return staged(list(arguments))
+
+    def call_boxed(arguments: list[Any]) -> list[Any]:
+        return staged(arguments)
+
+    checked = checked_results(graph, results(graph), call)
+    if checked is not call:
+        return make_boxed_func(checked)
+    call_boxed._boxed_call = True  # type: ignore[attr-defined]
+    return call_boxed
+
+
+def _compile_graph(
+    graph: torch.fx.Graph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> TensorFunction:
+    """Compile a graph of autograd; `held` and `frozen` are inputs of the captured module, by number."""
+    check_devices(graph, device)
+    places = {place for place, number in module_numbers(graph).items() if number in held}
+
+    def compile_with(constants: Mapping[int, torch.Tensor]) -> TensorFunction:
+        return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
+
+    constants = frozen_inputs(graph, frozen)
+    return FrozenFunction(compile_with, constants) if constants else compile_with({})

@@ -1,0 +1,7 @@
+"""Times of kernels and plans of `cuts`, as observed."""
+
+from .own_kernels import OwnKernels
+from .own_plans import planned_launches
+from .queries import find_own_kernels, find_own_plans, find_predictor, predict
+
+__all__ = ["OwnKernels", "find_own_kernels", "find_own_plans", "find_predictor", "planned_launches", "predict"]

@@ -1,0 +1,6 @@
+"""Terms of the gradients of statements: sums, reads and conditions."""
+
+from .statement_terms import StatementTerms
+from .terms import Term
+
+__all__ = ["StatementTerms", "Term"]

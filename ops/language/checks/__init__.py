@@ -1,0 +1,19 @@
+"""Checks of declarations, and binding of their operands."""
+
+from .binding import CLASSES, Binding, bind_attribute, bind_operands, check_shapes
+from .check_declarations import check_declaration
+from .check_expressions import RESERVED_NAMES, children, names_read, reads_itself, reads_unwritten
+
+__all__ = [
+    "CLASSES",
+    "RESERVED_NAMES",
+    "Binding",
+    "bind_attribute",
+    "bind_operands",
+    "check_declaration",
+    "check_shapes",
+    "children",
+    "names_read",
+    "reads_itself",
+    "reads_unwritten",
+]

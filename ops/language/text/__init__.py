@@ -1,0 +1,17 @@
+"""Text of declarations: syntax tree, parser and printer."""
+
+from . import syntax
+from .parser import PLACEHOLDER, parse_all, parse_expression, parse_piece, parse_written, pieces
+from .printer import print_expression, print_item
+
+__all__ = [
+    "PLACEHOLDER",
+    "parse_all",
+    "parse_expression",
+    "parse_piece",
+    "parse_written",
+    "pieces",
+    "print_expression",
+    "print_item",
+    "syntax",
+]

@@ -1,0 +1,6 @@
+"""Simplification of graphs: equal values, constants, movement, affine operations."""
+
+from .canonicalise import Canonicalise, canonical_passes
+from .sink_broadcasts import SinkBroadcasts
+
+__all__ = ["Canonicalise", "SinkBroadcasts", "canonical_passes"]

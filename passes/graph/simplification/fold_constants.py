@@ -1,0 +1,78 @@
+"""Folds nodes of constant inputs with the float64 reference, rounded once.
+
+    const %a: f32[2] = [1.0, 4.0]         ->     const %b: f32[2] = [1.0, 2.0]
+    %b: f32[2] = sqrt(%a)                        %y: f32[2] = add(%x, %b)
+    %y: f32[2] = add(%x, %b)
+
+Nodes whose results would be large, or which take many steps, are left to the kernels; so are nodes that define an
+output of the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ....ir import Array, DType, Graph, Node, Program, Read
+from ....ops import evaluate
+from ....ops.language import Instances
+from ..rewrite import prune
+
+
+@frozen
+class FoldConstants:
+    """Evaluate constant nodes up to `max_elements` results and `max_steps` steps."""
+
+    name: ClassVar[str] = "fold-constants"
+    instances: Instances
+    max_elements: int = 1 << 24
+    max_steps: int = 1 << 28
+
+    def run(self, graph: Graph) -> Graph:
+        """Return the graph with constant nodes as constants."""
+        constants = dict(graph.constants)
+        nodes = []
+        for node in graph.nodes:
+            folded = self._fold(node, graph, constants)
+            if folded is None:
+                nodes.append(node)
+            else:
+                constants.update(folded)
+        if len(nodes) == len(graph.nodes):
+            return graph
+        return prune(evolve(graph, nodes=tuple(nodes), constants=constants))
+
+    def _fold(self, node: Node, graph: Graph, constants: dict[str, Array]) -> dict[str, Array] | None:
+        """Return the values of a node's outputs, or None where it stays."""
+        if any(v not in constants for v in node.operands) or any(v in graph.outputs for v in node.outputs):
+            return None
+        if sum(graph.types[v].size for v in node.outputs) > self.max_elements:
+            return None
+        instance = self.instances.of_node(node, graph)
+        if _steps(instance.program) > self.max_steps:
+            return None
+        operands = {
+            f: constants[v]
+            for f, v in zip(instance.inputs, node.inputs, strict=False)
+            if f is not None and v is not None
+        }
+        results = evaluate(instance.program, operands, np.float32 if _only_moves(instance.program) else np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return {
+                v: results[f].astype(graph.types[v].dtype.numpy, copy=False)
+                for f, v in zip(instance.outputs, node.outputs, strict=True)
+            }
+
+
+def _only_moves(program: Program) -> bool:
+    """Return whether values are only moved, none of a type wider than the folding's."""
+    kinds = {type_.dtype for type_ in program.tensors.values()}
+    return DType.F64 not in kinds and all(isinstance(s.body, Read) and s.is_pointwise for s in program.statements)
+
+
+def _steps(program: Program) -> int:
+    """Return the number of evaluations of a program's statement bodies."""
+    return sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in program.statements)

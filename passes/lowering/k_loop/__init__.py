@@ -1,0 +1,28 @@
+"""Software-pipelined K loop of a reduction, and the products in it."""
+
+from .multiply import multiplication
+from .software_pipeline import (
+    SharedPipeline,
+    guard_fetch,
+    k_loop,
+    split_prologue,
+    staged_tiles,
+    stepped_k_loop,
+    tile_load,
+    warpgroup_k_loop,
+)
+from .warp_split_k import combine_warps, warp_sum_register
+
+__all__ = [
+    "SharedPipeline",
+    "combine_warps",
+    "guard_fetch",
+    "k_loop",
+    "multiplication",
+    "split_prologue",
+    "staged_tiles",
+    "stepped_k_loop",
+    "tile_load",
+    "warp_sum_register",
+    "warpgroup_k_loop",
+]

@@ -1,0 +1,198 @@
+"""Matrix-instruction phases of a K block, as a whole or in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    MATH_MODES,
+    MMA_INSTRUCTIONS,
+    Accumulate,
+    Convert,
+    DType,
+    Expr,
+    Index,
+    Literal,
+    Load,
+    MmaAccumulate,
+    Op,
+    PassError,
+    Phase,
+    Reduction,
+    ReductionSchedule,
+    RegisterRead,
+    RegisterWrite,
+    Root,
+    Test,
+    Value,
+    Var,
+    as_index,
+    substitute_node,
+)
+from ...geometry import FRAGMENT_SETS, mma_operands, reads_shared_matrices
+from ..index_values import value_of
+from ..layout import AxisBinding, MmaLoop, mma_loop, products, use_address_tables
+from ..segment_state import SegmentState
+from .warp_split_k import warp_sum_register
+
+
+@frozen
+class Multiplication:
+    """The products of one K block of a reduction.
+
+    `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
+    over the block's variables, as registers hold them.
+    """
+
+    state: SegmentState
+    reduction: Reduction
+    schedule: ReductionSchedule
+    depth: Var
+    block_k: Var
+    a: Value
+    b: Value
+    prefix: str
+
+    @property
+    def steps(self) -> int:
+        """Steps of a warp along the depth of a K block."""
+        return self.depth.extent // (
+            MMA_INSTRUCTIONS[self.schedule.mma].k * self.state.frame.schedule.reduction_threads
+        )
+
+    @property
+    def at(self) -> tuple[Index, ...]:
+        """The block's element that a product is added to."""
+        return tuple(as_index(u) for u in self.state.frame.tiles)
+
+    @property
+    def accumulator(self) -> str:
+        """Name of the accumulator registers.
+
+        They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
+        """
+        mode = MATH_MODES.get(self.reduction.math)
+        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums
+
+    @property
+    def sums(self) -> str:
+        """Name of the registers of a warp's sums over all K blocks."""
+        return warp_sum_register(self.reduction, self.state.frame.schedule)
+
+    def whole(self) -> Phase:
+        """Return the phase that multiplies a whole K block."""
+        loop = self._loop(None)
+        return self._phase(
+            "", [*self._initialise_partial(), *self._products(self.a, self.b, loop), *self._promote_partial()], loop
+        )
+
+    def step(self, number: int) -> Phase:
+        """Return the phase that multiplies the fragments of one step."""
+        loop = self._loop(number)
+        a, b = (self._fragment_read(operand, number, value) for operand, value in (("a", self.a), ("b", self.b)))
+        first, last = number == 0, number == self.steps - 1
+        before, closing = self._initialise_partial() if first else [], self._promote_partial() if last else []
+        return self._phase(f"step{number}", [*before, *self._products(a, b, loop), *closing], loop)
+
+    def load_fragments(self, number: int, chunk: Index) -> Phase:
+        """Return the phase that loads a step's fragments into registers."""
+        loop = self._loop(number)
+        roots: list[Root] = []
+        for side, (operand, value) in enumerate((("a", self.a), ("b", self.b))):
+            kept = self._fragment_read(operand, number, value)
+            moved = substitute_node(value, {self.block_k: chunk}, {})
+            axes = loop.axes[side], loop.axes[side + 2]
+            roots.append(
+                RegisterWrite(kept.name, kept.at, loop.shapes[side], moved, kept.dtype, operand, axes, self._lane)
+            )
+        return self._phase(f"keep{number}", roots, loop)
+
+    def _fragment_read(self, operand: str, number: int, value: Value) -> RegisterRead:
+        frame = self.state.frame
+        side = frame.tiles[self.schedule.rows if operand == "a" else self.schedule.columns]
+        name = f"{self.reduction.name}.{operand}{number % FRAGMENT_SETS}"
+        return RegisterRead(name, (as_index(side), as_index(self.depth)), value.dtype)
+
+    @property
+    def _lane(self) -> Var:
+        assert self.state.frame.warp is not None, "atoms need warps"
+        return self.state.frame.warp.lane
+
+    def _loop(self, number: int | None) -> MmaLoop:
+        frame = self.state.frame
+        assert frame.warp is not None, "atoms need warps"
+        return mma_loop(self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number)
+
+    def _products(self, a: Value, b: Value, loop: MmaLoop) -> list[MmaAccumulate]:
+        return products(self.reduction, self.schedule, self.accumulator, self.at, (a, b), self.depth, loop, self._lane)
+
+    def _initialise_partial(self) -> list[Root]:
+        if self.accumulator == self.sums:
+            return []
+        return [evolve(self.state.initialise(self.reduction), name=self.accumulator)]
+
+    def _promote_partial(self) -> list[Root]:
+        if self.accumulator == self.sums:
+            return []
+        dtype = self._dtype
+        return [Accumulate(self.sums, self.at, "sum", RegisterRead(self.accumulator, self.at, dtype), (), dtype)]
+
+    @property
+    def _dtype(self) -> DType:
+        return self.state.group.tensors[self.reduction.name].dtype
+
+    def _phase(self, suffix: str, roots: list[Root], loop: MmaLoop) -> Phase:
+        frame = self.state.frame
+        shares = (*self.state.shares.values(), *loop.shares)
+        unrolled = tuple(v for v in loop.unrolled if v.extent > 1) + frame.unrolled
+        return Phase("compute", f"{frame.prefix}r{self.prefix[-1]}{suffix}", tuple(roots), unrolled, shares, frame.when)
+
+
+def multiplication(
+    state: SegmentState,
+    reduction: Reduction,
+    schedule: ReductionSchedule,
+    binding: AxisBinding,
+    depth: Var,
+    block_k: Var,
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+    prefix: str,
+) -> Multiplication:
+    """Return the matrix-instruction products of each K block.
+
+    `block_k` numbers the K blocks; `staged` are the operands that are read from shared memory, `covered` the dims of
+    which missing elements are 0 there.
+
+    Raises `PassError` where the reduction is no sum of products of the schedule's rows and columns.
+    """
+    frame = state.frame
+    dims = frame.schedule.dims
+    parts = mma_operands(reduction, dims[schedule.rows].axes, dims[schedule.columns].axes)
+    if parts is None or frame.warp is None or frame.when:
+        raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
+    context = state.context(binding, staged)
+    a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
+    flats = {f.var: f for f in binding.flats.values()}
+    a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
+    held = MMA_INSTRUCTIONS[schedule.mma].held
+    a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
+    if reads_shared_matrices(schedule.mma) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
+        raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
+    mode = MATH_MODES.get(reduction.math)
+    if mode is not None and len(mode.parts) == 1:
+        # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
+        a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
+    return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
+
+
+def _present(
+    value: Value, part: Expr, depth: Var, binding: AxisBinding, covered: Mapping[Expr, frozenset[Var]]
+) -> Value:
+    """Return an operand that is 0 beyond the ragged end of the depth, where memory may hold NaN."""
+    if depth not in binding.valid or (part in covered and depth in covered[part]):
+        return value
+    zero = Literal(0.0 if value.dtype.is_float else 0, value.dtype)
+    return Op("select", (Test((binding.valid[depth],)), value, zero), value.dtype)

@@ -1,0 +1,299 @@
+"""Software-pipelined K loop with multi-stage shared-memory buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    WIDEST_BYTES,
+    Barrier,
+    Commit,
+    Expr,
+    Guard,
+    Index,
+    Item,
+    Load,
+    Loop,
+    Phase,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
+    Reduction,
+    ReductionSchedule,
+    Root,
+    SharedBuffer,
+    Store,
+    Value,
+    Var,
+    Wait,
+    as_index,
+    clamp,
+    dtype_of,
+    operands,
+)
+from ...geometry import matrix_tile, reads_shared_matrices
+from ..fetch import fetch_phase
+from ..layout import AxisBinding, Tile, stage
+from ..segment_state import SegmentState
+from ..substitute_phase import substitute_phase
+from .multiply import Multiplication
+from .register_staging import register_staging_phases
+
+
+def staged_tiles(
+    state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
+) -> dict[Expr, tuple[Tile, SharedBuffer]]:
+    """Lay out the tile of each staged operand, and declare its buffer.
+
+    A barrier separates segments, so that the buffers of one reuse the memory of another.
+    """
+    own = [r.name for r in state.frame.segment.reductions]
+    parts = operands(reduction, own)
+    shapes = {t: kind.shape for t, kind in state.group.tensors.items()}
+    tiles: dict[Expr, tuple[Tile, SharedBuffer]] = {}
+    for choice in schedule.staging:
+        operand = parts[choice.operand]
+        matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.mma else None
+        tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
+        name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
+        elements = tile.size * schedule.stages
+        if len(state.group.segments) > 1:
+            name, tile = f"staged_{dtype}", evolve(tile, base=state.staged_elements.get(dtype, 0))
+            together = WIDEST_BYTES // dtype.size
+            elements = state.staged_elements[dtype] = tile.base + -(-elements // together) * together
+            known = state.layout.buffers.get(name)
+            elements = max(elements, known.elements if known else 0)
+        buffer = SharedBuffer(name, dtype, elements)
+        if matrix is not None:
+            layout = matrix.layout
+            buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
+        state.layout.buffers[buffer.name] = buffer
+        tiles[operand] = (tile, buffer)
+    return tiles
+
+
+def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
+    """Return the load of a staged operand from one pipeline stage."""
+    return Load("shared", buffer.name, slot * tile.size + tile.address(tile.uses), buffer.dtype)
+
+
+@frozen
+class FetchPhases:
+    """Phases that fill a pipeline stage.
+
+    Tiles are copied, or loaded into registers and stored from there (register staging).
+    """
+
+    copied: tuple[Phase, ...]
+    loaded: tuple[Phase, ...] = ()
+    stored: tuple[Phase, ...] = ()
+
+    @property
+    def whole(self) -> tuple[Phase, ...]:
+        """All phases in order."""
+        return (*self.copied, *self.loaded, *self.stored)
+
+
+@frozen
+class SharedPipeline:
+    """Shared-memory pipeline of a reduction's staged operands.
+
+    The variable `step` numbers the K blocks.
+    """
+
+    state: SegmentState
+    schedule: ReductionSchedule
+    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]]
+    step: Var
+    prefix: str
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """True where copies are asynchronous."""
+        # Without lockstep there is no asynchronous-copy hardware, and no dialect prints such copies.
+        return self.state.target.async_copy or not self.state.target.lockstep
+
+    @property
+    def prefetch_distance(self) -> int:
+        """Prefetch distance in K blocks.
+
+        Where products read stages in place, those of the K block before may be unfinished.
+        """
+        return self.schedule.stages - (2 if reads_shared_matrices(self.schedule.mma) else 1)
+
+    @property
+    def commit(self) -> tuple[Item, ...]:
+        """The item that closes the copy group of a K block."""
+        return (Commit(),) if self.is_asynchronous else ()
+
+    @property
+    def wait(self) -> tuple[Item, ...]:
+        """Wait and barrier before the oldest prefetched K block is read."""
+        return (*((Wait(self.prefetch_distance - 1),) if self.is_asynchronous else ()), Barrier())
+
+    def fetch(self, at: Index) -> FetchPhases:
+        """Return the phases that fill the stage of K block `at`."""
+        slot = Var(f"{self.prefix}slot", self.schedule.stages)
+        # The slot counts on past the last K block, beyond the proven range of `step`.
+        moved = {self.step: at, slot: at % self.schedule.stages}
+        kinds: tuple[list[Phase], ...] = ([], [], [])
+        for number, (tile, buffer) in enumerate(self.tiles.values()):
+            phases = self._phases(tile, buffer, as_index(slot), f"{self.prefix}fetch{number}")
+            for kind, phase in zip(kinds[len(phases) - 1 :], phases, strict=False):
+                kind.append(substitute_phase(phase, moved))
+        return FetchPhases(*map(tuple, kinds))
+
+    def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
+        """Return the phases of one tile: two with register staging."""
+        layout = self.state.layout
+        context = self.state.context(AxisBinding({}, (), (), {}), {})
+        carried = (
+            register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
+            if tile.staging.register_staged
+            else ()
+        )
+        return carried or (
+            fetch_phase(
+                tile,
+                buffer,
+                slot,
+                context,
+                layout.thread,
+                name,
+                self.schedule.stages > 1 and self.is_asynchronous,
+                self.state.target.vector_bytes,
+                self.state.aligned,
+                layout.tables,
+            ),
+        )
+
+    def prologue(self) -> list[Item]:
+        """Return the pipeline's prologue.
+
+        It fetches as many K blocks as are prefetched; with register staging, one is stored and the next one loaded.
+        """
+        every = [self.fetch(Index(n)) for n in range(min(self.prefetch_distance, self.step.extent))]
+        none = [()] * (self.prefetch_distance - len(every))
+        copied = [item for phases in (*(f.copied for f in every), *none) for item in (*phases, *self.commit)]
+        return [*every[0].loaded, *copied, *every[0].stored, *self._load_registers(Index(1))]
+
+    def stage_registers(self, at: Index) -> tuple[Phase, ...]:
+        """Return the register-staging phases after the barrier of K block `at`.
+
+        They store the next K block and load the one after it, so that products lie between a load and its store. After
+        the last K block they load that one again, unused: the loop has no branches, and no register is possibly unset.
+        """
+        return (*self.fetch(at + 1).stored, *self._load_registers(at + 2)) if self.step.extent > 1 else ()
+
+    def _load_registers(self, at: Index) -> tuple[Phase, ...]:
+        last = self.step.extent - 1
+        return self.fetch(clamp(at, 0, last)).loaded if last else ()
+
+    def loop(self, body: Sequence[Item]) -> list[Item]:
+        """Return the K loop, or its body alone for one K block."""
+        return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
+
+
+def split_prologue(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+    """Return the asynchronous prologue copies, and the items without them."""
+
+    def copies(item: Item) -> bool:
+        return isinstance(item, Phase) and item.kind == "fetch"
+
+    begin = next((n for n, item in enumerate(items) if copies(item) or isinstance(item, Loop)), len(items))
+    end = begin
+    while end < len(items) and (copies(items[end]) or isinstance(items[end], Commit)):
+        end += 1
+    early = list(items[begin:end])
+    if not all(item.asynchronous for item in early if isinstance(item, Phase)):
+        return [], list(items)
+    return early, [*items[:begin], *items[end:]]
+
+
+def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
+    """Return the K loop with one barrier per K block.
+
+    A single buffer takes two: fetch, barrier, compute, barrier. Nothing else uses the buffers of a reduction, so that
+    no barrier follows the last K block.
+    """
+    at = as_index(pipeline.step)
+    if not pipeline.tiles:
+        return pipeline.loop([compute])
+    if pipeline.schedule.stages == 1:
+        closing: tuple[Item, ...] = (Barrier(),) if pipeline.step.extent > 1 else ()
+        return pipeline.loop([*pipeline.fetch(at).whole, Barrier(), compute, *closing])
+    later = pipeline.fetch(at + pipeline.prefetch_distance).copied
+    following = [guard_fetch(phase, at + pipeline.prefetch_distance, pipeline.step.extent) for phase in later]
+    return [
+        *pipeline.prologue(),
+        Loop(pipeline.step, (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)),
+    ]
+
+
+def warpgroup_k_loop(pipeline: SharedPipeline, products: Phase, name: str) -> list[Item]:
+    """Return the K loop of products that read the stages in place.
+
+    They add to registers `name`. The products of one K block are unfinished while those of the next one are issued:
+
+        wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
+
+    The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
+    barrier.
+    """
+    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    following = [
+        guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
+    ]
+    *waiting, barrier = pipeline.wait
+    body = (*waiting, ProxyFence(), barrier, ProductFence(), products, ProductCommit())
+    copies = (*following, *pipeline.commit)
+    return [*pipeline.prologue(), Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
+
+
+def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:
+    """Return the K loop that multiplies in steps.
+
+    The fragments of each step are loaded, into registers of their own, before the preceding step is multiplied. The
+    step after the last one of a K block is the first of the next K block: its wait and barrier come before the
+    multiplication of the current last step, so that products hide the barrier, too. For two steps a K block:
+
+        wait; barrier; fetch c + 2; multiply c
+            ->  keep step 1 of c; multiply step 0; fetch c + 2; wait; barrier; keep step 0 of c + 1; multiply step 1
+
+    Copies may begin with the first step, and are spread over all but the last one (`spread_copies`).
+
+    A stage is refilled after the barrier that follows all loads from it. After the last K block, its own first step is
+    loaded once more, and copies of missing K blocks bring zeros: the loop has no branches.
+    """
+    at, chunks, steps = as_index(pipeline.step), pipeline.step.extent, products.steps
+    items: list[Item] = [*pipeline.prologue(), *pipeline.wait, products.load_fragments(0, Index())]
+    later = pipeline.fetch(at + pipeline.prefetch_distance).copied if chunks > pipeline.prefetch_distance else ()
+    following = [_zero_filled(phase, at + pipeline.prefetch_distance, chunks) for phase in later]
+    body: list[Item] = [products.load_fragments(1, at), *following, products.step(0)]
+    for number in range(1, steps - 1):
+        body += [products.load_fragments(number + 1, at), products.step(number)]
+    body += [*pipeline.commit, *pipeline.wait]
+    body += [products.load_fragments(0, clamp(at + 1, 0, chunks - 1)), products.step(steps - 1)]
+    return [*items, *pipeline.loop(body), *((Wait(0),) if pipeline.is_asynchronous else ())]
+
+
+def guard_fetch(phase: Phase, at: Index, chunks: int) -> Phase:
+    """Return the fetch of a K block, guarded by its existence."""
+    guard = Guard(at, 0, chunks)
+    return phase if guard.always else evolve(phase, when=(*phase.when, guard))
+
+
+def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
+    """Return the fetch of a K block that brings zeros where there is no such K block, if a copy can, else skips it."""
+    guard = Guard(at, 0, chunks)
+    if guard.always or not phase.asynchronous:
+        return guard_fetch(phase, at, chunks)
+    roots: list[Root] = []
+    for root in phase.roots:
+        if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
+            return guard_fetch(phase, at, chunks)
+        roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
+    return evolve(phase, roots=tuple(roots))

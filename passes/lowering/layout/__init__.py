@@ -1,0 +1,38 @@
+"""Layout of a block: address tables, staged tiles and matrix fragments."""
+
+from .address_tables import AddressTables, FlattenedAxis, use_address_tables
+from .block_layout import (
+    SCALES,
+    BlockLayout,
+    Frame,
+    divide_tile,
+    lay_out,
+    read_padding,
+    thread_guards,
+    unique_writer_guards,
+)
+from .matrix_instructions import MmaLoop, mma_loop, products
+from .staging import AxisBinding, Box, Tile, bind_dims, local_vars, stage
+
+__all__ = [
+    "SCALES",
+    "AddressTables",
+    "AxisBinding",
+    "BlockLayout",
+    "Box",
+    "FlattenedAxis",
+    "Frame",
+    "MmaLoop",
+    "Tile",
+    "bind_dims",
+    "divide_tile",
+    "lay_out",
+    "local_vars",
+    "mma_loop",
+    "products",
+    "read_padding",
+    "stage",
+    "thread_guards",
+    "unique_writer_guards",
+    "use_address_tables",
+]

@@ -1,0 +1,200 @@
+"""Mask-block skipping: the loop over row blocks ends at the mask bound.
+
+    z[i, j] = s[i, j] if j - i <= offset else -inf;   m = max_j z;   t = sum_j exp(z - m);   y = sum_j exp(z - m) * v[j]
+      ->  a block of rows i0 .. i1 takes the parts that begin at j <= i1 + offset
+
+Where scores are -inf, the maximum of a row does not change, and the exponentials are 0, also for fully masked rows
+(`streams.py`). But results are sums of products, and 0 times an infinity or NaN is NaN. So a loop after the main one
+checks the other factors, without scores: each column of results gets the sum of 0 times its elements of the skipped
+parts, the same for all rows of a block, which is 0 but for infinities and NaN.
+
+The bound is an index of the block number alone, the same for all its threads, and blocks with most work begin first.
+`edges.py` finds mask bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, prod
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    Accumulate,
+    Barrier,
+    Const,
+    Define,
+    Expr,
+    Guard,
+    Index,
+    Initialise,
+    Item,
+    Load,
+    Loop,
+    Phase,
+    Read,
+    Reduction,
+    RegisterRead,
+    Share,
+    SharedBuffer,
+    Store,
+    Var,
+    as_index,
+    call,
+    clamp,
+    delinearise,
+    expr_variables,
+    factors,
+    linearise,
+    row_major,
+)
+from ...geometry import mask_bound
+from ..k_loop import guard_fetch
+from ..layout import BlockLayout
+from ..reductions import accumulate
+from ..segment_state import SegmentState
+
+#: Most elements of skipped parts that a thread checks in one iteration.
+MAX_CHECKED_ELEMENTS = 16
+
+
+def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
+    """Return the variable that bounds the loop over parts.
+
+    None where every block takes all of them.
+    """
+    edge, part = mask_bound(layout.group), layout.part
+    dims = last.frame.schedule.dims
+    place = next((d for d, dim in enumerate(dims) if edge and dim.axes == (edge.row,)), None)
+    if edge is None or part is None or place is None:
+        return None
+    length = layout.part_length
+    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), 0, part.extent * length)
+    parts = (end + (length - 1)) // length
+    if parts == as_index(part.extent):
+        return None
+    until = Var("parts", part.extent + 1)
+    if edge.slope > 0:
+        _longest_first(layout, place)
+    layout.defines.append(Define(until, parts))
+    return until
+
+
+def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:
+    """Return the copies of a part, guarded by the loop's end."""
+    if until is None:
+        return [*items]
+    return [guard_fetch(i, as_index(until) - at - 1, until.extent) if isinstance(i, Phase) else i for i in items]
+
+
+def _longest_first(layout: BlockLayout, place: int) -> None:
+    """Number blocks so that those with the longest rows start first, for balance. `place` is the dim of rows."""
+    counts = [d.blocks for d in layout.schedule.segments[-1].dims]
+    names = [Var(f"b{d}", count) for d, count in enumerate(counts)]
+    inner, rows, counts[place] = layout.schedule.blocks // counts[place], counts[place], 1
+    values = dict(zip(names, delinearise(as_index(layout.block) % inner, counts), strict=True))
+    values[names[place]] = as_index(rows - 1) - as_index(layout.block) // inner
+    layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
+
+
+def skipped_terms(state: SegmentState, until: Var) -> list[Item]:
+    """Return the items that add 0 times the skipped parts.
+
+    They add to the sums of the last segment.
+    """
+    found: list[Item] = []
+    for number, reduction in enumerate(state.frame.segment.reductions):
+        found += _Terms(state, until, number, reduction).items()
+    return found
+
+
+@frozen
+class _Terms:
+    """The skipped part of one reduction: threads with the same columns divide the keys, and add their results in the
+    shared memory of the scores.
+    """
+
+    state: SegmentState
+    until: Var
+    number: int
+    reduction: Reduction
+
+    def items(self) -> list[Item]:
+        """Return the items of a thread."""
+        state, frame = self.state, self.state.frame
+        name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
+        used, length = self._used_dims(), state.layout.part_length
+        threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
+        together = prod(threads) if self._fits(prod(threads)) else 1
+        each = gcd(length // together, MAX_CHECKED_ELEMENTS)
+        prefix = f"{frame.prefix}n{self.number}"
+        (dim,) = frame.schedule.reductions[self.number].dims
+        dim = evolve(dim, block_k=together * each)
+        key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
+        places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
+        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+        shares = {s.var: s for s in frame.shares}
+        share = Share(key, as_index(own) * together + lane, as_index(own))
+        tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
+        begin = state.initialise(self.reduction)
+        begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
+        binding = state.bind((dim,), (key,), (as_index(turn) * dim.block_k,))
+        terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
+        looked = state.phase(
+            "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
+        )
+        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.block_k), 0, dim.trips)
+        found: list[Item] = [
+            state.phase("compute", f"nothing{self.number}", [begin], (), shares),
+            Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),
+        ]
+        if together > 1:
+            found += self._exchange(begin, tiles, lane, together)
+        every, held = tuple(map(as_index, frame.tiles)), RegisterRead(name, tiles, dtype)
+        added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
+        return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
+
+    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+        """Return the items that add the results of threads with the same columns."""
+        state, buffer = self.state, self._buffer()
+        sizes = tuple(
+            d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used_dims(), strict=True)
+        )
+        column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
+        other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
+        kept = Store(
+            "shared", buffer.name, lane * columns + column, RegisterRead(begin.name, tiles, begin.dtype), begin.dtype
+        )
+        there = Load("shared", buffer.name, as_index(other) * columns + column, begin.dtype)
+        total = Accumulate(begin.name, tiles, "sum", there, (other,), begin.dtype)
+        return [
+            *([Barrier()] if self.number else []),
+            state.phase("exit", f"kept{self.number}", [kept], (), shares),
+            Barrier(),
+            state.phase("compute", f"all{self.number}", [begin, total], (other,), shares),
+        ]
+
+    def _fits(self, together: int) -> bool:
+        """Return whether so many threads may divide the keys of a part, and their results fit in the scores' buffer."""
+        sizes = (d.block for d, use in zip(self.state.frame.schedule.dims, self._used_dims(), strict=True) if use)
+        buffer, dtype = self._buffer(), self.state.group.tensors[self.reduction.name].dtype
+        whole = self.state.layout.part_length % together == 0
+        return whole and buffer.dtype is dtype and together * prod(sizes) <= buffer.elements
+
+    def _buffer(self) -> SharedBuffer:
+        scores = self.state.group.segments[1].reductions[0].body
+        assert isinstance(scores, Read), "what has an edge"
+        return self.state.layout.buffers[scores.tensor]
+
+    def _body(self) -> Expr:
+        """Return 0 times the factors besides the weights."""
+        body: Expr = Const(0.0, self.state.group.tensors[self.reduction.name].dtype)
+        for part in factors(self.reduction.body):
+            if not (isinstance(part, Read) and part.tensor in self.state.group.shared):
+                body = call("mul", body, part)
+        return body
+
+    def _used_dims(self) -> tuple[bool, ...]:
+        """Return, per dim, whether the factors besides the weights depend on it."""
+        found = expr_variables(self._body())
+        return tuple(bool(found.intersection(dim.axes)) for dim in self.state.frame.schedule.dims)

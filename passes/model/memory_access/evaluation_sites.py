@@ -1,0 +1,151 @@
+"""Evaluation sites of expressions, and the elements that a thread reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from ....ir import Read, Var
+from ...geometry import Count, Cover, Geometry, ceil_div, elements, least, places_of, product
+from ...lowering import MAX_WINDOW_ELEMENTS, ROW_STEPS
+
+
+@frozen
+class EvaluationSite:
+    """Evaluation site of an expression.
+
+    It has the parts of one trip that a thread and a block go through, and the trips of each loop. A thread's elements
+    along a dim are `groups` runs of neighbours (in the order of `TileDim`): `thread` counts all of them, `run` covers
+    one run, `step` its part in one iteration of the outermost loop, which has `tiles` iterations in a trip. `whole`
+    covers all trips of a block.
+    """
+
+    thread: Cover
+    run: Cover
+    groups: tuple[Count, ...]
+    block: Cover
+    whole: Cover
+    trips: tuple[Count, ...]
+    parallel: int
+    threads: Count
+    step: Cover
+    tiles: Count
+    known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
+
+    def _once(self, key: Hashable, make: Callable[[], Count]) -> Count:
+        """Return the memoised count of a key that many reads have in common."""
+        if key not in self.known:
+            self.known[key] = make()
+        return self.known[key]
+
+    @property
+    def rows(self) -> tuple[tuple[Var, ...], ...]:
+        """Enclosing loops."""
+        return self.thread.dims[self.parallel :]
+
+    def repeats(self, used: frozenset[object]) -> Count:
+        """Return the trips with new values of the used variables."""
+        return self._once(used, lambda: self._repeats(used))
+
+    def evaluations(self, used: frozenset[Var]) -> Count:
+        """Return how often a thread computes a value of used variables."""
+        return self._once(("computed", used), lambda: self.thread.dependent(used) * self.repeats(used))
+
+    def _repeats(self, used: frozenset[object]) -> Count:
+        loops = zip(self.rows, self.trips, strict=True)
+        return product(t for dim, t in loops if not used.isdisjoint(dim))
+
+    def distinct(self, read: Read, shape: Sequence[int]) -> Count:
+        """Return the distinct elements that a thread reads in one trip.
+
+        Neighbours of a run share halos, distant runs do not.
+        """
+        return self._once(("distinct", read.indices, tuple(shape)), lambda: self._distinct(read, shape))
+
+    def _distinct(self, read: Read, shape: Sequence[int]) -> Count:
+        return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
+
+    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+        """Return the elements that a thread loads in one trip.
+
+        It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost loop,
+        or, if that is too many as well, for each use.
+        """
+        return self._once(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
+
+    def _loads(self, read: Read, shape: Sequence[int]) -> Count:
+        once = self.distinct(read, shape)
+        if len(self.trips) < 2:
+            return once
+        used, runs = places_of(read.indices), self._runs(read)
+        turn = elements(read, shape, self.step)
+        anew = np.where(np.greater(turn, MAX_WINDOW_ELEMENTS), self.run.dependent(used), turn * self.tiles) * runs
+        return np.where(np.greater(once, MAX_WINDOW_ELEMENTS), np.maximum(once, anew), once)
+
+    def _runs(self, read: Read) -> Count:
+        used = places_of(read.indices)
+        return product(g for dim, g in zip(self.thread.dims, self.groups, strict=False) if not used.isdisjoint(dim))
+
+    @property
+    def all_trips(self) -> Count:
+        """Trips of all loops."""
+        return product(self.trips)
+
+
+def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
+    """Return the evaluation site inside some loops of a segment."""
+    return geometry.once(("place", tuple(which)), lambda: _place_of(geometry, which))
+
+
+def _place_of(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
+    loops = tuple(geometry.structure.loops[k] for k in which)
+    return _place(geometry, loops, tuple(geometry.block_k[k] for k in which), tuple(geometry.trips[k] for k in which))
+
+
+def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
+    """Return the evaluation site of an output along a row.
+
+    It is that of the loop over the row, else of a loop of its own, or of none.
+    """
+    if not row or row in geometry.structure.loops:
+        return evaluation_site(geometry, [geometry.structure.loops.index(row)] if row else [])
+    length = prod(a.extent for a in row)
+    step = geometry.reduction_threads * geometry.row_vector
+    chunk = least(ROW_STEPS, ceil_div(length, step)) * step
+    return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
+
+
+def _place(
+    geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
+) -> EvaluationSite:
+    per_lane = tuple(ceil_div(c, geometry.reduction_threads) for c in chunk)
+    turn = (1, *per_lane[1:]) if len(loops) > 1 else per_lane
+    stepped = Cover(loops, turn, Cover.of(loops, turn).extents)
+    padded = Cover(geometry.structure.dims, geometry.thread, geometry.thread_cover.extents)
+    lane = Cover(loops, per_lane, Cover.of(loops, per_lane).extents)
+    block = geometry.block_cover
+    groups, run = geometry.once("runs", lambda: _runs(geometry))
+    return EvaluationSite(
+        padded.join(lane),
+        run.join(lane),
+        groups,
+        block.join(Cover.of(loops, chunk)),
+        block.join(Cover.of(loops, [prod(a.extent for a in loop) for loop in loops])),
+        trips,
+        len(geometry.structure.dims),
+        geometry.threads,
+        run.join(stepped),
+        per_lane[0] if loops else 1,
+    )
+
+
+def _runs(geometry: Geometry) -> tuple[tuple[Count, ...], Cover]:
+    """Return the runs of neighbours of a thread along each dim, and the cover of one."""
+    sizes = zip(geometry.counts, geometry.thread, geometry.vector, strict=True)
+    runs = [np.where(np.equal(count, 1), thread, vector) for count, thread, vector in sizes]
+    groups = tuple(thread // run for thread, run in zip(geometry.thread, runs, strict=True))
+    return groups, geometry.cover(runs)

@@ -1,0 +1,451 @@
+"""Horizontal fusion: independent groups share one launch, whose blocks are divided.
+
+Algorithm 1 merges groups that an edge connects. Groups that no path connects can share a launch: it saves all launches
+but one, and blocks of one fill the machine where those of another leave room. Its cost is that every block gets the
+registers and the shared memory of the largest member. Both are in the estimate; where times are measured the
+measurement decides.
+
+Groups without sums are scheduled for their share of the machine (`costs/launch_schedules.py`).
+
+Independence follows from levels: the length of the longest path that ends in a group. Groups of one level are
+independent, and so are the results of merging several of them. Groups without readers, such as the steps of an
+optimiser, have the last level. Rematerialised values, which are computed late to be stored for less time, have none:
+fusion would move them to the early level of their operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from attrs import evolve, frozen
+
+from ...ir import Budget, FusedGroup, Target, Var, member_name
+from ..context import CompileContext
+from ..costs import CostModel, Executor, MemberRow, schedule_row, shared_launch_seconds
+from ..decisions import Decisions, ForeignDecisionsError, Replay
+from ..fusion import Group, Views, rename_group
+from ..launch_order import launch_violations
+from ..results import Launches, ScheduledPartition, kernel_key
+from ..schedule import Candidate
+
+#: Bytes of launch parameters for each pointer, in any dialect.
+POINTER_BYTES = 12
+#: Share of the launch time that sharing a launch has to save.
+MIN_SAVED_LAUNCH_SHARE = 0.5
+#: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
+MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
+#: Seconds of horizontal fusion that are granted even beyond the budget.
+MIN_FUSION_SECONDS = 2.0
+#: Number of members for which one without sums is scheduled before the number is known.
+ASSUMED_MEMBERS = 8
+
+
+@frozen(eq=False)
+class Launch:
+    """Groups of one launch, with their candidates and original positions.
+
+    Equal kernels are adjacent.
+    """
+
+    groups: tuple[Group, ...]
+    candidates: tuple[Candidate, ...]
+    places: tuple[int, ...]
+
+    def merge(self, other: Launch, key: Mapping[int, Hashable]) -> Launch:
+        """Return two launches as one; `key` identifies kernels by a group's position."""
+        first: dict[Hashable, int] = {}
+        for place in (*self.places, *other.places):
+            first.setdefault(key[place], place)
+        members = zip(
+            (*self.groups, *other.groups), (*self.candidates, *other.candidates), (*self.places, *other.places),
+            strict=True,
+        )  # fmt: skip
+        ordered = sorted(members, key=lambda m: (first[key[m[2]]], m[2]))
+        return Launch(tuple(m[0] for m in ordered), tuple(m[1] for m in ordered), tuple(m[2] for m in ordered))
+
+    @property
+    def arguments(self) -> int:
+        """Number of its pointers, without tables."""
+        return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
+
+
+def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> Launches:
+    """Return the groups of each launch, in an order that respects dependencies."""
+    partition, options, target = previous.partition, context.options, context.target
+    executor = context.executor
+    groups, views, replay, record = partition.groups, partition.views, partition.replay, context.record
+    keys = {n: kernel_key(group, views) for n, group in enumerate(groups)}
+    launches = [Launch((group,), (previous.chosen[keys[n]],), (n,)) for n, group in enumerate(groups)]
+    if record is not None and replay is not None and replay.complete:
+        return _launches(previous, _replay_launches(launches, record, views, target, executor), keys)
+    needs = dependencies(groups, views)
+    held = set() if replay is None else {*replay.groups.values()}
+    wanted, over = options.horizontal_fusion and options.mode == "mixed", _late(context.budget)
+    if wanted and target.lockstep:
+        again = partition.layouts.statements.source.rematerialised
+        late = [any(tensor in again for tensor in group.outputs) for group in groups]
+        of = _models(groups, needs, views) if options.horizontal_fusion == "connected" else [0] * len(groups)
+        found = zip(levels(needs, groups), of, late, strict=True)
+        own = [None if again or level is None else (model, level) for level, model, again in found]
+        own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
+        packed = _merge_launches(launches, own, keys, target, executor, over)
+        packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
+        launches = list(_faster_launches(packed, launches, context.costs, views))
+    shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
+    return _launches(previous, _with_shared(launches, shared, needs, views, target, executor), keys)
+
+
+def _with_shared(
+    launches: Sequence[Launch],
+    shared: Sequence[Sequence[Launch]],
+    needs: Sequence[frozenset[int]],
+    views: Views,
+    target: Target,
+    executor: Executor,
+) -> list[Launch]:
+    """Return launches in order, with recorded shared launches where they can still run."""
+    single = list(_in_order(launches, needs))
+    if not shared:
+        return single
+    taken = {launch for members in shared for launch in members}
+    joint = _merge_all(shared, target, executor)
+    found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
+    places = [launch.places for launch in found]
+    whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
+    broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, views))
+    return single if broken else found
+
+
+def _shared_members(launches: Sequence[Launch], record: Decisions, kept: Replay) -> Iterator[list[Launch]]:
+    """Yield the launches of one group each that are recorded as faster together."""
+    kernels: dict[Group, list[Launch]] = {}
+    for launch in launches:
+        kernels.setdefault(launch.groups[0], []).append(launch)
+    for members in record.shared_launches(kept):
+        found = [kernels.get(kept.groups[place], [])[n : n + 1] for place, n in members]
+        if all(found):
+            yield [launch for (launch,) in found]
+
+
+def _late(budget: Budget) -> Callable[[], bool]:
+    """Return a predicate that is true when horizontal fusion has to end; it gets at least `MIN_FUSION_SECONDS`."""
+    end = budget.elapsed + MIN_FUSION_SECONDS
+    return lambda: budget.overdue() and (budget.stopped or budget.elapsed > end)
+
+
+def _launches(previous: ScheduledPartition, launches: Sequence[Launch], keys: Mapping[int, Hashable]) -> Launches:
+    """Return launches, which are in order, with the candidates of those that share one."""
+    several = [launch for launch in launches if len(launch.groups) > 1]
+    taken = {keys[p]: c for launch in several for p, c in zip(launch.places, launch.candidates, strict=True)}
+    scheduled = evolve(previous, chosen={**previous.chosen, **taken})
+    return Launches(scheduled, [launch.groups for launch in launches], [launch.places for launch in launches])
+
+
+def _merge_all(
+    several: Sequence[Sequence[Launch]], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
+) -> list[Launch]:
+    """Return each of several lists of launches of one group each as one launch.
+
+    Its members are scheduled for their number, for fewer, or as single launches: the first of these that is legal. Once
+    it is `over`, they stay as they are.
+    """
+    found: dict[int, Launch] = {}
+    for count in (None, ASSUMED_MEMBERS):
+        left = [n for n, members in enumerate(several) if n not in found and len(members) > 1 and not over()]
+        parts = [_Part(several[n], several[n], count or len(several[n])) for n in left]
+        made = map(_joint, _schedule_parts(parts, target, executor, over))
+        found |= {n: launch for n, launch in zip(left, made, strict=True) if is_launchable(launch, target)}
+    return [found.get(n) or _joint(members) for n, members in enumerate(several)]
+
+
+def _joint(members: Sequence[Launch]) -> Launch:
+    places = tuple(m.places[0] for m in members)
+    return Launch(tuple(m.groups[0] for m in members), tuple(m.candidates[0] for m in members), places)
+
+
+@frozen(eq=False)
+class _Part:
+    """Launches of one group each, those of them that share a launch, and the number of its members."""
+
+    launches: Sequence[Launch]
+    wanted: Sequence[Launch]
+    count: int
+
+
+def _schedule_parts(
+    parts: Sequence[_Part], target: Target, executor: Executor, over: Callable[[], bool] = lambda: False
+) -> list[list[Launch]]:
+    """Return the launches of each part, with schedules for a shared launch for the wanted ones without sums.
+
+    Equal kernels keep one candidate; the measured time of a single launch is kept. Once it is `over`, the rest stay as
+    they are.
+    """
+    rows = [(number, row) for number, part in enumerate(parts) for row in _rows(part)]
+    asked = [_member_row(row, parts[number].count, target) for number, row in rows]
+    kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
+    found: list[dict[int, Candidate]] = [{} for _ in parts]
+    for (number, row), members, scheduled in zip(rows, asked, executor.submit(asked)(), strict=True):
+        for launch, candidate in zip(
+            row, schedule_row(members, over) if scheduled is None else scheduled, strict=False
+        ):
+            if id(own := launch.candidates[0]) in kernels[number]:
+                facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
+                found[number][id(own)] = evolve(candidate, measured=facts)
+    return [
+        [evolve(each, candidates=(new.get(id(c := each.candidates[0]), c),)) for each in part.launches]
+        for part, new in zip(parts, found, strict=True)
+    ]
+
+
+def _member_row(row: Sequence[Launch], count: int, target: Target) -> MemberRow:
+    forms, scores = (launch.groups[0].form for launch in row), (launch.candidates[0].score for launch in row)
+    return MemberRow(tuple(forms), tuple(scores), count, target)
+
+
+def _rows(part: _Part) -> Iterable[list[Launch]]:
+    """Return the launches of a part without sums by their axes, one of each kernel.
+
+    Only axes of wanted launches count; the first launch over some axes may be an unwanted one.
+    """
+    axes = {_axes(launch) for launch in part.wanted if not _sums(launch)}
+    rows: dict[tuple[Var, ...], dict[int, Launch]] = {}
+    for launch in part.launches:
+        if not _sums(launch) and _axes(launch) in axes:
+            rows.setdefault(_axes(launch), {}).setdefault(id(launch.candidates[0]), launch)
+    return [[*row.values()] for row in rows.values()]
+
+
+def _sums(launch: Launch) -> bool:
+    return any(segment.reductions for segment in launch.groups[0].form.segments)
+
+
+def _axes(launch: Launch) -> tuple[Var, ...]:
+    return launch.groups[0].form.segments[-1].axes
+
+
+def _replay_launches(
+    launches: Sequence[Launch], record: Decisions, views: Views, target: Target, executor: Executor
+) -> list[Launch]:
+    """Return the recorded launches.
+
+    Raises `ForeignDecisionsError` where they cannot run.
+    """
+    if sorted(place for places in record.launches for place in places) != list(range(len(launches))):
+        raise ForeignDecisionsError("there are other groups to launch")
+    found = _merge_all([[launches[p] for p in places] for places in record.launches], target, executor)
+    for broken in launch_violations([launch.groups for launch in found], record.launches, views):
+        raise ForeignDecisionsError(f"launches cannot run as recorded: {broken.message}")
+    return found
+
+
+# ---- dependencies
+
+
+def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
+    """Return the positions of the earlier groups that each group depends on.
+
+    It reads their results, or updates them in memory. Each group of a loop reads and writes the tensors of the whole
+    loop.
+    """
+    units = {unit.name: unit for unit in views.programs.units}
+    makers: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        for tensor in group.outputs if group.repeat is None else units[group.repeat].writes:
+            makers.setdefault(tensor, []).append(place)
+    producers = views.programs.producers()
+    found = []
+    for place, group in enumerate(groups):
+        pending = list(group.inputs if group.repeat is None else units[group.repeat].reads)
+        pending += group.outputs if group.form.adds_to_memory else ()
+        seen, needed = set(pending), set[int]()
+        while pending:
+            tensor = pending.pop()
+            needed.update(maker for maker in makers.get(tensor, ()) if maker < place)
+            passed = [t for unit in producers.get(tensor, ()) if unit.free for t in unit.reads if t not in seen]
+            seen.update(passed)
+            pending += passed
+        found.append(frozenset(needed))
+    return found
+
+
+def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int | None]:
+    """Return the longest path to each group; the last level without readers.
+
+    Groups of loops have no level.
+    """
+    found: list[int] = []
+    for waits in needs:
+        found.append(1 + max((found[n] for n in waits), default=-1))
+    read = {n for waits in needs for n in waits}
+    last = max(found, default=0)
+    own = [level if place in read else last for place, level in enumerate(found)]
+    return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
+
+
+def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], views: Views) -> list[int]:
+    """Return a number for each group that is equal for groups connected by a value that is no constant."""
+    number = list(range(len(groups)))
+    readers: dict[str, int] = {}
+    for place, group in enumerate(groups):
+        buffers = {views.storage(tensor).buffer for tensor in group.inputs} - views.programs.graph.constants.keys()
+        others = {*needs[place], *(readers.setdefault(buffer, place) for buffer in buffers), place}
+        same = {number[other] for other in others}
+        number = [min(same) if each in same else each for each in number]
+    return number
+
+
+def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
+    """Yield launches after their dependencies, otherwise at the position of the last of their groups.
+
+    Groups of a loop stay together, in their order.
+    """
+    runs = _runs(launches)
+    owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
+    waits = [{owner[p] for launch in run for place in launch.places for p in needs[place]} for run in runs]
+    following: dict[int, list[int]] = {}
+    for n, before in enumerate(waits):
+        before.discard(n)  # the groups of a loop wait for each other
+        for other in before:
+            following.setdefault(other, []).append(n)
+    missing = [len(before) for before in waits]
+    ready = [(_last(runs[n]), n) for n, count in enumerate(missing) if not count]
+    heapify(ready)
+    while ready:
+        _, n = heappop(ready)
+        yield from runs[n]
+        for other in following.get(n, ()):
+            missing[other] -= 1
+            if not missing[other]:
+                heappush(ready, (_last(runs[other]), other))
+
+
+def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """Return each launch as a run, those of a loop as one run."""
+    runs: list[list[Launch]] = []
+    loops: dict[str, list[Launch]] = {}
+    for launch in sorted(launches, key=lambda each: each.places):
+        loop = launch.groups[0].repeat
+        run = [] if loop is None else loops.setdefault(loop, [])
+        if not run:
+            runs.append(run)
+        run.append(launch)
+    return runs
+
+
+def _last(run: Sequence[Launch]) -> int:
+    return max(place for launch in run for place in launch.places)
+
+
+# ---- merging of launches
+
+
+def _merge_launches(
+    launches: Sequence[Launch],
+    found: Sequence[Hashable],
+    keys: Mapping[int, Hashable],
+    target: Target,
+    executor: Executor,
+    over: Callable[[], bool],
+) -> list[Launch]:
+    """Return launches of one group each, merged within a level where that is faster."""
+    by_level: dict[Hashable, list[Launch]] = {}
+    for launch in launches:
+        adds, own = any(group.form.adds_to_memory for group in launch.groups), found[launch.places[0]]
+        by_level.setdefault(None if own is None else (own, adds), []).append(launch)
+    result = by_level.pop(None, [])
+    several = [launch for members in by_level.values() if len(members) > 1 for launch in members]
+    (scheduled,) = _schedule_parts([_Part(launches, several, ASSUMED_MEMBERS)], target, executor, over)
+    shared = {each.places[0]: each for each in scheduled}
+    for members in by_level.values():
+        result += _merge_level([shared[launch.places[0]] for launch in members], keys, target, over)
+    return result
+
+
+def _merge_level(
+    members: Sequence[Launch], keys: Mapping[int, Hashable], target: Target, over: Callable[[], bool]
+) -> list[Launch]:
+    """Merge each launch with the one that gains most, equal kernels first, until it is `over`."""
+    first: dict[Hashable, int] = {}
+    for launch in members:
+        first.setdefault(keys[launch.places[0]], launch.places[0])
+    made: list[Launch] = []
+    for launch in sorted(members, key=lambda each: (first[keys[each.places[0]]], each.places)):
+        tries = [(n, other.merge(launch, keys)) for n, other in enumerate(made)] if not over() else []
+        gains = [(saved_seconds(made[n], launch, both, target), -n) for n, both in tries if is_launchable(both, target)]
+        gain, place = max(gains, default=(0.0, 0))
+        if gain > MIN_SAVED_LAUNCH_SHARE * target.launch_time:
+            made[-place] = tries[-place][1]
+        else:
+            made.append(launch)
+    return made
+
+
+def _faster_launches(
+    launches: Sequence[Launch], single: Sequence[Launch], costs: CostModel, views: Views
+) -> Iterator[Launch]:
+    """Yield launches, or their members where these are measured to be no slower.
+
+    A launch that adds to memory, which a second run would change, is kept by the cost model.
+    """
+    adding = {launch for launch in launches if any(group.form.adds_to_memory for group in launch.groups)}
+    several = [launch for launch in launches if len(launch.groups) > 1 and launch not in adding]
+    asked = [
+        [(g.form, g.storages(views), c) for g, c in zip(launch.groups, launch.candidates, strict=True)]
+        for launch in several
+    ]
+    faster = {launch for launch, yes in zip(several, costs.compare_launches(asked), strict=True) if yes}
+    own = {place: launch for launch in single for place in launch.places}
+    for launch in launches:
+        yield from [launch] if launch in faster or launch in adding else [own[place] for place in launch.places]
+
+
+def is_launchable(launch: Launch, target: Target) -> bool:
+    """Return whether a launch is legal and short enough.
+
+    Its parameters fit, it has few kernels, and all members have equally many threads.
+    """
+    threads = {candidate.features["threads"] for candidate in launch.candidates}
+    distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
+    fits = POINTER_BYTES * launch.arguments <= target.parameter_bytes
+    sums = [bool(segment.reductions) for group in launch.groups for segment in group.form.segments]
+    short = bool(sums) and not any(sums)
+    return (
+        len(threads) == 1
+        and len(distinct) <= (MAX_DISTINCT_POINTWISE_KERNELS if short else MAX_DISTINCT_KERNELS)
+        and fits
+    )
+
+
+def saved_seconds(first: Launch, second: Launch, both: Launch, target: Target) -> float:
+    """Return the seconds that merging two launches saves."""
+    return launch_seconds(first, target) + launch_seconds(second, target) - launch_seconds(both, target)
+
+
+def launch_seconds(launch: Launch, target: Target) -> float:
+    """Return the estimated seconds of a launch."""
+    return shared_launch_seconds(launch.candidates, target)
+
+
+# ---- normal form
+
+
+def join_forms(forms: Sequence[FusedGroup]) -> FusedGroup:
+    """Return several groups as one, with the tensor names of their bundle."""
+    renamed = [_member(form, number) for number, form in enumerate(forms)]
+    return FusedGroup(
+        tuple(segment for form in renamed for segment in form.segments),
+        {tensor: type_ for form in renamed for tensor, type_ in form.tensors.items()},
+        tuple(tensor for form in renamed for tensor in form.inputs),
+        tuple(tensor for form in renamed for tensor in form.outputs),
+        tuple(tensor for form in renamed for tensor in form.shared),
+        {tensor: table for form in renamed for tensor, table in form.constants.items()},
+        tuple(tensor for form in renamed for tensor in form.fixed),
+    )
+
+
+def _member(form: FusedGroup, number: int) -> FusedGroup:
+    """Return a member's form with the names of its bundle, those of its reductions included."""
+    held = {r.name for segment in form.segments for r in segment.reductions}
+    names = {t: member_name(number, t) for t in {*form.tensors, *form.constants, *held}}
+    return rename_group(form, names)

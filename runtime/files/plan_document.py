@@ -1,0 +1,233 @@
+"""Content of plan.json: records, version and digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cattrs
+import numpy as np
+from attrs import frozen
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from ...ir import (
+    Argument,
+    DType,
+    IndexCheck,
+    PlanError,
+    PrecisionName,
+    RepeatedSteps,
+    Step,
+    Storage,
+    Target,
+    TensorType,
+)
+from ..memory import Placement
+
+FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", "cuts-staged-program", 2
+
+
+@frozen
+class KernelRecord:
+    """Kernel without its bulk.
+
+    `tables` and `places` give each table's key in the weights and its place in the arena.
+    """
+
+    name: str
+    dialect: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    shared_bytes: int
+    dynamic_shared: int
+    info: dict[str, Any]
+    tables: dict[str, str]
+    places: dict[str, Placement]
+    binary: bool
+
+
+@frozen
+class ModelRecord:
+    """Source model: opaque constants, declarations and precision policy.
+
+    Constants are given by their keys in the weights, declarations by name.
+    """
+
+    constants: dict[str, str]
+    specs: tuple[str, ...]
+    precision: PrecisionName = "fp32"
+
+
+@frozen
+class PlanDocument:
+    """Content of plan.json besides format, version and digest."""
+
+    cuts: str
+    name: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, TensorType]
+    storages: dict[str, Storage]
+    buffers: dict[str, Placement]
+    arena: int
+    constants: dict[str, str]
+    kernels: tuple[KernelRecord, ...]
+    steps: tuple[Step, ...]
+    groups: tuple[dict[str, Any], ...]
+    model: ModelRecord | None
+    files: dict[str, str]
+    checks: tuple[IndexCheck, ...] = ()
+    loops: tuple[RepeatedSteps, ...] = ()
+    branched: bool = False
+
+
+@frozen
+class PartRecord:
+    """Compiled part of a staged model.
+
+    It has its nodes and results, and the types and values that it is specialised for; its own plan is in a folder.
+    """
+
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: dict[str, TensorType]
+    known: dict[str, str]
+    folder: str
+
+
+@frozen
+class StagedDocument:
+    """Content of a staged model's plan.json.
+
+    `functions` are the operations that the caller must give when it is opened.
+    """
+
+    cuts: str
+    name: str
+    target: Target
+    types: dict[str, TensorType]
+    opsets: dict[str, int]
+    opaque: tuple[str, ...]
+    functions: tuple[str, ...]
+    weights: dict[str, str]
+    specs: tuple[str, ...]
+    parts: tuple[PartRecord, ...]
+    files: dict[str, str]
+
+
+@frozen
+class StageRecord:
+    """Stage of a program: value numbers, and the place of its file."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    released: tuple[int, ...]
+    place: str
+    signature: dict[str, Any] | None
+
+
+@frozen
+class ProgramDocument:
+    """Content of plan.json of an exported program in stages."""
+
+    cuts: str
+    name: str
+    target: Target
+    types: dict[str, TensorType]
+    arguments: tuple[tuple[str, str], ...]
+    results: tuple[dict[str, Any], ...]
+    state: dict[str, str]
+    stages: tuple[StageRecord, ...]
+    foreign: dict[str, tuple[str, ...]]
+    warning: str
+    files: dict[str, str]
+
+
+Document: TypeAlias = PlanDocument | StagedDocument | ProgramDocument
+#: Classes of documents by the name of their format.
+_FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocument]] = {
+    FORMAT: PlanDocument,
+    STAGED_FORMAT: StagedDocument,
+    PROGRAM_FORMAT: ProgramDocument,
+}
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_CONVERTER.register_unstructure_hook(DType, lambda dtype: dtype.value)
+_ITERATIONS = override(rename="turns")
+_CONVERTER.register_structure_hook(
+    Storage, make_dict_structure_fn(Storage, _CONVERTER, _cattrs_forbid_extra_keys=True, iterations=_ITERATIONS)
+)
+_CONVERTER.register_unstructure_hook(Storage, make_dict_unstructure_fn(Storage, _CONVERTER, iterations=_ITERATIONS))
+
+
+def plain(value: object) -> Any:
+    """Return a JSON value for a report value.
+
+    NumPy scalars become numbers, tuples lists, other values their text.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, (set, frozenset)) else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def write_document(document: Document) -> bytes:
+    """Return the content of plan.json."""
+    body = _CONVERTER.unstructure(document)
+    name = next(name for name, kind in _FORMATS.items() if isinstance(document, kind))
+    head = {"format": name, "version": VERSION, "digest": _digest(body)}
+    return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_document(root: Path) -> Document:
+    """Read and check the plan.json of a folder.
+
+    Raises `PlanError` where there is none, or it is damaged or of another version.
+    """
+    path = root / "plan.json"
+    try:
+        return parse_document(path.read_bytes(), path)
+    except FileNotFoundError:
+        raise PlanError(
+            f"{root} is no plan: it has no plan.json", hint="write one with: cuts compile MODEL -o PLAN"
+        ) from None
+    except (OSError, NotADirectoryError) as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+
+
+def parse_document(content: bytes, path: Path) -> Document:
+    """Read and check the content of plan.json; `path` is for errors.
+
+    Raises `PlanError` where it is damaged or of another version.
+    """
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        raise PlanError(f"{path} is damaged: it is not JSON", hint="write the plan again") from None
+    name = data.pop("format", None) if isinstance(data, dict) else None
+    if name not in _FORMATS:
+        raise PlanError(f"{path} is no plan of cuts: expected the format '{FORMAT}'")
+    if (version := data.pop("version", None)) != VERSION:
+        raise PlanError(f"{path} has version {version!r}, this cuts reads {VERSION}", hint="write the plan again")
+    if data.pop("digest", None) != _digest(data):
+        raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
+    try:
+        found: Document = _CONVERTER.structure(data, _FORMATS[name])
+        return found
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+        reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
+        raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error

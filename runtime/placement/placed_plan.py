@@ -1,0 +1,234 @@
+"""Plans placed over blocks of memory, with their launch sequences.
+
+An arena is one block, and each buffer has its place of the plan in it. Over external buffers, inputs are read and
+outputs are written where they lie: the first block holds constants and tables, the second the intermediates. Each large
+constant has a block, which plans of equal constants share; so has each input and each buffer of outputs, with addresses
+given by each run. Inputs that are *held*, as a model holds its parameters, rarely move; addresses that move are set in
+the recorded launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ...backends import Array, BlockAddress, Copy, KernelCall, SequencePlan
+from ...backends.library import DIALECT
+from ...ir import DType
+from ..memory import Lifetime, align_bytes, place_buffers
+from ..plan import BufferKey, Plan, lifetimes_of
+from .concurrent_launches import WHOLE_RUN, concurrent_lifetimes
+from .constant_images import ConstantImages
+from .hazards import MAX_CONCURRENT_LAUNCHES, LaunchDependencies, launch_dependencies
+from .l2_policy import evict_first_tensors
+
+CONSTANTS, SCRATCH = 0, 1
+
+
+@frozen
+class OutputView:
+    """View of an output in a block.
+
+    It begins `offset` elements from the start of the block, with these strides. `owned` outputs have a block made for
+    them; the others are views of inputs, of constants or of an earlier output, and must be copied, as their receiver
+    may write to them.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    block: int
+    offset: int
+    strides: tuple[int, ...]
+    owned: bool
+
+
+@frozen
+class PlacedPlan:
+    """Plan over blocks: its launch sequence, and all places.
+
+    `shared` are the buffers of constants with a block each; their blocks come before those of the inputs `held` and
+    `moving` and of the outputs.
+    """
+
+    plan: Plan
+    sequence: SequencePlan
+    places: Mapping[BufferKey, BlockAddress]
+    held: tuple[str, ...] = ()
+    moving: tuple[str, ...] = ()
+    outlets: tuple[OutputView, ...] = ()
+    shared: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each block."""
+        return self.sequence.blocks
+
+    @property
+    def fresh(self) -> tuple[int, ...]:
+        """Numbers of the output blocks, which each run allocates."""
+        return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.sizes)))
+
+    def upload(self, images: ConstantImages, write: Callable[[BlockAddress, Array], None]) -> None:
+        """Write constants without a block of their own, and tables."""
+        for buffer in images.buffers:
+            if buffer not in self.shared:
+                write(self.places["tensor", 0, buffer], images.image(buffer))
+        for number, kernel in enumerate(self.plan.kernels):
+            for table, values in kernel.tables.items():
+                write(self.places["table", number, table], np.array(values, np.int32))
+
+
+def place_in_arena(plan: Plan) -> PlacedPlan:
+    """Return a plan over an arena, at the plan's own places."""
+    places: dict[BufferKey, BlockAddress] = {
+        ("tensor", 0, name): BlockAddress(0, place.offset) for name, place in plan.buffers.items()
+    }
+    for number, tables in enumerate(plan.tables):
+        places |= {("table", number, name): BlockAddress(0, place.offset) for name, place in tables.items()}
+    return PlacedPlan(plan, _sequence(plan, places, (plan.arena,), 1, _dependencies(plan)), places)
+
+
+def place_over_blocks(
+    plan: Plan, held: Collection[str] = (), shared: Sequence[str] = (), bound_once: bool = True
+) -> PlacedPlan:
+    """Return a plan over external buffers.
+
+    `held` are inputs that rarely move, `shared` buffers of constants. Library routines that are `bound_once` touch
+    copies of buffers that move.
+    """
+    buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
+    kept = {plan.storages[name].buffer for name in plan.constants}
+    stays = tuple(name for name in plan.inputs if name in held)
+    moves = tuple(name for name in plan.inputs if name not in held)
+    outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
+    first = 2 + len(shared)
+    blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
+    moving = {b for b in blocks if b not in {buffers[name] for name in stays}}
+    staged = _staged_buffers(plan, moving, bound_once)
+    waits = _dependencies(plan, separate_buffers=True)
+    outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
+    places, sizes = _place_inside(plan, kept, outer, staged, waits)
+    before = [_copy(plan, blocks, places, buffers[name], inwards=True) for name in moves if buffers[name] in staged]
+    written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
+    after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
+    nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
+    launched = _sequence(plan, places, nbytes, first + len(stays), waits)
+    sequence = evolve(launched, before=tuple(before), after=tuple(after))
+    outlets = tuple(_outlets(plan, blocks, places, written))
+    return PlacedPlan(plan, sequence, places, stays, moves, outlets, tuple(shared))
+
+
+def _dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependencies | None:
+    """Return the dependencies of a plan with concurrent launches, where these are few enough."""
+    branched = plan.branched and plan.launch_count <= MAX_CONCURRENT_LAUNCHES
+    return launch_dependencies(plan, separate_buffers=separate_buffers) if branched else None
+
+
+def _staged_buffers(plan: Plan, moving: Collection[str], bound_once: bool) -> set[str]:
+    """Return the buffers with an internal place beside the caller's, copied between the two: those that library
+    routines touch, which are bound once, and inputs that are written to.
+    """
+    given = {plan.storages[name].buffer for name in plan.inputs}
+    found = set()
+    for step in plan.steps:
+        kernel = plan.kernels[step.kernel]
+        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
+            buffer = "" if argument.table else plan.storages[tensor].buffer
+            fixed = bound_once and kernel.dialect == DIALECT
+            if buffer in moving and (fixed or (argument.written and buffer in given)):
+                found.add(buffer)
+    return found
+
+
+def _place_inside(
+    plan: Plan,
+    kept: Collection[str],
+    blocks: Mapping[str, int],
+    staged: Collection[str],
+    waits: LaunchDependencies | None,
+) -> tuple[dict[BufferKey, BlockAddress], tuple[int, int]]:
+    """Place constants and tables one after another, and share the scratch block among the intermediates; with
+    concurrent launches, so that they get no further dependencies.
+    """
+    sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
+    sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
+    places: dict[BufferKey, BlockAddress] = {}
+    end = 0
+    scratch: dict[BufferKey, int] = {}
+    for key, nbytes in sizes.items():
+        kind, _, name = key
+        if kind == "tensor" and name in blocks and name not in staged:
+            places[key] = BlockAddress(blocks[name])
+        elif kind == "table" or name in kept:
+            places[key] = BlockAddress(CONSTANTS, end)
+            end += align_bytes(nbytes)
+        else:
+            scratch[key] = nbytes
+    whole = {("tensor", 0, buffer) for buffer in staged}
+    if waits is None:
+        lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
+        inside, total = place_buffers(scratch, lifetimes | dict.fromkeys(whole, Lifetime(-1, len(plan.steps))))
+    else:
+        inside, total = place_buffers(scratch, concurrent_lifetimes(plan, waits) | dict.fromkeys(whole, WHOLE_RUN))
+    places |= {key: BlockAddress(SCRATCH, placement.offset) for key, placement in inside.items()}
+    return places, (end, total)
+
+
+def _copy(
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockAddress], buffer: str, inwards: bool
+) -> Copy:
+    ours, theirs = places["tensor", 0, buffer], BlockAddress(blocks[buffer])
+    nbytes = plan.buffers[buffer].nbytes
+    return Copy(theirs, ours, nbytes) if inwards else Copy(ours, theirs, nbytes)
+
+
+def tensor_address(plan: Plan, places: Mapping[BufferKey, BlockAddress], tensor: str, turn: int = 0) -> BlockAddress:
+    """Return the address of a tensor's first element in an iteration."""
+    storage = plan.storages[tensor]
+    start = places["tensor", 0, storage.buffer]
+    return BlockAddress(start.block, start.offset + storage.start(turn) * plan.types[tensor].dtype.size)
+
+
+def _sequence(
+    plan: Plan,
+    places: Mapping[BufferKey, BlockAddress],
+    blocks: tuple[int, ...],
+    fixed: int,
+    waits: LaunchDependencies | None,
+) -> SequencePlan:
+    """Return the launch sequence of a plan over blocks; the first `fixed` seldom move."""
+
+    def place(step: int, argument: int, turn: int) -> BlockAddress:
+        number, tensor = plan.steps[step].kernel, plan.steps[step].tensors[argument]
+        if plan.kernels[number].arguments[argument].table:
+            return places["table", number, tensor]
+        return tensor_address(plan, places, tensor, turn)
+
+    passing = evict_first_tensors(plan)
+    calls = tuple(
+        KernelCall(
+            step.kernel,
+            tuple(tuple(place(n, a, turn) for a in range(len(step.tensors))) for turn in range(plan.turns(n))),
+            (step.tensors.index(passing[n][0]), passing[n][1]) if n in passing else None,
+        )
+        for n, step in enumerate(plan.steps)
+    )
+    return SequencePlan(blocks, fixed, calls, tuple(plan.launches()), waits=waits.direct if waits else None)
+
+
+def _outlets(
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockAddress], written: Collection[str]
+) -> Iterator[OutputView]:
+    taken: set[str] = set()
+    for name in plan.outputs:
+        storage, type_ = plan.storages[name], plan.types[name]
+        start = (
+            BlockAddress(blocks[storage.buffer]) if storage.buffer in blocks else places["tensor", 0, storage.buffer]
+        )
+        owned = storage.buffer in written and storage.buffer not in taken
+        taken.add(storage.buffer)
+        offset = start.offset // type_.dtype.size + storage.start()
+        yield OutputView(name, type_.dtype, type_.shape, start.block, offset, storage.strides, owned)
