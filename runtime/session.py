@@ -18,6 +18,7 @@ from .fallback_kernels import use_fallback_kernels
 from .output_memory import OutputMemory
 from .placement import ConstantImages, place_in_arena, tensor_address
 from .plan import Plan, extent_bytes
+from .profiler_range import profiler_range
 from .state import ArenaAccess, DeviceState, checked_state
 
 
@@ -45,7 +46,7 @@ class Session:
             )
         self.plan = plan = use_fallback_kernels(plan)
         self.device = device or open_device(plan.target)
-        self._lock = RLock()
+        self._lock, self._range = RLock(), profiler_range(plan.name)
         self._outputs = OutputMemory(self.device)
         self._replay: Launch | None = None
         with self.device.current():
@@ -185,7 +186,7 @@ class Session:
         if interface.state:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
-        with self._alone():
+        with self._alone(), self._range:
             launch = self.compute()
             start = time.perf_counter()
             self._feed(inputs)
@@ -212,7 +213,7 @@ class Session:
         inputs, except those that are `there` then, and return some outputs. State that is not given is read, and stays
         as it was.
         """
-        with self._alone():
+        with self._alone(), self._range:
             launch = self.compute()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)

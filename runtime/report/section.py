@@ -192,8 +192,16 @@ def _time(seconds: float) -> str:
 
 
 def _text(value: object) -> str:
+    """Return a fact as text: numbers grouped by thousands, nested facts in parentheses."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} = {_text(item)}" for key, item in value.items() if item is not None)
+        return ", ".join(f"{key} = {_enclose(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(item) for item in value)
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+        return ", ".join(_enclose(item) if isinstance(item, Mapping) else _text(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if whole else "-" if value is None else str(value)
+
+
+def _enclose(value: object) -> str:
+    return f"({_text(value)})" if isinstance(value, (Mapping, list, tuple)) else _text(value)

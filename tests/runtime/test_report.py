@@ -159,6 +159,11 @@ def test_launches_show_their_rate_and_nothing_empty() -> None:
     made = plan()
     groups = tuple({**group, "choice": None, "parts_of": {"a": None, "b": 2}} for group in made.groups)
     times = [Timing((1e-3,)) for _ in made.steps]
-    text = str(html_section(evolve(made, groups=groups), Evidence(times=times, operations=[2e9, None])))
+    text = str(
+        html_section(
+            evolve(made, groups=groups), Evidence(times=times, operations=[2e9, None], search={"points": 1331981178653})
+        )
+    )
     assert "2000 GFLOP/s, " in text and "% of the f32 peak" in text
+    assert "1,331,981,178,653" in text
     assert "None" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)
