@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ..backends import Array, BlockAddress, BoundSequence, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir import PlanError, quote, raise_all
-from .arrays import DeviceArray, check_names, check_type, checked_inputs, without_gradient
+from .arrays import DeviceArray, check_names, check_type, checked_inputs, plain_array
 from .fallback_kernels import use_fallback_kernels
 from .output_memory import OutputMemory
 from .placement import ConstantImages, place_in_arena, tensor_address
@@ -129,7 +129,7 @@ class Session:
         self._state.load({*there, *given})
         host: dict[str, object] = {}
         for name, value in inputs.items():
-            adopted = self.device.adopt(without_gradient(value))
+            adopted = self.device.adopt(plain_array(value))
             if adopted is None or not self.is_dense(name):
                 host[name] = value
                 continue

@@ -55,5 +55,5 @@ def _evaluate(node: onnx.NodeProto, tensors: dict[str, onnx.TensorProto], opset:
     result = onnx.helper.make_value_info(node.output[0], onnx.TypeProto())
     graph = onnx.helper.make_graph([node], "weight", [], [result], [tensors[name] for name in node.input if name])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    array: Any = ReferenceEvaluator(model).run(None, {})[0]
-    return numpy_helper.from_array(array, node.output[0])
+    results: Any = ReferenceEvaluator(model).run(None, {})
+    return numpy_helper.from_array(results[0], node.output[0])
