@@ -60,7 +60,7 @@ def _run_in_process(
     architecture: Architecture, tasks: Sequence[str], limit: float, capture_only: bool
 ) -> dict[str, Any]:
     """Return the results of the tasks; those that end within the limit are kept."""
-    context = multiprocessing.get_context("fork")  # the libraries are imported once
+    context = multiprocessing.get_context("spawn")  # a fork would stop where threads of PyTorch held locks
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(sender, architecture, tasks, capture_only))
     start = perf_counter()
