@@ -67,7 +67,7 @@ def host_array(name: str, value: object) -> Array:
     try:
         if isinstance(value, np.ndarray):
             return value
-        value = without_gradient(value)
+        value = plain_array(value)
         kind = getattr(value, "__dlpack_device__", None)
         if kind is not None and hasattr(value, "__dlpack__"):
             if int(kind()[0]) in _DLPACK_HOST:
@@ -80,9 +80,14 @@ def host_array(name: str, value: object) -> Array:
         raise UsageError(f"input {quote(name)} is no array: {error}") from error
 
 
-def without_gradient(value: Any) -> Any:
-    """Return an array, a tensor that requires grad detached."""
-    return value.detach() if getattr(value, "requires_grad", False) else value
+def plain_array(value: Any) -> Any:
+    """Return an array of another library in a form that its exports describe.
+
+    A tensor of PyTorch that requires grad is detached, and one whose memory has the negated numbers is copied.
+    """
+    if getattr(value, "requires_grad", False):
+        value = value.detach()
+    return value.resolve_neg() if hasattr(value, "is_neg") and value.is_neg() else value
 
 
 @frozen

@@ -9,6 +9,7 @@ from ..backends import Array, BlockAddress, SequenceLauncher
 from .fallback_kernels import use_fallback_kernels
 from .placement import CONSTANTS, SCRATCH, ConstantImages, Share, place_over_blocks
 from .plan import Plan
+from .profiler_range import profiler_range
 
 #: Returns the address of so many zeroed bytes, which the allocator keeps alive.
 Allocate = Callable[[int], int]
@@ -39,7 +40,7 @@ class ExternalSession:
         self.constants, self.scratch = (allocate(self.layout.sizes[n]) for n in (CONSTANTS, SCRATCH))
         self._shared = tuple(self._place(share, images, buffer) for buffer in self.layout.shared if share)
         self._sequence = launcher.load(self.layout.sequence, plan.kernels, plan.binaries)
-        self._lock = Lock()
+        self._lock, self._range = Lock(), profiler_range(plan.name)
         self.layout.upload(images, self._write)
         launcher.settle()
 
@@ -55,7 +56,7 @@ class ExternalSession:
 
         The other inputs, and then blocks of outputs, are at the addresses `moving`.
         """
-        with self._lock:
+        with self._lock, self._range:
             self._sequence.launch(fixed, moving, stream)
 
     def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
@@ -63,7 +64,7 @@ class ExternalSession:
 
         `fixed` has a scratch block that no other launch uses.
         """
-        with self._lock:
+        with self._lock, self._range:
             self._sequence.launch_individually(fixed, moving, stream)
 
     def _place(self, share: Share, images: ConstantImages, buffer: str) -> int:

@@ -37,16 +37,22 @@ def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) 
     return {node.name: np.asarray(value) for node, value in zip(session.get_outputs(), values, strict=True)}
 
 
+#: Element types that ONNX Runtime returns as integers.
+_RETURNED_AS_BITS = ("float8", "bfloat16", "int4", "float4", "int2")
+
+
 def open_onnxruntime(model: bytes) -> Callable[[Mapping[str, Any]], list[Any]] | None:
     """Return a model as a function of its inputs by name.
 
-    The result is None where ONNX Runtime is missing or refuses the model.
+    The result is None where ONNX Runtime is missing or refuses the model, and for results that it returns as bits.
     """
     if not has_onnxruntime():
         return None
     try:
         session = _open(import_module("onnxruntime"), model)
     except Exception:  # its bindings raise classes of their own
+        return None
+    if any(name in result.type for result in session.get_outputs() for name in _RETURNED_AS_BITS):
         return None
     return lambda inputs: list(session.run(None, dict(inputs)))
 

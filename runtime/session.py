@@ -13,11 +13,12 @@ from attrs import frozen
 
 from ..backends import Array, BlockAddress, BoundSequence, Buffer, Device, Launch, Pointer, Timing, open_device
 from ..ir import PlanError, quote, raise_all
-from .arrays import DeviceArray, check_names, check_type, checked_inputs, without_gradient
+from .arrays import DeviceArray, check_names, check_type, checked_inputs, plain_array
 from .fallback_kernels import use_fallback_kernels
 from .output_memory import OutputMemory
 from .placement import ConstantImages, place_in_arena, tensor_address
 from .plan import Plan, extent_bytes
+from .profiler_range import profiler_range
 from .state import ArenaAccess, DeviceState, checked_state
 
 
@@ -45,7 +46,7 @@ class Session:
             )
         self.plan = plan = use_fallback_kernels(plan)
         self.device = device or open_device(plan.target)
-        self._lock = RLock()
+        self._lock, self._range = RLock(), profiler_range(plan.name)
         self._outputs = OutputMemory(self.device)
         self._replay: Launch | None = None
         with self.device.current():
@@ -128,7 +129,7 @@ class Session:
         self._state.load({*there, *given})
         host: dict[str, object] = {}
         for name, value in inputs.items():
-            adopted = self.device.adopt(without_gradient(value))
+            adopted = self.device.adopt(plain_array(value))
             if adopted is None or not self.is_dense(name):
                 host[name] = value
                 continue
@@ -185,7 +186,7 @@ class Session:
         if interface.state:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
-        with self._alone():
+        with self._alone(), self._range:
             launch = self.compute()
             start = time.perf_counter()
             self._feed(inputs)
@@ -212,7 +213,7 @@ class Session:
         inputs, except those that are `there` then, and return some outputs. State that is not given is read, and stays
         as it was.
         """
-        with self._alone():
+        with self._alone(), self._range:
             launch = self.compute()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ...backends import Timing
-from ...ir import Budget
+from ...ir import Budget, parse_ir
 from ...numerics import Comparison
+from ...passes.model import group_work
 from ...runtime import CandidateOutcome, Evidence, StepCurve, html_page, html_section, versions_of
 from ...search import Measurement, TuningSession, measured_candidates
 from .common import AnyPlan, write_text
@@ -20,6 +22,8 @@ from .times import shares
 PACKAGES = ("numpy", "pyopencl", "pocl-binary-distribution", "pycuda", "cuda-bindings", "nvidia-cuda-nvrtc")
 #: Number of a kernel's candidates on the page.
 MAX_CANDIDATES = 12
+#: A group in a record of groups.
+_GROUP = re.compile(r".*?^}$", re.DOTALL | re.MULTILINE)
 
 
 def write_page(
@@ -45,11 +49,18 @@ def write_page(
             searched.curve if number == 0 else (),
             searched.trials,
             searched.search if number == 0 else {},
+            tuple(_operations(group) for group in part.plan.groups),
         )
         heading = f"{part.plan.name} for {part.plan.target.name}" if len(plan.parts) > 1 else ""
         sections.append(html_section(part.plan, known, f"part{number}", heading))
     title = f"{plan.name} for {plan.target.name}"
     write_text(Path(path), html_page(title, dict(_environment(plan, command)), sections))
+
+
+def _operations(group: Mapping[str, object]) -> float | None:
+    """Return the floating-point operations of a launch's groups, None where it has no text of them."""
+    texts = _GROUP.findall(str(group.get("form", "")))
+    return sum(group_work(parse_ir(text))[0] for text in texts) if texts else None
 
 
 def evidence(session: TuningSession, budget: Budget) -> Evidence:

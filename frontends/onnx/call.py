@@ -10,12 +10,9 @@ import numpy.typing as npt
 from attrs import define, field
 
 from ...ir import Array, Attribute, DType, GraphError, TensorType
+from .protos import Opaque
 
 _NO_DEFAULT = object()
-
-
-class Opaque(GraphError):
-    """Raised where a valid node has a form outside the vocabulary."""
 
 
 class MoreResults(Opaque):

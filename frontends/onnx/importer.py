@@ -27,9 +27,10 @@ from ...ir import (
     fresh_name,
     quote,
 )
-from .call import Convert, MoreResults, NodeCall, Opaque
+from .call import Convert, MoreResults, NodeCall
 from .fold import INEXACT, NoKernel, can_fold, fold, fold_by_declaration
 from .protos import (
+    Opaque,
     attribute_types,
     declared_name,
     function_body,

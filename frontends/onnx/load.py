@@ -24,10 +24,9 @@ from ...ir import (
     verify_graph,
 )
 from ...ops.language import Registry
-from .call import Opaque
 from .importer import Importer, all_names
 from .operators import TABLE
-from .protos import OnnxModel, initialisers, input_types, read_model, unsupported_hint
+from .protos import OnnxModel, Opaque, initialisers, input_types, read_model, unsupported_hint
 from .subgraphs import STRUCTURES
 
 

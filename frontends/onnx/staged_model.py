@@ -17,7 +17,7 @@ import onnx
 from attrs import define, evolve, field, frozen
 from onnx import numpy_helper
 
-from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, quote
+from ...ir import Array, Graph, GraphError, Infer, TensorType, VocabularyError, dtype_of_numpy, quote
 from .backend_representation import Runner, Specialisation, as_array, prepare_model
 from .foreign_nodes import ForeignNodes, Function, OpenRuntime
 from .protos import OnnxModel, initialisers, input_types, opset_of, read_model, values_read
@@ -151,10 +151,10 @@ class StagedModel:
         arrays = {
             name: values[name] for name in sorted(values_read(nodes) - set(made) - set(self.weights)) if name in values
         }
-        if lists := [name for name, value in arrays.items() if isinstance(value, list)]:
-            readers = [first_result(node) for node in nodes if values_read([node]) & set(lists)]
+        if foreign := {name: kind for name, value in arrays.items() if (kind := _foreign_kind(value))}:
+            readers = [first_result(node) for node in nodes if values_read([node]) & set(foreign)]
             raise VocabularyError(
-                [GraphError(f"value {quote(name)} is a sequence of tensors") for name in lists], readers
+                [GraphError(f"value {quote(name)} is {kind}") for name, kind in foreign.items()], readers
             )
         arrays = {name: as_array(name, value) for name, value in arrays.items()}
         compiled = self.compiled.setdefault(PartKey(tuple(map(first_result, nodes)), outputs), [])
@@ -200,6 +200,16 @@ def model_of_graph(data: bytes, opsets: Mapping[str, int], name: str) -> OnnxMod
     except Exception:  # protobuf's DecodeError, whose package carries no types
         raise GraphError(f"{name}: its ONNX graph is damaged") from None
     return OnnxModel(name, graph, opsets.get("", onnx.defs.onnx_opset_version()), None, opsets)
+
+
+def _foreign_kind(value: Any) -> str:
+    """Return the kind of a value that no part can read, else an empty text."""
+    if isinstance(value, list):
+        return "a sequence of tensors"
+    if value is None:
+        return "an optional without a value"
+    dtype = getattr(value, "dtype", None)
+    return f"a tensor of {dtype}" if dtype is not None and dtype_of_numpy(dtype) is None else ""
 
 
 def _quoted_names(names: Sequence[str]) -> str:

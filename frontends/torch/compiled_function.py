@@ -196,9 +196,11 @@ class CompiledFunction:
 
 def _is_readable(tensor: torch.Tensor) -> bool:
     """Return whether kernels can read a tensor in place."""
-    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0 and not tensor.is_neg()
 
 
 def _readable(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor, or a copy of it that kernels can read."""
-    return tensor if _is_readable(tensor) else tensor.detach().clone(memory_format=torch.contiguous_format)
+    if _is_readable(tensor):
+        return tensor
+    return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)

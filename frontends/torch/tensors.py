@@ -100,4 +100,4 @@ def _array(value: Any) -> Any:
     """Return a tensor as an array, without a copy where it is contiguous."""
     tensor = value.detach().contiguous()
     tensor = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
-    return tensor.numpy()
+    return tensor.resolve_neg().numpy()

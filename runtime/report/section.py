@@ -39,7 +39,8 @@ class Evidence:
 
     `times` are those of each step, `resources` the compiler's figures of each kernel by its number, `curve` the total
     time of the kernels during the search, `trials` by the key of a search ("tuning" in a group's record) the candidates
-    of a kernel, `search` figures of the whole search.
+    of a kernel, `search` figures of the whole search, `operations` the floating-point operations of each step, None
+    where they are not known.
     """
 
     results: Sequence[Comparison] = ()
@@ -48,6 +49,7 @@ class Evidence:
     curve: Sequence[StepCurve] = ()
     trials: Mapping[str, Sequence[CandidateOutcome]] = field(factory=dict)
     search: Mapping[str, object] = field(factory=dict)
+    operations: Sequence[float | None] = ()
 
 
 def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str = "") -> Markup:
@@ -121,6 +123,7 @@ def _launch(
     facts |= {"tensors": step.tensors, "grid": kernel.grid, "block": kernel.block}
     facts |= {"info": kernel.info} if kernel.info else {}
     facts |= evidence.resources.get(step.kernel, {})
+    facts = {key: value for key, value in facts.items() if value not in (None, "", [], {})}
     if "parts" in group:
         facts["its operations by themselves"] = _price(group["parts"])
     return {
@@ -133,10 +136,20 @@ def _launch(
         "least": None if bound is None else f"{min(100.0, 100 * float(bound) * turns / longest):.2f}",
         "limit": limits.index(str(group.get("limit", ""))) % 6,
         "turns": f"{turns} turns" if turns > 1 else "",
+        "rate": _rate(plan, number, spent[number], evidence.operations),
         "facts": [(key, _text(value)) for key, value in plain(facts).items()],
         "trials": [_trial(each) for each in evidence.trials.get(str(group.get("tuning", "")), ())],
         "source": kernel.source,
     }
+
+
+def _rate(plan: Plan, number: int, seconds: float, operations: Sequence[float | None]) -> str:
+    """Return the operations of a launch per second, and their share of the f32 peak."""
+    count = operations[number] if number < len(operations) else None
+    if not count or not seconds:
+        return ""
+    rate = count * plan.turns(number) / seconds
+    return f"{rate / 1e9:.4g} GFLOP/s, {rate / plan.target.PERF_peak:.2%} of the f32 peak"
 
 
 def _trial(trial: CandidateOutcome) -> Mapping[str, str]:
@@ -179,8 +192,16 @@ def _time(seconds: float) -> str:
 
 
 def _text(value: object) -> str:
+    """Return a fact as text: numbers grouped by thousands, nested facts in parentheses."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} = {_text(item)}" for key, item in value.items())
+        return ", ".join(f"{key} = {_enclose(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(item) for item in value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return ", ".join(_enclose(item) if isinstance(item, Mapping) else _text(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if whole else "-" if value is None else str(value)
+
+
+def _enclose(value: object) -> str:
+    return f"({_text(value)})" if isinstance(value, (Mapping, list, tuple)) else _text(value)

@@ -222,3 +222,11 @@ def test_progress_ends_before_results_are_printed(cuts: Cuts, monkeypatch: pytes
         pytest.skip(opencl_reason())
     result = cuts("tune", "graph.json", "--trials", "1")
     assert result.code == 0 and result.out.startswith("progress ended"), result.out
+
+
+def test_a_report_has_the_rate_of_each_launch(cuts: Cuts, tmp_path: Path) -> None:
+    if opencl_reason():
+        pytest.skip(opencl_reason())
+    assert cuts("compile", "graph.json", "--time", "--report", "page.html").code == 0
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("GFLOP/s") >= 2 and ">None<" not in text

@@ -106,6 +106,14 @@ def test_tensors_that_require_grad_are_inputs(target: str) -> None:
     np.testing.assert_allclose(plan(torch.nn.Parameter(torch.from_numpy(X)), Y), X + Y)
 
 
+@TARGETS
+def test_tensors_in_negated_memory_are_inputs(target: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.view_as_complex(torch.randn(2, 3, 2)).conj().imag
+    assert x.is_neg()
+    np.testing.assert_allclose(cuts.build(graph("s"), target)(x, Y), x.resolve_neg().numpy() + Y)
+
+
 def test_swapped_arguments_of_a_node_are_an_error() -> None:
     with pytest.raises(
         GraphError, match=r"expected the name of an operation, found 'layer 1'; the order is Node\(name"

@@ -141,3 +141,29 @@ def test_page_script_runs_in_a_browser(tmp_path: Path) -> None:
     assert 'data-ready="yes"' in root[0] and "data-error" not in root[0]
     others = sum("softmax" not in group["ops"] for group in made.groups)  # type: ignore[operator]
     assert f'data-seen="{others} faint, {len(made.steps)} open"' in root[0]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("width", [500, 800, 1280])
+def test_a_page_does_not_scroll_sideways(tmp_path: Path, width: int) -> None:
+    file = tmp_path / "page.html"
+    use = "const root = document.documentElement; root.dataset.beyond = root.scrollWidth - root.clientWidth;"
+    file.write_text(page(plan()).replace("</body>", f"<script>{use}</script></body>"), encoding="utf-8")
+    command = [CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    command += [f"--window-size={width},900", "--dump-dom", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert 'data-beyond="0"' in done.stdout, done.stderr
+
+
+def test_launches_show_their_rate_and_nothing_empty() -> None:
+    made = plan()
+    groups = tuple({**group, "choice": None, "parts_of": {"a": None, "b": 2}} for group in made.groups)
+    times = [Timing((1e-3,)) for _ in made.steps]
+    text = str(
+        html_section(
+            evolve(made, groups=groups), Evidence(times=times, operations=[2e9, None], search={"points": 1331981178653})
+        )
+    )
+    assert "2000 GFLOP/s, " in text and "% of the f32 peak" in text
+    assert "1,331,981,178,653" in text
+    assert "None" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL)

@@ -19,10 +19,15 @@ from ....ir import Array, CutsWarning, DType, GraphError, TensorType, dtype_of_n
 from ...files import map_inside
 from .local_functions import inline_functions
 from .masks import convert_masked_writes
+from .narrow_weights import dequantise_weights
 from .order import sort_graph
 
 MIN_OPSET = 1
 MAX_BYTES = 1 << 31
+
+
+class Opaque(GraphError):
+    """Raised where a valid node has a form outside the vocabulary."""
 
 
 @frozen
@@ -60,7 +65,9 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
         raise GraphError(f"{name}: not an ONNX model (or a damaged one): a name is not UTF-8")
     model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
-    return OnnxModel(name, convert_masked_writes(sort_graph(model.graph)), _opset(model, name), folder, opsets)
+    opset = _opset(model, name)
+    graph = dequantise_weights(convert_masked_writes(sort_graph(model.graph)), opset)
+    return OnnxModel(name, graph, opset, folder, opsets)
 
 
 def _texts(graph: onnx.GraphProto) -> Iterator[object]:
@@ -112,7 +119,7 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 def element_type(code: int, where: str) -> DType:
     """Return the element type of an ONNX type code.
 
-    Raises `GraphError` for an unsupported one.
+    Raises `Opaque` for an unsupported one.
     """
     try:
         dtype = dtype_of_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
@@ -120,7 +127,7 @@ def element_type(code: int, where: str) -> DType:
         dtype = None
     if dtype is None:
         names = {code: name for name, code in onnx.TensorProto.DataType.items()}
-        raise GraphError(
+        raise Opaque(
             f"{where}: element type {names.get(code, code)} is not supported",
             hint="convert the model to float32, float16 or bfloat16",
         )

@@ -13,9 +13,8 @@ from typing import Any
 import onnx
 
 from ....ir import quote
-from ..call import Opaque
 from ..importer import Importer
-from ..protos import tensor_array
+from ..protos import Opaque, tensor_array
 from .steps import import_step
 
 

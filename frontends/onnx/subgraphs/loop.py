@@ -15,9 +15,8 @@ import onnx
 
 from ....ir import Attribute, GraphError
 from ....ops import SequenceAxis
-from ..call import Opaque
 from ..importer import Importer
-from ..protos import element_type
+from ..protos import Opaque, element_type
 from .repeat import LoopBody, define_results, import_iterations
 from .steps import import_step, stack_steps
 

@@ -13,8 +13,8 @@ import onnx
 
 from ....ir import GraphError
 from ....ops import SequenceAxis
-from ..call import Opaque
 from ..importer import Importer
+from ..protos import Opaque
 from .repeat import LoopBody, define_results, import_iterations
 from .steps import import_step, stack_steps
 
