@@ -25,12 +25,12 @@ class Function:
 
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
     where it differs. `{t}` stands for the name of the type computed in: cases that C leaves open (a NaN, an overflow, a
-    division by zero) have a helper for each type in `backends/source/dialect/arithmetic.py`. `c_half` is the template for half types,
-    whose few digits take fewer instructions, where there is one. `result` says whether the value has the operands' type
-    or is a bool, `wraps` whether C's operator can give integers a value that their type has not: they are computed
-    unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result, which outgrows one
-    or cancels, or for the values computed inside. `domain` says for which operands
-    there is such a function.
+    division by zero) have a helper for each type in `backends/source/dialect/arithmetic.py`. `c_half` is the template
+    for half types, whose few digits take fewer instructions, where there is one. `result` says whether the value has
+    the operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not:
+    they are computed unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result,
+    which outgrows one or cancels, or for the values computed inside. `domain` says for which operands there is such a
+    function.
     """
 
     name: str
