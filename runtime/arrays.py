@@ -81,7 +81,7 @@ def host_array(name: str, value: object) -> Array:
 
 
 def plain_array(value: Any) -> Any:
-    """Return an array of another library in a form that its exports describe.
+    """Return another library's array in a form that its exports describe.
 
     A tensor of PyTorch that requires grad is detached, and one whose memory has the negated numbers is copied.
     """

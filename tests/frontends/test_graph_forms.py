@@ -73,7 +73,7 @@ attributes = st.one_of(
 @given(st.dictionaries(st.text(max_size=5), attributes, max_size=4), st.text(max_size=5), st.text(max_size=5))
 def test_any_attribute_and_name_survives_both_forms(given_: dict[str, object], name: str, origin: str) -> None:
     type_ = TensorType(DType.F32, (2,))
-    node = Node(name, "any op", ("in", None), ("out",), given_, origin)  # type: ignore[arg-type]
+    node = Node(name, "any_op", ("in", None), ("out",), given_, origin)  # type: ignore[arg-type]
     graph = Graph(name, ("in",), ("out",), {"in": type_, "out": type_}, (node,))
     for again in (
         parse_graph(print_graph(graph)),

@@ -190,7 +190,7 @@ def _fails(*_: object) -> None:
 
 @pytest.mark.parametrize(("module", "name", "place"), [
     ("make_kernels", "extract", "stage 'extract': units 'node 0'"), ("place_tensors", "find_views", "stage 'views'"),
-    ("graph.canonicalise", "run_passes", "pass 'canonicalise'"),
+    ("graph.simplification.canonicalise", "run_passes", "pass 'canonicalise'"),
 ])  # fmt: skip
 def test_a_fault_names_its_stage_and_nodes(module: str, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module(f"cuts.passes.{module}"), name, _fails)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.analytic_cost import AnalyticCost
 from cuts.passes.costs.evaluators import MIN_MODEL_SECONDS, BudgetedCost
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
-from cuts.passes.partitioning import form_groups
+from cuts.passes.partitioning.form_groups import form_groups
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.group_costs import GroupCosts
@@ -261,14 +262,15 @@ def test_choice_of_algorithms_leaves_time_for_groups() -> None:
 
 def test_groups_evaluated_ahead_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels without remaining time are the whole plan."""
-    alone, find = [], form_groups.partition
+    module = sys.modules[form_groups.__module__]
+    alone, find = [], module.partition
 
     def fail_partition(partitioner: Any, mode: Any) -> Any:
         if not isinstance(partitioner.evaluator.evaluator, GroupCosts):
             alone.append(partitioner)
         return find(partitioner, mode)
 
-    monkeypatch.setattr(form_groups, "partition", fail_partition)
+    monkeypatch.setattr(module, "partition", fail_partition)
     clock = FakeClock()
     budget = Budget.of(20.0, clock)
     tuning = TuningSession(OPENCL, Tuner(session(budget, clock)), SHORT_SEARCH)

@@ -6,6 +6,7 @@ No search is needed.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes.decisions import ForeignDecisionsError
 from cuts.passes.partitioning import baseline_plan as first_plans
-from cuts.passes.partitioning import choose_algorithms
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
@@ -131,7 +131,9 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
-    monkeypatch.setattr(choose_algorithms, "_cheapest", lambda seconds, margin: max(seconds))
+    monkeypatch.setattr(
+        sys.modules["cuts.passes.partitioning.choose_algorithms"], "_cheapest", lambda seconds, margin: max(seconds)
+    )
     monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
     return way
 

@@ -5,6 +5,7 @@ A plan whose kernels are right, but not together, never ships.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -29,6 +30,7 @@ from cuts.ir.verify.graph import verify_graph
 from cuts.numerics.sampling import MIN_SAMPLED_ELEMENTS, are_informative, sample_elements, sampling_step
 from cuts.numerics.validation_inputs import DISTRIBUTIONS, Distribution, draw_inputs, input_scales, perturb_arrays
 from cuts.ops import Registry
+from cuts.passes.partitioning.form_groups import form_groups
 from cuts.runtime.plan import Plan
 from cuts.search.database import Database
 from cuts.search.session import TuningSession
@@ -378,7 +380,7 @@ def test_shared_workspace_of_one_launch_is_found(one_name: bool, monkeypatch: py
     """Parts of several pieces, in one launch, precede all additions."""
     large(monkeypatch)
     monkeypatch.setattr(
-        "cuts.passes.partitioning.form_groups.partition", lambda partitioner, mode: partitioner.singletons()
+        sys.modules[form_groups.__module__], "partition", lambda partitioner, mode: partitioner.singletons()
     )
     if one_name:
         monkeypatch.setattr("cuts.passes.split.splitting.unused_name", lambda name, types: name)

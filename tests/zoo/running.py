@@ -20,6 +20,8 @@ from .table import Architecture
 
 #: Characters of a message in a record.
 MAX_MESSAGE = 600
+#: Key of the reason for which an architecture does not run.
+SKIPPED_KEY = "skipped"
 
 
 def missing_library(library: str) -> str:
@@ -38,15 +40,10 @@ def missing_library(library: str) -> str:
 def run_all(
     architectures: Iterable[Architecture], tasks: Sequence[str], limit: float, capture_only: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for each architecture."""
-    reasons: dict[str, str] = {}
+    """Yield a record, or the reason for none, for each architecture."""
     for each in architectures:
-        reason = reasons.setdefault(each.library, missing_library(each.library))
         head = {"name": each.name, "library": each.library, "versions": _versions(each.library)}
-        if reason:
-            yield {**head, "skipped": reason}
-        else:
-            yield {**head, **_run_in_process(each, tasks, limit, capture_only)}
+        yield {**head, **_run_in_process(each, tasks, limit, capture_only)}
 
 
 def _versions(library: str) -> dict[str, str]:
@@ -72,6 +69,9 @@ def _run_in_process(
             task, record = receiver.recv()
         except EOFError:
             break
+        if task == SKIPPED_KEY:
+            process.join()
+            return {SKIPPED_KEY: record}
         found[task] = record
     ended = len(found) == len(tasks) or _has_ended(process)
     if process.is_alive():
@@ -90,10 +90,13 @@ def _has_ended(process: Any) -> bool:
 
 
 def _work(sender: Connection, architecture: Architecture, tasks: Sequence[str], capture_only: bool) -> None:
-    """Send a record for each task."""
+    """Send a record for each task, or the reason for which there is none."""
+    warnings.simplefilter("ignore")
+    if reason := missing_library(architecture.library):
+        sender.send((SKIPPED_KEY, reason))
+        return
     from .checking import check
 
-    warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nothing:
         os.environ["XDG_CACHE_HOME"] = folder  # seconds are those of a first compilation
         os.dup2(nothing.fileno(), 1)
