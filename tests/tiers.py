@@ -21,7 +21,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 #: CPU seconds that a test function may take in the default tier. One case runs where a case takes at most
 #: `MAX_CASE_SECONDS`, none where it takes longer.
 FUNCTION_SECONDS = 0.5
-MAX_CASE_SECONDS = 1.5
+MAX_CASE_SECONDS = 1.0
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5

@@ -38,7 +38,7 @@ BUGS = (
     Bug("thread", "runs of one session do not wait for each other", "runtime.session:Session._alone",
         "with self._lock, self.device.current():", "with self.device.current():", _THREADS),
     Bug("thread", "inputs are fed outside of the lock", "runtime.session:Session.run_timed",
-        "with self._alone():", "from contextlib import nullcontext\n    with nullcontext():", _THREADS),
+        "with self._alone(), self._range:", "with self._range:", _THREADS),
     Bug("thread", "steps are traced while others run", "runtime.session:Session.trace",
         "with self._alone():", "if True:", _THREADS),
     Bug("session", "outputs are views of memory that is used again", "runtime.session:Session._device_array",
