@@ -23,7 +23,7 @@ class Recorder:
     """
 
     CUDA_VERSION = 13000
-    CUgraphEdgeData = partial(SimpleNamespace, from_port=0, to_port=0, type=0)
+    CUgraphEdgeData = staticmethod(partial(SimpleNamespace, from_port=0, to_port=0, type=0))
     CUgraphNodeType = SimpleNamespace(CU_GRAPH_NODE_TYPE_KERNEL="kernel")
     CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
     CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
