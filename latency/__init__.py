@@ -6,8 +6,8 @@ cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h
 """
 
 from .buckets import Bucket, Plateau, buckets, plateaus
+from .compiled_kernels import OwnKernels, find_own_kernels, find_own_plans, find_predictor, planned_launches, predict
 from .models import ModelPrediction, predict_model
-from .own import OwnKernels, find_own_kernels, find_own_plans, find_predictor, planned_launches, predict
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction, Predictor
 from .predictors import POINTWISE, POOLS

@@ -107,7 +107,7 @@ SISTERS = {
     "frontends/torch": set(),
     "latency/predictors": set(),
     "latency/profiling": {"predictors"},
-    "latency/own": {"predictors"},
+    "latency/compiled_kernels": {"predictors"},
     "passes/partitioning": {"costs", "fusion", "graph", "layout", "schedule", "split"},
     "passes/inspection": {"fusion", "lowering", "schedule"},
     "cluster/plans": set(),

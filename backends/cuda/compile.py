@@ -146,7 +146,7 @@ def begin_compiling() -> None:
     """Initialise NVRTC with an empty kernel, where it is the compiler.
 
     With its first kernel it opens the driver and every visible GPU, which processes do one after another: on a host of
-    four H100 this takes 4.1 s for 32 processes, later kernels 1.0 s (`bench/first_kernels.py`).
+    four H100 this takes 4.1 s for 32 processes, later kernels 1.0 s.
     """
     tool = find_toolchain()
     if tool.name == "nvrtc":

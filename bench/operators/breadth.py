@@ -68,7 +68,7 @@ class Breadth:
     begin: float = field(factory=time.monotonic)
 
     @property
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Seconds until the call should end."""
         return float(self.options.limit) - (time.monotonic() - self.begin)
 
@@ -84,7 +84,7 @@ class Breadth:
         try:
             begun = self._begin(parts[0], ahead) if parts else []
             for part, following in zip(parts, [*parts[1:], []], strict=True):
-                if self.left < _MIN_SECONDS:
+                if self.remaining_seconds < _MIN_SECONDS:
                     break
                 begun = self._part(part, begun, following, ahead)
                 left -= len(part)
@@ -130,9 +130,9 @@ class Breadth:
         }
         tuned = tune_separately(list(cases.values()), self._tune)
         self._say(f"{len(cases)} rows are tuned")
-        wait(later, timeout=max(0.0, self.left))
+        wait(later, timeout=max(0.0, self.remaining_seconds))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
-            if self.left < 0:
+            if self.remaining_seconds < 0:
                 break
             self._keep(self._measure(number, case, found[number], kernels))
         self._say(f"{len(cases)} rows are timed")

@@ -64,7 +64,7 @@ class Suite:
     copy_bandwidth: float = 0.0
 
     @property
-    def left(self) -> float:
+    def remaining_seconds(self) -> float:
         """Seconds until the call should end."""
         return float(self.options.limit) - (time.monotonic() - self.begin)
 
@@ -79,20 +79,22 @@ class Suite:
         )
         for part in parts(cases, self.options.together, self.options.mixed):
             needed = len(part) * (self.options.budget + 1.0)
-            if self.left < min(needed, 60.0):
+            if self.remaining_seconds < min(needed, 60.0):
                 print(f"time is over: {part[0].key} and later rows are left for the next call", file=sys.stderr)
                 return
             self._part(part)
 
     def _part(self, part: Sequence[Case]) -> None:
         for case, each in zip(part, tune_separately(part, self._tune), strict=True):
-            if self.left < 0:
+            if self.remaining_seconds < 0:
                 return
             self._keep(self._measure(case, each))
 
     def _tune(self, part: Sequence[Case]) -> Sequence[Tuned]:
         start = time.monotonic()
-        with self._session(min(self.options.budget * len(part), max(5.0, self.left - 2.0 * len(part)))) as session:
+        with self._session(
+            min(self.options.budget * len(part), max(5.0, self.remaining_seconds - 2.0 * len(part)))
+        ) as session:
             tuned = tune(part, self.target, emit, session)
             if session is not None:
                 record, seconds = session.tuner.statistics.record(), time.monotonic() - start

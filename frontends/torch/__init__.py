@@ -6,7 +6,7 @@ of each.
 
 from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from .devices import device_for
-from .door import dynamo_backend
+from .dynamo_backend import dynamo_backend
 from .loading import exported_program, program_name, read_torch
 from .operator_registry import OPERATORS, define_operator
 from .partial import (

@@ -1,4 +1,4 @@
-"""Calibration of the cost model, fitted by `bench/fit_rank.py`; data, not code.
+"""Calibration of the cost model, fitted by `bench/tools/fit_rank.py`; data, not code.
 
 Fitted to 12,900 candidate schedules of 226 operations (convolutions of four networks and their transforms, matrix
 products, row operations, pooling, pointwise) on an H200: random ones, the model's favourites, and those that tuning

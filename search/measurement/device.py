@@ -53,7 +53,7 @@ TRANSFER_ELEMENTS = 1 << 21
 MAX_WARM_L2_SHARE = 1 / 8
 #: Number of memory placements at which a small task is timed (equal to the runs of finalists), the largest size of its
 #: data in bytes, and the alignment of tensors: times of kernels of a few microseconds differ by 1 to 1.5 % with the
-#: placement of their data (`bench/placements.py`).
+#: placement of their data.
 NUM_PLACEMENTS, MAX_PLACED_BYTES, PLACEMENT_ALIGNMENT = 12, 8 << 20, 512
 
 

@@ -1,7 +1,7 @@
 """Bayesian search with early stop, when little improvement is expected.
 
 It stops once the last points gained nothing beyond noise and little is expected of one more kernel. The constants come
-from recorded spaces (`bench/stops.py`, docs/search.md): a search that waits for one point more tries a seventh more,
+from recorded spaces (docs/search.md): a search that waits for one point more tries a seventh more,
 and its kernel is 0.1 to 1.4 % faster.
 """
 

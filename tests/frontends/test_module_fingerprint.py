@@ -12,15 +12,15 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile import cached_build as tuned
 from cuts.compile.torch_backend import cuts_backend
-from cuts.frontends.torch.door import autograd, dynamo
-from cuts.frontends.torch.door.frozen import FrozenWarning
-from cuts.frontends.torch.door.module_fingerprint import module_fingerprint
+from cuts.frontends.torch.dynamo_backend import autograd, dynamo
+from cuts.frontends.torch.dynamo_backend.frozen import FrozenWarning
+from cuts.frontends.torch.dynamo_backend.module_fingerprint import module_fingerprint
 from cuts.tests.needs import needs_opencl
 
 nn = torch.nn
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
 ]
 
 

@@ -238,7 +238,7 @@ def test_gpu_attention_of_pytorch_is_one_operation() -> None:
 
 
 def test_attention_without_gradients_stays_whole() -> None:
-    from cuts.frontends.torch.door.dynamo import dynamo_backend
+    from cuts.frontends.torch.dynamo_backend.dynamo import dynamo_backend
 
     torch._dynamo.reset()
     operations: list[str] = []
@@ -261,7 +261,7 @@ def test_attention_without_gradients_stays_whole() -> None:
 
 def test_unsupported_graphs_run_in_pytorch() -> None:
     from cuts.compile.torch_backend import cuts_backend
-    from cuts.frontends.torch.door.dynamo import UncompiledWarning
+    from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 
     compiled = torch.compile(lambda x: torch.linalg.eigvalsh(x) + 1, backend=cuts_backend)
     with torch.no_grad(), pytest.warns(UncompiledWarning, match="1 operation is not supported"):

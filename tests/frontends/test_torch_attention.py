@@ -18,7 +18,7 @@ F = torch.nn.functional
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
 ]
 
 #: Queries and keys: few, and rows that come in parts.

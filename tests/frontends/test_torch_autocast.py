@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from cuts.backends.devices import find_target
 from cuts.compile import torch_backend
 from cuts.compile.driver import precisions_of
-from cuts.frontends.torch.door.dynamo import UncompiledWarning
+from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 from cuts.ir import CompileOptions, CutsWarning
 from cuts.ir.errors import UsageError
 from cuts.ir.types import DType

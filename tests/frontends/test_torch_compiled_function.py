@@ -22,8 +22,8 @@ from cuts.compile import cached_build as tuned
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import compiled_function as door_module
 from cuts.frontends.torch.compiled_function import CompiledFunction
-from cuts.frontends.torch.door import dynamo
-from cuts.frontends.torch.door.frozen import FrozenWarning
+from cuts.frontends.torch.dynamo_backend import dynamo
+from cuts.frontends.torch.dynamo_backend.frozen import FrozenWarning
 from cuts.ir import BackendError, CutsError, UsageError
 from cuts.runtime import ExternalSession
 from cuts.tests.needs import cuda_reason, needs_cuda, needs_opencl, opencl_reason
@@ -32,7 +32,7 @@ nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
     pytest.mark.usefixtures("dynamo_afresh"),
 ]
 
@@ -572,7 +572,7 @@ def test_a_recording_runs_beside_calls() -> None:
 
 @on_gpu
 @needs_opencl
-@pytest.mark.filterwarnings(f"{_ELSEWHERE}::cuts.frontends.torch.door.dynamo.UncompiledWarning")
+@pytest.mark.filterwarnings(f"{_ELSEWHERE}::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning")
 def test_a_model_moves_between_devices() -> None:
     model = small("cpu")
     call = compile_model(model)

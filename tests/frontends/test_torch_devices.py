@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.compiled_function import _Expected
 from cuts.frontends.torch.devices import device_of
-from cuts.frontends.torch.door.dynamo import UncompiledWarning
+from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 from cuts.ir import UsageError
 from cuts.tests.needs import needs_opencl
 

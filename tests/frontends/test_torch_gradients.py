@@ -19,7 +19,7 @@ from .test_torch_training import Recorder
 F = torch.nn.functional
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
 ]
 
 PLACES = (-1e30, -1e4, -100, -20, -5, -1, -1e-8, 0, 1e-8, 1, 5, 9, 20, 100, 1e4, 1e30)

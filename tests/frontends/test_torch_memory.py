@@ -21,7 +21,7 @@ from cuts.backends.opencl.launch_sequence import OpenCLLaunchSequence
 from cuts.compile.external_buffers import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.devices import shared_bytes
-from cuts.frontends.torch.door.dynamic import FunctionCache
+from cuts.frontends.torch.dynamo_backend.dynamic import FunctionCache
 from cuts.runtime import ExternalSession
 
 nn = torch.nn

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import cuts
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
-from cuts.frontends.torch.door.dynamo import dynamo_backend
+from cuts.frontends.torch.dynamo_backend.dynamo import dynamo_backend
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.errors import GraphError, UsageError
 from cuts.tests.needs import needs_opencl

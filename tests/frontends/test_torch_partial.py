@@ -18,7 +18,7 @@ from cuts.compile.loading import Spec
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch import dispatch
 from cuts.frontends.torch.captured_graph import UncompiledWarning
-from cuts.frontends.torch.door.dynamo import dynamo_backend
+from cuts.frontends.torch.dynamo_backend.dynamo import dynamo_backend
 from cuts.frontends.torch.partial import unreadable
 from cuts.frontends.torch.partial.staged_function import TIMED_CALL, StagedFunction
 from cuts.ir import BackendError, CompileOptions

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 from cuts.bench.networks.modules import AttentionRNN, DeepSpeech2
 from cuts.compile.torch_backend import cuts_backend
-from cuts.frontends.torch.door import dynamo
-from cuts.frontends.torch.door.autograd import LazyGraph
-from cuts.frontends.torch.door.dynamo import UncompiledWarning
+from cuts.frontends.torch.dynamo_backend import dynamo
+from cuts.frontends.torch.dynamo_backend.autograd import LazyGraph
+from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.frontends.torch.recurrent import decompose_layers
 from cuts.tests.amounts import examples
@@ -34,7 +34,7 @@ nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
     pytest.mark.usefixtures("dynamo_afresh"),
 ]
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}

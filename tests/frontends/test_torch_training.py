@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
-from cuts.frontends.torch.door.dynamo import UncompiledWarning, dynamo_backend
+from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning, dynamo_backend
 from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.ir.compiled import CompileOptions
 from cuts.tests.needs import needs_opencl
@@ -22,7 +22,7 @@ nn = torch.nn
 #: Tracing warns about PyTorch's own insides; that a graph stays in PyTorch is a failure here.
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
 ]
 
 

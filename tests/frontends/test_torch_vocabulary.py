@@ -23,7 +23,7 @@ from .reference_backend import assert_same_as_eager, reference_backend
 F = torch.nn.functional
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.filterwarnings("error::cuts.frontends.torch.door.dynamo.UncompiledWarning"),
+    pytest.mark.filterwarnings("error::cuts.frontends.torch.dynamo_backend.dynamo.UncompiledWarning"),
 ]
 CHANCE = torch.Generator().manual_seed(0)
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from attrs import define, field
 from cuts.compile import torch_backend
-from cuts.frontends.torch.door import dynamo
-from cuts.frontends.torch.door.autograd import apply_autograd
+from cuts.frontends.torch.dynamo_backend import dynamo
+from cuts.frontends.torch.dynamo_backend.autograd import apply_autograd
 from cuts.frontends.torch.partial import with_drawn_inputs
 from cuts.frontends.torch.partial.unreadable import find_unreadable
 from torch._functorch._aot_autograd.utils import make_boxed_func
