@@ -110,7 +110,7 @@ def test_a_package_says_what_its_room_is_for(package: Path) -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES), ids=str)
 def test_paths_that_a_module_names_exist(module: Path) -> None:
-    """Paths begin at the root, in `passes/`, or in a package around the module."""
+    """Paths begin at the root, in `passes/` or beside the module."""
     named = set(re.findall(r"(?<![\w/])(?:[a-z_]+/)+[a-z_]+\.py\b", (ROOT / module).read_text(encoding="utf-8")))
     places = [ROOT, ROOT / "passes", *(ROOT / parent for parent in module.parents)]
     assert [path for path in sorted(named) if not any((place / path).is_file() for place in places)] == []
