@@ -1,4 +1,4 @@
-"""Complex tensors at the borders of a captured graph, as pairs of real ones.
+"""Complex inputs and results of captured graphs, as pairs of real tensors.
 
     z: complex64[2, 3] -> exp -> y: complex64[2, 3]
     z: float32[2, 3, 2] -> view_as_complex -> exp -> view_as_real -> y: float32[2, 3, 2]
@@ -24,7 +24,10 @@ Function = Callable[..., list[Any]]
 
 @frozen
 class InputView:
-    """Result that is a view of an input, `offset` elements behind the input's first one."""
+    """Result that is a view of an input.
+
+    `offset` is the distance of their first elements.
+    """
 
     number: int
     shape: tuple[int, ...]
@@ -38,8 +41,9 @@ class InputView:
 
 @frozen
 class RealGraph:
-    """Graph with real inputs and results, and the numbers of those that are complex outside.
+    """Graph with real inputs and results.
 
+    `inputs` and `outputs` are the numbers of those that are complex outside.
     `views` has the results that are views of complex inputs: the number of the input, shape, strides and the distance
     of the first elements. The graph has None in their place.
     """
@@ -50,7 +54,7 @@ class RealGraph:
     views: Mapping[int, InputView] = field(factory=dict)
 
     def wrap(self, function: Function) -> Function:
-        """Return a function of the complex tensors, of one of the real ones."""
+        """Return a function of complex tensors that calls one of real ones."""
         if not (self.inputs or self.outputs):
             return function
 
