@@ -64,7 +64,13 @@ def test_gpu_is_described_by_its_driver_name(device: str, arch: str, name: str) 
 
 @pytest.mark.parametrize(
     ("name", "relative"),
-    [("cuda:sm_90a", "H200"), ("cuda:sm_72", "V100"), ("cuda:sm_87", "A10"), ("cuda:sm_88", "A10"), ("cuda:sm_103", "B200")],
+    [
+        ("cuda:sm_90a", "H200"),
+        ("cuda:sm_72", "V100"),
+        ("cuda:sm_87", "A10"),
+        ("cuda:sm_88", "A10"),
+        ("cuda:sm_103", "B200"),
+    ],
 )
 def test_relatives_keep_the_name_that_was_asked_for(name: str, relative: str) -> None:
     target = find_target(name)
