@@ -91,8 +91,8 @@ def warpgroup_parameters(
     """Yield the schedule parameters of products that warpgroups read in shared memory.
 
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
-    row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
-    factor of the columns lies along the depth.
+    row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
+    instruction where the factor of the columns lies along the depth.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -112,7 +112,8 @@ def warpgroup_parameters(
                 for v in [v for v in vectors if n // lanes % v == 0][-1 if coarse else 0 :]
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
-    yield ScheduleParameter.of(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
+    depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
+    yield ScheduleParameter.of(f"{prefix}c0", (min(K_BLOCK_BYTES // atom.held.size, depth),))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)

@@ -243,6 +243,22 @@ def test_gathered_factors_compile_without_serialisation(name: str) -> None:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        convolution(DType.F16, "", (64, 128, 28, 128), 1, last=True),
+        convolution(DType.BF16, "", (64, 256, 28, 256), 2, last=True),
+        filter_gradient(DType.BF16, 64, 14, 512, 512, stride=1),
+        prologue(DType.F16, (4096, 1024, 1024), turned=True),
+        product(DType.F16, "", (1, 2049, 2047, 2051), (False, False)),
+    ],
+    ids=["convolution", "strides", "filter gradient", "computed factors", "odd pitches"],
+)
+def test_large_contractions_choose_a_warpgroup(group: FusedGroup) -> None:
+    (candidate,) = choose(group, GPU)
+    assert candidate.schedule.segments[0].reductions[0].mma.startswith("m64")
+
+
 def test_small_and_odd_products_keep_warps() -> None:
     for shape in ((1, 16, 512, 512), (1, 512, 512, 13), (8, 48, 48, 512)):
         (candidate,) = choose(halves(shape, (True, False)), GPU)
@@ -295,7 +311,7 @@ def drawn_groups(draw: st.DrawFn) -> FusedGroup:
     kind, form = draw(st.sampled_from((DType.F16, DType.BF16))), draw(st.integers(0, 3))
     side = st.sampled_from((50, 64, 72, 100, 131, 136))
     if form == 0:
-        depth = draw(st.sampled_from((40, 64, 136, 197)))
+        depth = draw(st.sampled_from((8, 30, 64, 136, 197)))
         shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), depth)
         return product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
     channels = draw(st.sampled_from((3, 8, 16, 20, 32, 64)))
