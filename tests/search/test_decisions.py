@@ -30,7 +30,7 @@ from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
-from cuts.search.exchange.files import export_pack, import_results
+from cuts.search.database.exchange import export_pack, import_results
 from cuts.search.findings import SearchOutcome
 from cuts.search.group_costs import GroupCosts
 from cuts.search.session import RunMode, TuningSession

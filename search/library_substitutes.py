@@ -13,13 +13,13 @@ from math import inf
 
 from attrs import evolve
 
-from ...backends.library import library_kernels
-from ...ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
-from ..findings import Findings
-from ..session import TuningSession
-from ..settings import TunedChoice
-from ..tasks import TuningTask
-from .routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
+from ..backends.library import library_kernels
+from ..ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
+from .findings import Findings
+from .library_routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
+from .session import TuningSession
+from .settings import TunedChoice
+from .tasks import TuningTask
 
 
 def with_libraries(
