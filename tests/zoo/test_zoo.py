@@ -88,9 +88,18 @@ def test_a_fault_is_a_type_strides_or_numbers(found: Any, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "explained"), [(0.004, True), (0.0, False), (1e-4, False), (float("nan"), False), (float("inf"), False)]
+    ("exact", "explained"),
+    [(1.004, True), (1.0, False), (1.0001, False), (2.0, False), (float("nan"), False), (float("inf"), False)],
 )
-def test_a_perturbation_explains_some_differences(effect: float, explained: bool) -> None:
+def test_eager_errors_explain_some_differences(exact: float, explained: bool) -> None:
     one, sensitive = torch.ones(2, 3), []
-    faults = [*faults_of({"x": one + 0.01}, {"x": one}, 10, lambda: {"x": one + effect}, sensitive)]
+    faults = [*faults_of({"x": one + 0.01}, {"x": one}, 10, lambda: {"x": one.double() * exact}, sensitive)]
     assert (len(faults), len(sensitive)) == (not explained, explained)
+
+
+@pytest.mark.parametrize(("found", "explained"), [(1e-9, True), (1.0, False)])
+def test_gradients_that_are_zero_may_have_rounding_errors(found: float, explained: bool) -> None:
+    eager = {"x": torch.ones(3), "zero": torch.full((3,), -found)}
+    exact = {"x": torch.ones(3).double(), "zero": torch.zeros(3).double()}
+    faults = [*faults_of({**eager, "zero": torch.full((3,), found)}, eager, 10, lambda: exact, [])]
+    assert bool(faults) != explained
