@@ -6,7 +6,6 @@ No search is needed.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,9 +130,7 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
-    monkeypatch.setattr(
-        sys.modules["cuts.passes.partitioning.choose_algorithms"], "_cheapest", lambda seconds, margin: max(seconds)
-    )
+    monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
     monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
     return way
 
