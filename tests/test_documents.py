@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -210,6 +211,15 @@ def test_the_reference_has_every_target() -> None:
 def test_commands_of_a_document_name_files_that_exist(name: str) -> None:
     commands = re.findall(r"python (?!-m)([\w/]+\.py)", read(name))
     assert [path for path in commands if not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_of_a_document_are_accepted(name: str) -> None:
+    listings = re.findall(r"^```sh\n(.*?)^```", read(name), flags=re.MULTILINE | re.DOTALL)
+    for line in "".join(listings).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["cuts"]:
+            make_parser(words[1]).parse_args(words[1:])
 
 
 def test_every_package_is_in_readme_and_guide() -> None:

@@ -46,7 +46,7 @@ from cuts.passes.partitioning.form_groups import form_groups
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.group_costs import GroupCosts
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.processes.child import Child, SessionEnded
 from cuts.search.processes.interrupts import first_interrupt_stops
 from cuts.search.session import TuningSession

@@ -33,7 +33,7 @@ from cuts.search.library_routines import (
 )
 from cuts.search.library_substitutes import constant_arguments, substitute, with_libraries
 from cuts.search.measurement.bench import Timed
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.processes.child import SessionEnded
 from cuts.search.session import TuningSession
 from cuts.search.settings import Settings, TunedChoice
