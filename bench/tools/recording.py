@@ -14,7 +14,7 @@ from math import ceil, inf
 
 from attrs import asdict, define, evolve, field
 from cuts.backends.source import unrolled_statements
-from cuts.ir import FULL_SHARE, CutsError, Schedule
+from cuts.ir import CutsError, Schedule
 from cuts.passes.schedule import Point, Space, best_points, candidate_of, make_space, neighbours
 from cuts.search.analysis.sweeps import CandidateList
 from cuts.search.building.factory import DRAW_LIMIT, BuildResult, ScoredCandidate, Worker, compile_candidate
@@ -150,7 +150,6 @@ class PoolRecorder:
 
     def run(self, problems: Sequence[TuningTask]) -> Iterator[RecordedSpace]:
         """Yield each space when timed; unfinished ones when the budget ends."""
-        self.executor.share = FULL_SHARE
         remaining = enumerate(problems)
         begun: list[PoolTask] = []
         with self.executor.interruptible():

@@ -551,8 +551,7 @@ def test_search_ends_to_run_kernels_never_run(unseen: int, left: float, must: bo
     clock = FakeClock()
     budget = Budget.of(100.0, clock)
     executor = session(budget, clock)
-    executor.share = SCHEDULES_SHARE
     tasks = [TaskRecord(problem_of()) for _ in range(unseen)]
     clock.pass_by(UNSEARCHED_SHARE * (100.0 - budget.reserved) - left)
-    assert TuningLoop(executor, SHORT_SEARCH)._must_measure_unseen(tasks) == must
+    assert TuningLoop(executor, SHORT_SEARCH, SCHEDULES_SHARE)._must_measure_unseen(tasks) == must
     assert executor.expired == must
