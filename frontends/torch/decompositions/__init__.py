@@ -1,7 +1,7 @@
 """Decompositions of PyTorch's operations: their table, and recurrent layers with their capture."""
 
 from .layer_capture import allow_layers, decompose_layers
-from .recurrent_layers import ForeignLayerError, compile_layers
+from .recurrent_layers import ForeignLayerError, compile_layers, layer_operator
 from .table import REWRITES, CoreCall, decompositions, is_decomposed, training_decompositions
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "decompose_layers",
     "decompositions",
     "is_decomposed",
+    "layer_operator",
     "training_decompositions",
 ]
