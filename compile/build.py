@@ -10,7 +10,7 @@ from attrs import evolve
 
 from ..backends import find_target
 from ..ir import CompileOptions, Graph, Mode, PrecisionName, Target, UsageError, VocabularyError
-from ..runtime import is_program, is_staged
+from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_tuned
 from .driver import build_graph
 from .loading import (
@@ -195,6 +195,7 @@ def load(
 
     `functions` are those that `cuts.build_staged` was given, where it was.
     """
-    if is_program(folder):
+    content = stages_type(folder)
+    if content is ProgramRecord:
         return open_program(folder)
-    return open_model(folder, functions) if is_staged(folder) else open_plan(folder)
+    return open_model(folder, functions) if content is StagedRecord else open_plan(folder)

@@ -15,6 +15,7 @@ from ..ir import (
     CompileOptions,
     Graph,
     Interface,
+    ObjectCache,
     Precision,
     PrecisionName,
     Target,
@@ -157,7 +158,7 @@ def tune_graph(
 
     agreement = PlanValidator(graph, spec, lambda: unfused_plan(graph, spec, target, options), spare)
 
-    calling: dict[int, CompiledGraph] = {}
+    calling: ObjectCache[CompiledGraph] = ObjectCache()
 
     def call_libraries(made: CandidatePlan, last: bool = False) -> CompiledGraph:
         with session.budget.stage(ROUTINES):
@@ -172,8 +173,7 @@ def tune_graph(
             return check_memory(best, options.memory)
 
     def plan(made: CandidatePlan) -> CompiledPlan:
-        calling[id(made.compiled)] = call_libraries(made)
-        return select_plan(made.compiled, calling[id(made.compiled)])
+        return select_plan(made.compiled, calling.find(made.compiled, lambda: call_libraries(made)))
 
     plans = CandidatePlans(session, plan, agreement)
     best = compile_measured(
@@ -188,7 +188,7 @@ def tune_graph(
     audits = session.audits(best.findings)
     whole = plans.of(best)
     replaced = call_libraries(best, last=True)
-    if replaced.kernels != calling[id(best.compiled)].kernels:
+    if (earlier := calling.get(best.compiled)) is None or replaced.kernels != earlier.kernels:
         whole = select_plan(best.compiled, replaced)
     note = agreement.note(whole)
     notes = (note + _of_kernels(best.findings),) if note else ()

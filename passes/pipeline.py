@@ -47,10 +47,10 @@ from .inspection import (
 )
 from .make_kernels import emit_sources, extract_threads, lower_blocks, select_kernels
 from .partitioning import (
-    choose_algorithms,
     choose_schedules,
     form_groups,
     fuse_horizontally,
+    plan_algorithms,
     refine_partition,
     split_long_reductions,
 )
@@ -61,7 +61,7 @@ from .stage import Stage, graph_stage, rewrite_stage
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any, Any], ...] = (
-    Stage("algorithms", choose_algorithms, show_algorithms, verify_algorithms,
+    Stage("algorithms", plan_algorithms, show_algorithms, verify_algorithms,
           "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",

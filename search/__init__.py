@@ -2,13 +2,25 @@
 
 from .analysis import Monitor, make_monitor
 from .building import PlanningWorkers
-from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
-from .exchange import export_pack, export_results, import_database, import_results, known_answer
+from .database import (
+    Measurement,
+    database_path,
+    explain,
+    explain_question,
+    export_pack,
+    export_results,
+    import_database,
+    import_results,
+    known_answer,
+    open_database,
+    remove_database,
+    summary_of,
+)
 from .findings import Findings, SearchOutcome
 from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
-from .libraries import ROUTINES
-from .libraries.substitute import with_libraries
+from .library_routines import ROUTINES
+from .library_substitutes import with_libraries
 from .opening import tuning_session
 from .processes import reduced_garbage_collection
 from .session import RunMode, TuningSession

@@ -18,7 +18,7 @@ from ..passes import KernelsQuery, MeasuredTimes, Member, Questions, Workload
 from ..passes.fusion import GroupEvaluator, form_key
 from ..passes.schedule import Candidate
 from .group_costs import GroupCosts
-from .libraries import seconds_for_routines
+from .library_routines import seconds_for_routines
 from .plan_executor import PlanExecutor
 from .settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from .tasks import TuningTask

@@ -14,8 +14,7 @@ from ..ir import Budget, Target, UsageError, processor_count
 from ..store import is_row_file
 from .analysis import Monitor, make_monitor
 from .building import Workers
-from .database import Database, open_database
-from .exchange import PACK_DIALECT, offer_packs
+from .database import PACK_DIALECT, Database, offer_packs, open_database
 from .measurement import SERVICE, Bench, DeviceBench, DevicePool, ReplayBench
 from .processes import first_interrupt_stops
 from .remote import DaskWorkers, RemoteTuningLoop

@@ -80,7 +80,6 @@ SISTERS = {
     "search/trace": set(),
     "search/database": {"tasks"},
     "search/processes": {"trace"},
-    "search/exchange": {"database", "tasks"},
     "search/learned": {"database", "tasks"},
     "search/building": {"learned", "processes", "tasks"},
     "search/strategies": {"building", "learned", "processes", "tasks"},
@@ -97,7 +96,6 @@ SISTERS = {
     },
     "search/speculation": {"building", "strategies", "tasks", "tuner"},
     "search/analysis": {"building", "tasks", "tuner"},
-    "search/libraries": {"building", "tasks", "tuner"},
     "search/remote": {"building", "database", "measurement", "tasks", "trace", "tuner"},
     "backends/source": set(),
     "backends/opencl": set(),
@@ -126,6 +124,8 @@ SISTERS = {
 }
 #: An entry of the command line that lies where Python looks for it.
 ENTRIES = {Path("compile/__main__.py")}
+#: Packages whose modules only lead to others: `cuts` itself.
+ENTRANCES = {Path()}
 #: Optional package -> modules that wrap it.
 WRAPPERS = {
     "onnx": ("frontends/onnx/*.py",),
@@ -246,8 +246,8 @@ def test_outsiders_import_from_the_face_of_a_package() -> None:
 
 
 @pytest.mark.parametrize("package", sorted({m.parent for m in MODULES}), ids=str)
-def test_a_package_has_at_most_15_modules(package: Path) -> None:
-    assert sum(m.parent == package for m in MODULES) <= 15
+def test_a_package_has_4_to_15_modules(package: Path) -> None:
+    assert (1 if package in ENTRANCES else 4) <= sum(m.parent == package for m in MODULES) <= 15
 
 
 def test_a_class_name_means_one_thing() -> None:

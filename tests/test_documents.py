@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,6 +30,13 @@ DOCUMENTS = sorted(
 )
 DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*/*.cuts"), *ROOT.glob("*/*.lark")))
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
+#: Documents that scripts write, or that tests compare with the code, entry by entry.
+TABLES = {
+    "docs/results.md",
+    "docs/zoo.md",
+    *(f"docs/reference/{n}.md" for n in ("cli", "environment", "python_api", "targets")),
+}
+MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2800, 7500, 3 << 20
 WIDTH = 120
 VARIABLE = re.compile(r"\bCUTS_[A-Z_]+\b")
 #: Folders of the package, and the others of the repository.
@@ -205,6 +213,15 @@ def test_commands_of_a_document_name_files_that_exist(name: str) -> None:
     assert [path for path in commands if not (ROOT / path).is_file()] == []
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_commands_of_a_document_are_accepted(name: str) -> None:
+    listings = re.findall(r"^```sh\n(.*?)^```", read(name), flags=re.MULTILINE | re.DOTALL)
+    for line in "".join(listings).replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["cuts"]:
+            make_parser(words[1]).parse_args(words[1:])
+
+
 def test_every_package_is_in_readme_and_guide() -> None:
     rooms = {module.parent.as_posix() for module in modules()} - {"."}
     whole = [room for room in sorted(rooms) if "/" not in room]
@@ -235,3 +252,28 @@ def test_scripts_of_documents_need_no_pytorch() -> None:
 
 def test_results_are_made_from_the_rows() -> None:
     assert read("docs/results.md") == make_results.document(), "run python docs/make_results.py"
+
+
+def test_written_documents_are_short() -> None:
+    listing = re.compile(r"^```.*?^```$\n?", flags=re.DOTALL | re.MULTILINE)
+    prose = [listing.sub("", read(name)) for name in DOCUMENTS if name not in TABLES]
+    assert sum(text.count("\n") for text in prose) <= MAX_PROSE_LINES
+
+
+def test_measurements_are_small() -> None:
+    assert sum(p.read_text(encoding="utf-8").count("\n") for p in ROOT.glob("bench/**/*.py")) <= MAX_BENCH_LINES
+    assert sum(p.stat().st_size for p in ROOT.glob("bench/results/**/*") if p.is_file()) <= MAX_RESULT_BYTES
+
+
+def plain(text: str) -> str:
+    """Return the letters and digits: `DefUse`, `def_use`, "def-use" are equal."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def test_the_code_has_every_term_of_the_glossary() -> None:
+    code = [p for folder in FOLDERS - {"tests", "docs", "bench", "build"} for p in (ROOT / folder).rglob("*.py")]
+    known = plain(" ".join(f"{path} {path.read_text(encoding='utf-8')}" for path in code))
+    rows = re.findall(r"^\| (?!term|--)(.*?) \| .* \| .* \|$", read("docs/glossary.md"), flags=re.MULTILINE)
+    terms = [term for row in rows for term in re.split(r", | \(", row.replace(")", ""))]
+    assert len(terms) > 120
+    assert [term for term in terms if plain(term) not in known] == []

@@ -22,6 +22,7 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 from cuts.bench.networks.models import BY_NAME
+from cuts.bench.networks.peer_calls import round_time
 from cuts.bench.networks.policies import NETWORKS, network
 from cuts.bench.tools.records import circumstances, write_rows
 from cuts.compile.external_buffers import InPlaceProgram
@@ -120,16 +121,7 @@ def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
 
 def on_device(torch: Any, run: Callable[[], None]) -> float:
     """Return GPU milliseconds of repeated launches."""
-    samples = []
-    for _ in range(ROUNDS):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(CALLS):
-            run()
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end) / CALLS)
-    return float(statistics.median(samples))
+    return statistics.median(round_time(torch, run, CALLS) for _ in range(ROUNDS))
 
 
 def nothing(module: Any, examples: Any) -> Any:

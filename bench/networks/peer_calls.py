@@ -31,15 +31,16 @@ class CallTime:
 
 def time_calls(torch: Any, call: Callable[[], object]) -> CallTime:
     """Time calls that follow one another, between events on the GPU."""
-    first = _round(torch, call, 1)
+    first = round_time(torch, call, 1)
     repeats = max(REPEATS, int(ROUND / max(first, 1e-3))) if first < ROUND else max(1, int(4 * ROUND / first))
-    samples = [_round(torch, call, repeats) for _ in range(ROUNDS)]
+    samples = [round_time(torch, call, repeats) for _ in range(ROUNDS)]
     low, _, high = statistics.quantiles(samples, n=4)
     middle = statistics.median(samples)
     return CallTime(middle, (high - low) / middle)
 
 
-def _round(torch: Any, call: Callable[[], object], repeats: int) -> float:
+def round_time(torch: Any, call: Callable[[], object], repeats: int) -> float:
+    """Return GPU milliseconds of a call among repeated ones."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     for _ in range(repeats):

@@ -90,12 +90,7 @@ def tune_plan(
     options = CompileOptions(mode=mode, budget=case.budget, begun=budget)
     settings = Settings(libraries=libraries)
     with tuning_session(
-        find_target("cuda"),
-        budget=budget,
-        settings=settings,
-        evaluate=mode == "mixed",
-        fresh=fresh,
-        further=further,
+        find_target("cuda"), budget=budget, settings=settings, evaluate=mode == "mixed", fresh=fresh, further=further
     ) as session:
         plan = tune_graph(graph, load_spec([]), session.target, options, session)
         return plan, {**_search(session), "seconds": perf_counter() - start}

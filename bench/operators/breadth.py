@@ -18,17 +18,15 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any
 
-from attrs import define, field
-from cuts.backends.device import Device
+from attrs import define
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.operators.contenders import Peers
 from cuts.bench.operators.suite import EVERY, GradientOperation
-from cuts.bench.operators.timing import Contender, in_turns, together
+from cuts.bench.operators.timing import Contender, SuiteRun, in_turns, together
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.breadth_tables import line, speed, summary
@@ -40,13 +38,10 @@ from cuts.bench.tools.records import (
     figure,
     is_stale,
     key_of,
-    merge_row,
     parse_share,
     read_rows,
-    write_rows,
 )
 from cuts.ir.compiled import processor_count
-from cuts.ir.machine import Target
 from cuts.search.opening import tuning_session
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
@@ -56,21 +51,12 @@ _MIN_SECONDS = 15.0
 
 
 @define
-class Breadth:
-    """A run of the suite: device, options, and rows so far."""
+class Breadth(SuiteRun):
+    """A run of the suite."""
 
-    options: argparse.Namespace
-    target: Target
-    device: Device
-    torch: Any
-    rows: list[Row]
-    facts: dict[str, Any]
-    begin: float = field(factory=time.monotonic)
-
-    @property
-    def remaining_seconds(self) -> float:
-        """Seconds until the call should end."""
-        return float(self.options.limit) - (time.monotonic() - self.begin)
+    def line_of(self, row: Row) -> str:
+        """Return a row as a line of text."""
+        return line(row)
 
     def run(self, numbers: Sequence[int]) -> None:
         """Measure rows by number, in batches, within the time limit.
@@ -122,7 +108,7 @@ class Breadth:
         later = self._begin(following, ahead)
         for number, each in found.items():
             if each.graph is None:
-                self._keep(self._row(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
+                self.keep(self._row(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
         cases = {
             number: EVERY[number].case(each.graph, each.sources)
             for number, each in found.items()
@@ -134,7 +120,7 @@ class Breadth:
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
             if self.remaining_seconds < 0:
                 break
-            self._keep(self._measure(number, case, found[number], kernels))
+            self.keep(self._measure(number, case, found[number], kernels))
         self._say(f"{len(cases)} rows are timed")
         return later
 
@@ -147,11 +133,6 @@ class Breadth:
         key = (EVERY[number].operation.family, EVERY[number].name, self.device.name)
         found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["device"]) == key and r["peers"])
         return dict(next(found, {})) if self.options.reuse else {}
-
-    def _keep(self, row: Row) -> None:
-        self.rows = merge_row(self.rows, row)
-        write_rows(self.options.out, self.rows)
-        print(line(row), flush=True)
 
     # ---- one row
 
@@ -200,15 +181,6 @@ def describe(record: Any) -> dict[str, object]:
     return {key: record[key] for key in keys if key in record}
 
 
-def newest(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
-    """Return rows in order, with newer ones of another file."""
-    found = {key_of(row): row for row in rows}
-    for row in others:
-        if row["date"] >= found.get(key_of(row), row)["date"]:
-            found[key_of(row)] = row
-    return list(found.values())
-
-
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
     """Return the numbers of requested rows without a measurement.
 
@@ -246,7 +218,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     parser.add_argument("--reuse", action="store_true", help="take times of peers from the file where it has them")
     parser.add_argument("--no-peers", action="store_true", help="time cuts only, which any target can")
-    parser.add_argument("--add", nargs="+", type=Path, metavar="FILE", help="take in newer rows of other files")
     add_row_options(parser, "breadth.json")
     return parser.parse_args(argv)
 
@@ -255,11 +226,8 @@ def main() -> None:
     """Measure missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    for other in options.add or ():
-        rows = newest(rows, read_rows(other))
-        write_rows(options.out, rows)
     fresh = [row for row in rows if not is_stale(row)]
-    if not (options.table or options.add):
+    if not options.table:
         target = find_target(options.target)
         device = open_device(target)
         facts = circumstances(device.name, options.commit)

@@ -187,12 +187,7 @@ class View:
     """Memory of ours as an array through `__cuda_array_interface__`, without a copy."""
 
     def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": tuple(shape),
-            "typestr": kind,
-            "data": (address, False),
-            "version": 3,
-        }
+        self.__cuda_array_interface__ = {"shape": tuple(shape), "typestr": kind, "data": (address, False), "version": 3}
 
 
 def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:

@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from attrs import define, evolve, field
-from cuts.backends.device import Device, Timing
+from attrs import define, evolve
+from cuts.backends.device import Timing
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, copy_bandwidth, copying, function_of, load_torch
 from cuts.bench.operators.shapes import CHANNELS_LAST, Case
-from cuts.bench.operators.timing import Contender, in_turns, together
+from cuts.bench.operators.timing import Contender, SuiteRun, in_turns, together
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, floor, parts, tune, tune_separately, with_times
 from cuts.bench.tools.records import (
     Row,
@@ -36,13 +36,10 @@ from cuts.bench.tools.records import (
     exit_code,
     is_stale,
     key_of,
-    merge_row,
     read_rows,
-    row_line,
     summary,
-    write_rows,
 )
-from cuts.ir.machine import PRECISIONS, Target
+from cuts.ir.machine import PRECISIONS
 from cuts.search.opening import tuning_session
 from cuts.search.session import TuningSession
 
@@ -51,22 +48,10 @@ TOGETHER = 24
 
 
 @define
-class Suite:
-    """A run of the benchmark: device, options, and rows so far."""
+class Suite(SuiteRun):
+    """A run of the benchmark, with the device's speed of copies."""
 
-    options: argparse.Namespace
-    target: Target
-    device: Device
-    torch: Any
-    rows: list[Row]
-    facts: dict[str, Any]
-    begin: float = field(factory=time.monotonic)
     copy_bandwidth: float = 0.0
-
-    @property
-    def remaining_seconds(self) -> float:
-        """Seconds until the call should end."""
-        return float(self.options.limit) - (time.monotonic() - self.begin)
 
     def run(self, cases: Sequence[Case]) -> None:
         """Measure cases by class and batch size within the time limit."""
@@ -88,7 +73,7 @@ class Suite:
         for case, each in zip(part, tune_separately(part, self._tune), strict=True):
             if self.remaining_seconds < 0:
                 return
-            self._keep(self._measure(case, each))
+            self.keep(self._measure(case, each))
 
     def _tune(self, part: Sequence[Case]) -> Sequence[Tuned]:
         start = time.monotonic()
@@ -105,11 +90,6 @@ class Suite:
         if not self.options.budget:
             return nullcontext(None)
         return tuning_session(self.target, budget=budget, devices=self.options.devices)
-
-    def _keep(self, row: Row) -> None:
-        self.rows = merge_row(self.rows, row)
-        write_rows(self.options.out, self.rows)
-        print(row_line(row), flush=True)
 
     def _expected_seconds(self, case: Case) -> dict[str, float]:
         """Return the times of peers that the file has of a case on this device."""

@@ -288,14 +288,9 @@ DLRM = ((512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 
 SQUARES = (512, 1024, 2048, 4096, 8192)
 #: Skinny and odd shapes: (m, n, k).
 SKINNY = (
-    (16, 4096, 4096),
-    (32, 8192, 2048),
-    (64, 1024, 8192),
-    (4096, 64, 4096),
-    (8192, 8192, 64),
-    (128, 128, 16384),
+    (16, 4096, 4096), (32, 8192, 2048), (64, 1024, 8192), (4096, 64, 4096), (8192, 8192, 64), (128, 128, 16384),
     (65536, 64, 64),
-)
+)  # fmt: skip
 ODD = ((1000, 1000, 1000), (1023, 1025, 511), (333, 777, 555), (2049, 2047, 2051), (127, 4099, 1021), (4097, 129, 3))
 #: Dense layers on few rows: (n, k).
 DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096), (768, 3072), (50257, 768))
@@ -306,17 +301,9 @@ def gemm_cases() -> Iterator[Case]:
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
         for name, (n, k) in BERT.items():
             yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
-        yield single(
-            "gemm", f"bert scores s{tokens}", batch, "matmul", ((12 * batch, tokens, 64), (12 * batch, 64, tokens)), {}
-        )
-        yield single(
-            "gemm",
-            f"bert context s{tokens}",
-            batch,
-            "matmul",
-            ((12 * batch, tokens, tokens), (12 * batch, tokens, 64)),
-            {},
-        )
+        rows, heads = (tokens, 64), 12 * batch
+        yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((heads, *rows), (heads, 64, tokens)), {})
+        yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((heads, tokens, tokens), (heads, *rows)), {})
     for batch in (128, 2048):
         for n, k in dict.fromkeys(DLRM):
             yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
@@ -366,36 +353,17 @@ def _rows(size: int, label: str) -> Iterator[Case]:
         yield single("memory", f"softmax {width} {label}", 1, "softmax", (shape,), {})
         yield single("memory", f"sum of rows {width} {label}", 1, "reduce_sum", (shape,), {"axes": (1,)})
     for width in (768, 4096):
-        yield single(
-            "memory",
-            f"layer norm {width} {label}",
-            1,
-            "layer_norm",
-            ((size // width, width), (width,), (width,)),
-            {},
-            2,
-        )
+        shapes = ((size // width, width), (width,), (width,))
+        yield single("memory", f"layer norm {width} {label}", 1, "layer_norm", shapes, {}, 2)
     yield single("memory", f"sum of columns {label}", 1, "reduce_sum", ((size // 1024, 1024),), {"axes": (0,)})
 
 
 def _images(size: int, label: str) -> Iterator[Case]:
     image = (size // (64 * 64 * 64) or 1, 64, 64, 64)
-    yield single(
-        "memory",
-        f"max pool {label}",
-        image[0],
-        "max_pool",
-        (image,),
-        {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
-    )
-    yield single(
-        "memory",
-        f"average pool {label}",
-        image[0],
-        "average_pool",
-        (image,),
-        {"kernel_shape": (2, 2), "strides": (2, 2)},
-    )
+    window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
+    halving = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    yield single("memory", f"max pool {label}", image[0], "max_pool", (image,), window)
+    yield single("memory", f"average pool {label}", image[0], "average_pool", (image,), halving)
     yield single("memory", f"global average pool {label}", image[0], "global_average_pool", (image,), {})
     yield single("memory", f"batch norm {label}", image[0], "batch_norm", (image, *((64,),) * 4), {}, 4)
     yield single("memory", f"channels last {label}", image[0], "transpose", (image,), {"perm": (0, 2, 3, 1)})

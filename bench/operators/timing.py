@@ -7,15 +7,47 @@ one graph; rounds of the contenders alternate, so that clock drift affects all o
 
 from __future__ import annotations
 
+import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import define, field, frozen
 from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
+from cuts.bench.tools.records import Row, merge_row, row_line, write_rows
 from cuts.ir.compiled import KernelFunction
+from cuts.ir.machine import Target
 
 #: Fewest and most sets of tensors.
 MIN_SETS, MAX_SETS = 1, 128
+
+
+@define
+class SuiteRun:
+    """A run of a suite: device, options, and rows so far."""
+
+    options: argparse.Namespace
+    target: Target
+    device: Device
+    torch: Any
+    rows: list[Row]
+    facts: dict[str, Any]
+    begin: float = field(factory=time.monotonic)
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds until the call should end."""
+        return float(self.options.limit) - (time.monotonic() - self.begin)
+
+    def line_of(self, row: Row) -> str:
+        """Return a row as a line of text."""
+        return row_line(row)
+
+    def keep(self, row: Row) -> None:
+        """Write a row to the file and print it."""
+        self.rows = merge_row(self.rows, row)
+        write_rows(self.options.out, self.rows)
+        print(self.line_of(row), flush=True)
 
 
 @frozen

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
-from cuts.backends.library.recognise import find_convolution
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import sets_for, together
 from cuts.bench.tools.records import Row
@@ -268,12 +267,6 @@ def group_of(case: Case) -> FusedGroup | None:
     programs = shift_means(build_programs(case.graph(registry := vocabulary_of([case])), registry))
     group = normalise([s for u in programs.units for s in u.statements], programs.types, ["y"], programs.tables)
     return None if isinstance(group, Illegal) else with_math(group, PRECISIONS[case.precision].math)
-
-
-def is_convolution(case: Case) -> bool:
-    """Return whether a convolution library could compute the case."""
-    group = group_of(case)
-    return group is not None and find_convolution(group) is not None
 
 
 def floor(case: Case, target: Target) -> tuple[float, float, float]:

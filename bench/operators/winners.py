@@ -146,14 +146,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{cases} operations so far, {spent:.0f} s", file=sys.stderr, flush=True)
         if spent > options.limit or kernels >= options.most:
             break
-    print(
-        "\n".join(
-            [
-                *wrong,
-                f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown",
-            ]
-        )
-    )
+    total = f"{kernels} kernels of {cases} operations launched, {len(wrong)} wrong, {unknown} operations unknown"
+    print("\n".join([*wrong, total]))
     return 1 if wrong or unknown else 0
 
 

@@ -88,14 +88,8 @@ def _rows() -> Iterator[Case]:
 def _images() -> Iterator[Case]:
     window = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     yield single("memory", "max pool 64x56", 1, "max_pool", ((1, 64, 56, 56),), window)
-    yield single(
-        "memory",
-        "average pool 64x56",
-        1,
-        "average_pool",
-        ((1, 64, 56, 56),),
-        {"kernel_shape": (2, 2), "strides": (2, 2)},
-    )
+    halving = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    yield single("memory", "average pool 64x56", 1, "average_pool", ((1, 64, 56, 56),), halving)
     yield single("memory", "global average pool 1024x7", 1, "global_average_pool", ((1, 1024, 7, 7),), {})
 
 
@@ -250,20 +244,11 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
-    """Return the requested cases without a row, or every n-th of them."""
+    """Return the requested cases without a row."""
     known = set() if options.again else {key_of(row) for row in rows if not is_stale(row)}
     every = (evolve(case, precision=options.precision) for case in audit_cases())
     named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
-    number, parts = options.part
-    return [case for case in named[number - 1 :: parts] if case.key not in known]
-
-
-def part_of(text: str) -> tuple[int, int]:
-    """Read which part of how many is meant."""
-    number, _, parts = text.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise argparse.ArgumentTypeError(f"expected a part such as 1/2, not {text!r}")
-    return int(number), int(parts)
+    return [case for case in named if case.key not in known]
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -275,15 +260,6 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_precision_option(parser)
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help="points of each space that are timed")
     parser.add_argument("--budget", type=float, default=4.0, metavar="SECONDS", help="tuning time per case")
-    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="only the K-th of N parts of cases")
-    parser.add_argument(
-        "--join",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="take over the rows of files, and measure nothing",
-    )
     add_row_options(parser, "audit.json")
     return parser.parse_args(argv)
 
@@ -292,10 +268,7 @@ def main() -> None:
     """Audit missing rows and print the table."""
     options = arguments()
     rows = read_rows(options.out)
-    for row in (row for path in options.join for row in read_rows(path)):
-        rows = merge_row(rows, row)
-        write_rows(options.out, rows)
-    cases = [] if options.table or options.join else select(options, rows)
+    cases = [] if options.table else select(options, rows)
     if cases:
         target = find_target(options.target)
         rows = measure(cases, target, options, rows, circumstances(open_device(target).name, options.commit))

@@ -27,8 +27,8 @@ from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError
 from cuts.runtime import make_plan
 from cuts.search import RunMode, tuning_session
-from cuts.search.exchange.files import _read as read_results
-from cuts.search.exchange.packs import shipped_packs
+from cuts.search.database.exchange import _read as read_results
+from cuts.search.database.packs import shipped_packs
 from cuts.search.learned.recorded_spaces import read_spaces
 from cuts.search.tasks.kernels import make_kernel
 from cuts.search.tasks.tuning_task import TuningTask, read_schedule

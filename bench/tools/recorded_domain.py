@@ -65,12 +65,6 @@ class RecordedDomain:
         domain.__attrs_post_init__()
         return domain
 
-    def ordered_by(self, full: FullSpace, scores: Sequence[float]) -> RecordedDomain:
-        """Return the same points with other scores, one for each."""
-        points = [Point(float(s), p.structure, p.places) for p, s in zip(self.points, scores, strict=True)]
-        scored = {place_of(p): ScoredCandidate(p, self._candidates[place_of(p)].candidate) for p in points}
-        return RecordedDomain(full, sorted(points), self.seconds, scored)
-
     @property
     def best(self) -> float:
         """Shortest time of all."""

@@ -34,15 +34,9 @@ _RENAMED_FIELDS = {"gpu": "device", "budget": "budget_s"}
 _KERNEL_SOURCES = ("ir", "passes", "backends")
 #: Packages whose versions identify results.
 _PACKAGES = (
-    "cuts",
-    "torch",
-    "nvidia-cudnn-cu13",
-    "nvidia-cudnn-frontend",
-    "nvidia-cublas",
-    "nvidia-cuda-nvrtc",
-    "pycuda",
+    "cuts", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cublas", "nvidia-cuda-nvrtc", "pycuda",
     "cuda-bindings",
-)
+)  # fmt: skip
 
 
 @frozen

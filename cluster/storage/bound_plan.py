@@ -33,7 +33,7 @@ class BoundPlan:
         self._constants = Pointer(arena.allocate(constants, f"{plan.name}: constants"))
         self._placed.upload(ConstantImages.of_plan(plan), self._upload)
         self._loaded = device.build(plan.kernels, plan.binaries)
-        self._bound: dict[tuple[tuple[int, int], ...], BoundSequence] = {}
+        self._bound: dict[tuple[tuple[Buffer, int], ...], BoundSequence] = {}
 
     @property
     def arena(self) -> Buffer:
@@ -52,7 +52,7 @@ class BoundPlan:
 
     def launch(self, places: Mapping[str, Pointer]) -> None:
         """Launch every step on these places, without waiting for the end."""
-        key = tuple((id(places[name].buffer), places[name].offset) for name in self.outside)
+        key = tuple((places[name].buffer, places[name].offset) for name in self.outside)
         if key not in self._bound:
             blocks = [self._constants, Pointer(self._arena), *(places[name] for name in self.outside)]
             plan = self.plan

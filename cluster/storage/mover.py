@@ -60,7 +60,7 @@ class Mover:
             self.transfers.download(host[begin:end], Pointer(place.buffer, place.offset + begin))
 
         move = Move(self.disk.write(path, start, host, nbytes, download_range), host, self.pool)
-        self.leaving[key if key is not None else id(move)] = move
+        self.leaving[move if key is None else key] = move
         return move
 
     def wait_stored(self, key: object) -> None:

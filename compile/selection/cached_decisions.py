@@ -5,7 +5,6 @@ A final record is replayed; a search result ships only where it is not slower.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TypeAlias
@@ -20,6 +19,7 @@ from ...ir import (
     DType,
     Graph,
     NumericsError,
+    ObjectCache,
     Target,
     print_ir,
     quote,
@@ -64,8 +64,8 @@ Run: TypeAlias = Callable[[CompileOptions, Callable[..., CompiledGraph]], Compil
 
 #: Usual mode of a compilation.
 SEARCH = RunMode()
-#: Canonical forms of live graphs by identity: a compilation needs each several times.
-_CANONICAL: dict[int, tuple[weakref.ref[Graph], Spec, Graph]] = {}
+#: Canonical forms of live graphs: a compilation needs each several times.
+_CANONICAL: ObjectCache[tuple[Spec, Graph]] = ObjectCache()
 
 
 def compile_measured(
@@ -350,15 +350,14 @@ def canonical_form(graph: Graph, spec: Spec) -> Graph:
 
     It is canonical, and has all attributes, defaults included.
     """
-    key = id(graph)
-    kept = _CANONICAL.get(key)
-    if kept is not None and kept[0]() is graph and kept[1] is spec:
-        return kept[2]
+    kept = _CANONICAL.get(graph)
+    if kept is not None and kept[0] is spec:
+        return kept[1]
     instances = spec.instances
     canonical = Canonicalise(instances).run(graph)
     nodes = (evolve(node, attributes=_attribute_values(instances.of_node(node, canonical))) for node in canonical.nodes)
     canonical = evolve(canonical, nodes=tuple(nodes))
-    _CANONICAL[key] = weakref.ref(graph, lambda _: _CANONICAL.pop(key, None)), spec, canonical
+    _CANONICAL[graph] = spec, canonical
     return canonical
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from attrs import define, field, frozen
 
-from ...ir import BackendError, Budget, CompiledGraph
+from ...ir import BackendError, Budget, CompiledGraph, ObjectCache
 from ...search import DecisionRecord, Findings, TuningSession, machine_of
 from ...store import digest_parts
 from ..plan import CompiledPlan
@@ -96,13 +96,11 @@ class CandidatePlans:
     session: TuningSession
     make: Callable[[CandidatePlan], CompiledPlan]
     validator: PlanValidator
-    _made: dict[int, tuple[CompiledGraph, CompiledPlan]] = field(factory=dict, init=False)
+    _made: ObjectCache[CompiledPlan] = field(factory=ObjectCache, init=False)
 
     def of(self, rival: CandidatePlan) -> CompiledPlan:
         """Return the plan of a candidate, made once."""
-        if id(rival.compiled) not in self._made:
-            self._made[id(rival.compiled)] = rival.compiled, self.make(rival)
-        return self._made[id(rival.compiled)][1]
+        return self._made.find(rival.compiled, lambda: self.make(rival))
 
     def time_plans(self, first: CandidatePlan, second: CandidatePlan) -> tuple[float, float] | None:
         """Return the seconds of a run of each candidate.

@@ -65,11 +65,11 @@ class PlanValidator:
     spec: Spec
     make_plain: Callable[[], CompiledPlan]
     has_time: Callable[[], bool]
-    _verdicts: dict[int, tuple[CompiledPlan, bool]] = field(factory=dict, init=False)
+    _verdicts: dict[CompiledPlan, bool] = field(factory=dict, init=False)
     _plain: CompiledPlan | None = field(default=None, init=False)
     _scales: dict[str, float] | None = field(default=None, init=False)
-    _agreed: dict[int, CompiledPlan] = field(factory=dict, init=False)
-    _notes: dict[int, str] = field(factory=dict, init=False)
+    _agreed: set[CompiledPlan] = field(factory=set, init=False)
+    _notes: dict[CompiledPlan, str] = field(factory=dict, init=False)
 
     def check_plans(self, plans: Sequence[CompiledPlan]) -> list[bool]:
         """Return for each plan whether it may ship.
@@ -77,16 +77,16 @@ class PlanValidator:
         All may where they agree, else those that agree with the plain plan. Where that cannot be made, none is
         rejected, and a note says so.
         """
-        known = [self._verdicts.get(id(plan)) for plan in plans]
-        if any(verdict is not None and not verdict[1] for verdict in known):
-            return [verdict is None or verdict[1] for verdict in known]
+        known = [self._verdicts.get(plan) for plan in plans]
+        if False in known:
+            return [verdict is not False for verdict in known]
         try:
             wrong = self._differing(plans)
         except UNAVAILABLE_ERRORS as error:
             _LOG.info("cuts: plans of %s were not compared: %s", quote(self.graph.name), _why(error))
             return [True for _ in plans]
         if not wrong:
-            self._agreed.update((id(plan), plan) for plan in plans)
+            self._agreed.update(plans)
             return [True for _ in plans]
         try:
             return [self._judge(plan) for plan in plans]
@@ -112,9 +112,9 @@ class PlanValidator:
         It may unless it was found to be wrong. It is not checked where its device is missing, or where the budget has
         no time for another plan.
         """
-        verdict = self._verdicts.get(id(plan))
+        verdict = self._verdicts.get(plan)
         if verdict is not None:
-            return verdict[1]
+            return verdict
         try:
             if self._work <= MAX_REFERENCE_OPERATIONS or self.has_time():
                 _ = plan.session  # without a device there is no need for another plan
@@ -122,9 +122,9 @@ class PlanValidator:
             reason = "no time was left to make one; 'cuts verify PLAN' compares it with the reference"
         except UNAVAILABLE_ERRORS as error:
             reason = _why(error)
-        with_others = " (it agreed with another plan of the search)" if id(plan) in self._agreed else ""
+        with_others = " (it agreed with another plan of the search)" if plan in self._agreed else ""
         note = f"the plan of {quote(plan.name)} was not compared with operations one by one{with_others}: {reason}"
-        self._notes[id(plan)] = note
+        self._notes[plan] = note
         _LOG.info("cuts: %s", note)
         return True
 
@@ -133,7 +133,7 @@ class PlanValidator:
 
         The text is empty where it was.
         """
-        return self._notes.get(id(plan), "")
+        return self._notes.get(plan, "")
 
     @cached_property
     def seconds(self) -> float:
@@ -153,16 +153,16 @@ class PlanValidator:
         """Return whether a plan agrees with the unfused plan, or with the reference, which comes first where it is
         fast; log a disagreement.
         """
-        verdict = self._verdicts.get(id(plan))
+        verdict = self._verdicts.get(plan)
         if verdict is not None:
-            return verdict[1]
+            return verdict
         quick = self._work <= MAX_REFERENCE_OPERATIONS
         wrong = () if quick and self._as_reference(plan) else self._differences(plan)
         if wrong and not quick and self._work <= MAX_ARBITER_OPERATIONS and self._as_reference(plan):
             text = f"of {quote(plan.name)} operations one by one differ from the reference: {wrong[0].text}"
             warnings.warn(f"{text}; a plan that does not is kept: please report that", CutsWarning, stacklevel=2)
             wrong = ()
-        self._verdicts[id(plan)] = plan, not wrong
+        self._verdicts[plan] = not wrong
         if wrong:
             warnings.warn(_notice(plan, wrong, save_wrong_plan(plan)), CutsWarning, stacklevel=2)
         return not wrong

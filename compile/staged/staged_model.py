@@ -16,7 +16,7 @@ from attrs import frozen
 
 from ...backends import Array
 from ...ir import BackendError, CompileOptions, Graph, PlanError, Target, TensorType, quote
-from ...runtime import PlannedPart, StagedRecord, check_names, load_staged, open_onnxruntime, save_staged
+from ...runtime import PlannedPart, StagedRecord, check_names, load_stages, open_onnxruntime, save_staged
 from ..driver import build_graph
 from ..loading import Shapes, Spec, spec_of_texts
 from ..plan import CompiledPlan
@@ -190,7 +190,7 @@ def open_model(folder: str | os.PathLike[str], functions: Mapping[str, Function]
 
     Raises `PlanError` where a function is missing that the plan needs, and `BackendError` where the package onnx is.
     """
-    record = load_staged(folder)
+    record = load_stages(folder, StagedRecord)
     missing = [name for name in record.functions if name not in (functions or {})]
     if missing:
         raise PlanError(

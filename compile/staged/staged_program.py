@@ -15,7 +15,7 @@ from attrs import define
 
 from ...backends import Array
 from ...ir import BackendError, PlanError, Target, TensorType, UsageError
-from ...runtime import PlannedStage, ProgramRecord, check_names, checked_inputs, load_program, save_program
+from ...runtime import PlannedStage, ProgramRecord, check_names, checked_inputs, load_stages, save_program
 from ..external_buffers import program_of
 from ..graph_signatures import signature_of_record, signature_record
 from ..plan import CompiledPlan
@@ -208,7 +208,7 @@ def open_program(folder: str | os.PathLike[str]) -> ProgramPlan:
 
     Raises `PlanError` where PyTorch is missing.
     """
-    record = load_program(folder)
+    record = load_stages(folder, ProgramRecord)
     try:
         from ...frontends.torch import StoredStage, device_for, reopen_program
     except ImportError as error:

@@ -5,6 +5,7 @@ of each.
 """
 
 from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
+from .decompositions import allow_layers
 from .devices import device_for
 from .dynamo_backend import dynamo_backend
 from .loading import exported_program, program_name, read_torch
@@ -19,7 +20,6 @@ from .partial import (
     type_of_tensor,
 )
 from .program import ArrayFunction, CachedGraph, Choice, TensorProgram
-from .recurrent import allow_layers
 from .result_memory import ResultMemory
 from .settings import matmul_precision
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...ir import DType, dtype_of_numpy
+from ...ir import DType, ObjectCache, dtype_of_numpy
 from .captured_graph import CapturedGraph, GraphSignature
 from .compiled_function import CompiledFunction
 from .program import ArrayFunction, Choice, CompileGraph
@@ -39,15 +39,16 @@ def function_of_signature(
     choose = getattr(compiled, "choose", None)
     if choose is None:
         return _through_arrays(ends, compiled)  # type: ignore[arg-type]
-    functions: dict[int, tuple[object, TensorFunction]] = {}
+    functions: ObjectCache[TensorFunction] = ObjectCache()
 
     def call(*arguments: Any) -> list[Any]:
         chosen = choose()
-        if id(chosen) not in functions:
-            in_place = hasattr(chosen, "open")
-            made = CompiledFunction(ends, device, chosen, held) if in_place else _through_arrays(ends, chosen)
-            functions.setdefault(id(chosen), (chosen, made))
-        return functions[id(chosen)][1](*arguments)
+        return functions.find(chosen, lambda: function_of(chosen))(*arguments)
+
+    def function_of(chosen: Any) -> TensorFunction:
+        if hasattr(chosen, "open"):
+            return CompiledFunction(ends, device, chosen, held)
+        return _through_arrays(ends, chosen)
 
     return call
 

@@ -14,6 +14,7 @@ from .budget import (
 )
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
+from .object_cache import ObjectCache
 
 __all__ = [
     "ALGORITHMS_SHARE",
@@ -32,6 +33,7 @@ __all__ = [
     "CompiledGraph",
     "KernelFunction",
     "Mode",
+    "ObjectCache",
     "RepeatedSteps",
     "Step",
     "Storage",

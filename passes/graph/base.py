@@ -7,12 +7,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol, TypeAlias
 
-from ...ir import CutsError, Graph, Infer, PassError, convert_error, naming_faults, raise_all, single_errors, violations
+from ...ir import (
+    CutsError,
+    Graph,
+    Infer,
+    ObjectCache,
+    PassError,
+    convert_error,
+    naming_faults,
+    raise_all,
+    single_errors,
+    violations,
+)
 
 #: Called with a pass's name and its result.
 AfterPass: TypeAlias = Callable[[str, Graph], None]
-#: Results of passes, with their operands, so that no other graph gets the identity of a deleted one.
-_Results: TypeAlias = "dict[tuple[int, Pass], tuple[Graph, Graph]]"
+#: Results of passes by graph.
+_Results: TypeAlias = "ObjectCache[dict[Pass, Graph]]"
 _RESULTS: ContextVar[_Results | None] = ContextVar("_MADE", default=None)
 
 
@@ -33,7 +44,7 @@ def memoised_passes() -> Iterator[None]:
 
     One compilation needs their results for the name of the model, for its plan, and for candidate plans.
     """
-    token = None if _RESULTS.get() is not None else _RESULTS.set({})
+    token = None if _RESULTS.get() is not None else _RESULTS.set(ObjectCache())
     try:
         yield
     finally:
@@ -64,13 +75,13 @@ def run_passes(
 
 
 def _run_memoised(step: Pass, graph: Graph) -> Graph:
-    made = _RESULTS.get()
-    if made is None:
+    cache = _RESULTS.get()
+    if cache is None:
         return step.run(graph)
-    key = id(graph), step
-    if key not in made:
-        made[key] = graph, step.run(graph)
-    return made[key][1]
+    made = cache.find(graph, dict)
+    if step not in made:
+        made[step] = step.run(graph)
+    return made[step]
 
 
 def _verify(name: str, graph: Graph, infer: Infer) -> None:

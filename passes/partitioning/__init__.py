@@ -1,17 +1,17 @@
 """Stages that partition a graph into kernels and choose their schedules."""
 
-from .baseline_plan import choose_algorithms
+from .baseline_plan import plan_algorithms
 from .choose_schedules import choose_schedules
 from .form_groups import form_groups, split_long_reductions
 from .horizontal_fusion import fuse_horizontally, join_forms
 from .refine_partition import refine_partition
 
 __all__ = [
-    "choose_algorithms",
     "choose_schedules",
     "form_groups",
     "fuse_horizontally",
     "join_forms",
+    "plan_algorithms",
     "refine_partition",
     "split_long_reductions",
 ]

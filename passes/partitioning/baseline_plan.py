@@ -39,7 +39,7 @@ REPLAN_SHARE, KERNELS_PER_REPLACEMENT = 0.5, 4
 MIN_SPECULATIVE_SECONDS = 10.0
 
 
-def choose_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
+def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     """Return the graph with the cheapest algorithm of each node.
 
     They are compared again while measurements change their costs. Without measurements, or where the budget leaves no

@@ -17,10 +17,10 @@ from typing import Any
 from attrs import field, frozen
 from safetensors.numpy import save as save_tensors
 
-from ...ir import Array, PlanError, Target, TensorType
+from ...ir import Array, Target, TensorType
 from ..plan import Plan, cuts_version
-from .plan_document import ProgramDocument, StageRecord, read_document, write_document
-from .plan_file import Weights, load_plan, plan_files, read_files, read_weights, write_folder
+from .plan_document import ProgramDocument, StageRecord, write_document
+from .plan_file import Weights, load_plan, plan_files, read_weights, write_folder
 
 
 @frozen
@@ -77,36 +77,20 @@ def save_program(record: ProgramRecord, folder: str | os.PathLike[str]) -> None:
     write_folder(Path(folder), files | {"plan.json": write_document(document)})
 
 
-def is_program(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a folder holds an exported program in stages."""
-    return isinstance(read_document(Path(folder)), ProgramDocument)
-
-
-def load_program(folder: str | os.PathLike[str]) -> ProgramRecord:
-    """Read a program's folder, checking every digest.
-
-    Raises `PlanError` where it is none, or contradicts itself.
-    """
-    root = Path(folder)
-    document = read_document(root)
-    if not isinstance(document, ProgramDocument):
-        raise PlanError(f"{root} is no plan of a program in stages")
-    files = read_files(root, document.files)
-    try:
-        weights = read_weights(files["weights.safetensors"])
-        return ProgramRecord(
-            document.name,
-            document.target,
-            document.types,
-            document.arguments,
-            document.results,
-            {name: weights[key] for name, key in document.state.items()},
-            tuple(_stage(root, stage, files) for stage in document.stages),
-            document.foreign,
-            document.warning,
-        )
-    except (KeyError, ValueError) as error:
-        raise PlanError(f"{root}: the plan contradicts itself: {error}", hint="write the plan again") from error
+def program_record(root: Path, document: ProgramDocument, files: Mapping[str, bytes]) -> ProgramRecord:
+    """Return the content of a folder's checked files."""
+    weights = read_weights(files["weights.safetensors"])
+    return ProgramRecord(
+        document.name,
+        document.target,
+        document.types,
+        document.arguments,
+        document.results,
+        {name: weights[key] for name, key in document.state.items()},
+        tuple(_stage(root, stage, files) for stage in document.stages),
+        document.foreign,
+        document.warning,
+    )
 
 
 def _stage(root: Path, stage: StageRecord, files: Mapping[str, bytes]) -> PlannedStage:

@@ -19,8 +19,8 @@ from safetensors.numpy import save as save_tensors
 
 from ...ir import Array, PlanError, Target, TensorType
 from ..plan import Plan, cuts_version
-from .plan_document import PartRecord, StagedDocument, read_document, write_document
-from .plan_file import Weights, load_plan, plan_files, read_files, read_weights, write_folder
+from .plan_document import PartRecord, StagedDocument, write_document
+from .plan_file import Weights, load_plan, plan_files, read_weights, write_folder
 
 
 @frozen
@@ -77,40 +77,21 @@ def save_staged(plan: StagedRecord, folder: str | os.PathLike[str]) -> None:
     write_folder(Path(folder), files | {"plan.json": write_document(document)})
 
 
-def is_staged(folder: str | os.PathLike[str]) -> bool:
-    """Return whether a folder holds the plan of a staged ONNX model.
-
-    Raises `PlanError` where it holds no plan.
-    """
-    return isinstance(read_document(Path(folder)), StagedDocument)
-
-
-def load_staged(folder: str | os.PathLike[str]) -> StagedRecord:
-    """Read a plan's folder, checking every digest.
-
-    Raises `PlanError` where it is no plan in stages, or contradicts itself.
-    """
-    root = Path(folder)
-    document = read_document(root)
-    if not isinstance(document, StagedDocument):
-        raise PlanError(f"{root} is no plan of a model in stages")
-    files = read_files(root, document.files)
-    try:
-        weights = read_weights(files["weights.safetensors"])
-        return StagedRecord(
-            document.name,
-            document.target,
-            document.types,
-            files["graph.onnx"],
-            document.opsets,
-            {name: weights[key] for name, key in document.weights.items()},
-            document.opaque,
-            document.functions,
-            {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.specs)},
-            tuple(_part(root, record, document.files, weights) for record in document.parts),
-        )
-    except (KeyError, ValueError) as error:
-        raise PlanError(f"{root}: the plan contradicts itself: {error}", hint="write the plan again") from error
+def staged_record(root: Path, document: StagedDocument, files: Mapping[str, bytes]) -> StagedRecord:
+    """Return the content of a folder's checked files."""
+    weights = read_weights(files["weights.safetensors"])
+    return StagedRecord(
+        document.name,
+        document.target,
+        document.types,
+        files["graph.onnx"],
+        document.opsets,
+        {name: weights[key] for name, key in document.weights.items()},
+        document.opaque,
+        document.functions,
+        {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.specs)},
+        tuple(_part(root, record, document.files, weights) for record in document.parts),
+    )
 
 
 def _part(root: Path, record: PartRecord, files: Mapping[str, str], weights: Mapping[str, Array]) -> PlannedPart:

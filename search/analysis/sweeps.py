@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from attrs import define, field
 
-from ...ir import FULL_SHARE, PassError
+from ...ir import PassError
 from ..building import DRAW_LIMIT, JobResult, ScoredCandidate
 from ..settings import Settings
 from ..tasks import SampledCandidates, schedule_text
@@ -85,7 +85,6 @@ class SweepRunner:
 
         Yield each sweep when it is finished.
         """
-        self._executor.share = FULL_SHARE
         remaining = enumerate(sweeps)
         begun: list[Sweep] = []
         try:

@@ -5,6 +5,8 @@ share the file (WAL). A damaged file is set aside and a new one begun, with a no
 Results of other machines are hints only.
 """
 
+from .exchange import export_pack, export_results, import_database, import_results
+from .packs import PACK_DIALECT, known_answer, offer_packs, shipped_packs
 from .records import OUTCOMES, KernelTime, Measurement, Result, Winner
 from .report import explain, explain_question, summary_of
 from .tables import Database
@@ -13,6 +15,7 @@ from .user import FILE, database_path, open_database, remove_database
 __all__ = [
     "FILE",
     "OUTCOMES",
+    "PACK_DIALECT",
     "Database",
     "KernelTime",
     "Measurement",
@@ -21,7 +24,14 @@ __all__ = [
     "database_path",
     "explain",
     "explain_question",
+    "export_pack",
+    "export_results",
+    "import_database",
+    "import_results",
+    "known_answer",
+    "offer_packs",
     "open_database",
     "remove_database",
+    "shipped_packs",
     "summary_of",
 ]

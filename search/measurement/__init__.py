@@ -1,9 +1,9 @@
 """Devices that check and time candidates, one or several, or recorded results."""
 
 from .bench import AsyncBench, Bench, DeviceBench
-from .device import DeviceAnswer, TimingTurns, Verdict
 from .device_pool import SERVICE, DevicePool
 from .replay import ReplayBench
+from .verdicts import DeviceAnswer, TimingTurns, Verdict
 
 __all__ = [
     "SERVICE",

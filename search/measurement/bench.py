@@ -14,7 +14,7 @@ from ...ir import BackendError, Target
 from ..building import BuildResult
 from ..processes import START_LIMIT, Child, ChildLost
 from ..tasks import Reference, TuningTask
-from .device import DeviceAnswer, TimingTurns, Verdict
+from .verdicts import DeviceAnswer, TimingTurns, Verdict
 
 #: Seconds to make the data of a task and its expected outputs.
 PREPARE_LIMIT = 120.0

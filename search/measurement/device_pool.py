@@ -17,7 +17,8 @@ from ...ir import BackendError, Target
 from ..building import BuildResult
 from ..tasks import Reference, TuningTask
 from .bench import AsyncBench, Timed
-from .device import DeviceAnswer, MeasuringDevice, TimingTurns, Verdict
+from .device import MeasuringDevice
+from .verdicts import DeviceAnswer, TimingTurns, Verdict
 
 #: Service of one device of a pool.
 SERVICE = "cuts.search.measurement.device_pool:NamedDevice"

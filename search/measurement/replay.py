@@ -14,7 +14,7 @@ from ..building import BuildResult, Factory
 from ..database import Database, Measurement
 from ..tasks import Reference, TuningTask, make_kernel
 from .bench import Timed
-from .device import Verdict
+from .verdicts import Verdict
 
 
 class ReplayPrinter(Factory):

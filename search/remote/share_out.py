@@ -13,6 +13,7 @@ from typing import Protocol
 
 from attrs import define, evolve, field, frozen
 
+from ...ir import FULL_SHARE
 from ..building import ScoredCandidate
 from ..settings import Settings, TunedChoice
 from ..tasks import schedule_text
@@ -82,6 +83,7 @@ class RemoteTuningLoop:
     engine: SearchEngine
     executor: SearchExecutor
     settings: Settings
+    share: float = FULL_SHARE
     notice: Callable[[str], None] = lambda text: None
     _attempts: Counter[str] = field(factory=Counter, init=False)
     _excluded: set[Hashable] = field(factory=set, init=False)
@@ -112,7 +114,7 @@ class RemoteTuningLoop:
                     self._submit(number, tasks[number])
                 self._receive_dropped()
                 with self.executor.statistics.phase("wait for places"):
-                    answers = self.engine.collect(self.executor.pause)
+                    answers = self.engine.collect(self.executor.pause(self.share))
                 for answer in answers:
                     if answer.number not in under_way:
                         continue
@@ -128,14 +130,14 @@ class RemoteTuningLoop:
                 self.notice(
                     f"{len(unfinished)} of {len(tasks)} kernels are searched for here: no other place finished them"
                 )
-                TuningLoop(self.executor, self.settings).search(unfinished)
+                TuningLoop(self.executor, self.settings, self.share).search(unfinished)
         if any(t.choice is None for t in tasks):
             self.engine.drop()
         return record
 
     def _submit(self, number: int, task: TaskRecord) -> None:
         budget = self.executor.budget
-        seconds = max(0.0, budget.remaining(self.executor.share) - HANDOVER_SECONDS) if budget.is_limited else None
+        seconds = max(0.0, budget.remaining(self.share) - HANDOVER_SECONDS) if budget.is_limited else None
         self._attempts[task.problem.key] += 1
         task.begun = budget.clock()
         ranked = self.executor.memory.ranked.get(space_key(task.problem, self.settings), ())[: self.settings.first]
@@ -183,7 +185,7 @@ class RemoteTuningLoop:
     def _choose(self, task: TaskRecord, result: UnitResult) -> None:
         """Store a choice; that of an interrupted search counts as measured, but not as an estimate to store."""
         choice = result.choice
-        self.executor.expired = self.executor.expired or not result.complete
+        self.executor.expire(not result.complete)
         if result.complete or self.settings.final:
             task.choice = choice
         elif choice is not None and choice.seconds is not None:
@@ -200,13 +202,11 @@ class RemoteTuningLoop:
     def _is_late(self) -> bool:
         """True if a new unit would have no time."""
         budget = self.executor.budget
-        return budget.is_limited and budget.remaining(self.executor.share) <= HANDOVER_SECONDS
+        return budget.is_limited and budget.remaining(self.share) <= HANDOVER_SECONDS
 
     def _over(self, under_way: Collection[int]) -> bool:
         """Return whether no further result is expected."""
-        late = self._is_late and not under_way
-        self.executor.expired = self.executor.expired or late
-        return late or self.executor.over()
+        return self.executor.expire(self._is_late and not under_way) or self.executor.over(self.share)
 
     def _exclude(self, place: Hashable) -> None:
         self._excluded.add(place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from math import inf
 
-from ...ir import Schedule
+from ...ir import FULL_SHARE, Schedule
 from ...passes.schedule import assess
 from ..building import COMPILE_LIMIT, BuildResult, JobResult, ScoredCandidate, build_arguments, max_statements_of
 from ..database import Measurement
@@ -33,12 +33,13 @@ class BuildQueue:
     """Candidates of one search, from proposal to time.
 
     `batches` is the number of batches of tasks, which begin one after another; further rounds of a task come after all
-    of them.
+    of them. The search may take `share` of the budget.
     """
 
-    def __init__(self, executor: SearchExecutor, settings: Settings) -> None:
+    def __init__(self, executor: SearchExecutor, settings: Settings, share: float = FULL_SHARE) -> None:
         self.executor = executor
         self.settings = settings
+        self.share = share
         self.batches = 1
         self.runner = MeasurementRunner(executor, settings)
         self._current: list[TaskRecord] = []
@@ -141,7 +142,7 @@ class BuildQueue:
         """
         ready = bool(checked) or any(t.measurable for t in tasks)
         with self.executor.statistics.phase("wait for workers"):
-            self.executor.receive(0.0 if ready else self.executor.pause)
+            self.executor.receive(0.0 if ready else self.executor.pause(self.share))
         waiting = [t for t in tasks if t.measurable and free(t)]
         if not waiting:
             return None

@@ -38,8 +38,7 @@ def search_deeper(
     A search ends after a fixed number of candidates and of unsuccessful ones, for any kernel's time. Where a few
     kernels dominate a plan, a large part of the budget is left at that point. Kernels of one program are ranked by
     their loss against the whole program's time. With `separate_programs`, each kernel is a program of its own, and
-    one that a
-    deeper search does not improve is left.
+    one that a deeper search does not improve is left.
 
     Nothing is done without a time limit, where the search was cut short, or on a CPU that other processes use too.
     Whether the search ran to its end does not change: it could have ended there.
@@ -49,17 +48,17 @@ def search_deeper(
     if not (quiet and settings.batch and executor.budget.is_limited and executor.complete) or tuner.frozen:
         return best
     going = set(best)
-    for times in range(1, 1 + settings.deeper):
-        worst = [n for n in slowest_kernels(problems, best, separate_programs) if n in going]
-        if not worst or executor.budget.over(share):
-            break
-        chosen = tuner.run([problems[n] for n in worst], settings.deeper_settings(times), share, search_again=True)
-        better = {n: c for n, c in zip(worst, chosen, strict=True) if _seconds(c) < _seconds(best[n])}
-        best |= better
-        if not better:
-            break
-        going = set(better) if separate_programs else going
-    executor.expired = False
+    with executor.ending_early(False):
+        for times in range(1, 1 + settings.deeper):
+            worst = [n for n in slowest_kernels(problems, best, separate_programs) if n in going]
+            if not worst or executor.budget.over(share):
+                break
+            chosen = tuner.run([problems[n] for n in worst], settings.deeper_settings(times), share, search_again=True)
+            better = {n: c for n, c in zip(worst, chosen, strict=True) if _seconds(c) < _seconds(best[n])}
+            best |= better
+            if not better:
+                break
+            going = set(better) if separate_programs else going
     return best
 
 

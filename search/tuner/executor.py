@@ -47,7 +47,7 @@ class WorkerQueries(Generic[T]):
 class SearchExecutor:
     """Workers and device of a session, until its budget ends or `close`.
 
-    A run ends when `share` of the budget is used up, which `expired` remembers. `monitor` is called with the searched
+    A run ends when its share of the budget is used up, which `expired` remembers. `monitor` is called with the searched
     tasks after each event. `queries` has the pending queries to workers, `has_answered` says that a worker has
     answered a query or a speculative job. `on_idle` is called once, when a search only waits for running jobs of
     workers and device.
@@ -63,7 +63,6 @@ class SearchExecutor:
     ) -> None:
         self.database = database
         self.budget = budget if isinstance(budget, Budget) else Budget.of(budget)
-        self.share = FULL_SHARE
         self.statistics = Statistics(clock=self.budget.clock)
         self.memory = SearchMemory(self.statistics)
         self.expired = False
@@ -139,19 +138,26 @@ class SearchExecutor:
         """Seconds since the session began."""
         return self.budget.elapsed
 
-    @property
-    def pause(self) -> float:
-        """Seconds to wait before the next check of the budget."""
-        return min(0.1, self.budget.remaining(self.share))
+    def pause(self, share: float = FULL_SHARE) -> float:
+        """Return the seconds to wait before the next check of the budget."""
+        return min(0.1, self.budget.remaining(share))
 
-    def over(self, share: float | None = None) -> bool:
-        """Return whether the run must end by its share of the budget.
+    def over(self, share: float = FULL_SHARE) -> bool:
+        """Return whether a share of the budget is used up; note it."""
+        return self.expire(self.budget.over(share))
 
-        A run that had to end is remembered in `expired`.
-        """
-        over = self.budget.over(self.share if share is None else share)
-        self.expired = self.expired or over
-        return over
+    def expire(self, early: bool = True) -> bool:
+        """Note whether a run ends early, and return it."""
+        self.expired = self.expired or early
+        return early
+
+    @contextmanager
+    def ending_early(self, expired: bool) -> Iterator[None]:
+        """Run a block whose early end does not count; `expired` follows."""
+        try:
+            yield
+        finally:
+            self.expired = expired
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -165,7 +171,7 @@ class SearchExecutor:
             self.budget.stop()
             self.close()
         except SessionEnded:
-            self.expired = True
+            self.expire()
             self.close()
 
     def report(self, tasks: Sequence[TaskRecord]) -> None:
@@ -238,10 +244,9 @@ class SearchExecutor:
         other work: they would wait for this process. Answers are awaited until `share` of the budget is used up.
         Without a budget the plan depends on all answers: a `patient` caller waits until the budget is overdue.
         """
-        self.share = share
 
         def over() -> bool:
-            return self.interrupted if patient and not self.budget.overdue() else self.over()
+            return self.interrupted if patient and not self.budget.overdue() else self.over(share)
 
         asking: WorkerQueries[T] = WorkerQueries([None] * len(asked), set(range(len(asked))))
 
@@ -255,11 +260,10 @@ class SearchExecutor:
             self.queries.append(asking)
 
         def wait() -> list[T | None]:
-            self.share = share
             with self.interruptible():
                 alone = not self.has_answered or len(self.queries) > 1
                 while asking in self.queries and asking.waiting and not over():
-                    alone = not self.receive(0.0 if alone else self.pause or POLL_SECONDS) and alone
+                    alone = not self.receive(0.0 if alone else self.pause(share) or POLL_SECONDS) and alone
                     if alone and asking.waiting:
                         number = min(asking.waiting)
                         asking.answer(number, here(asked[number]))

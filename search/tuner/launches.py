@@ -47,7 +47,7 @@ def measure_launches(
         executor.submit(partial(take_kernel, name), "bundle", problem, members)
     while missing and not executor.over():
         with executor.statistics.phase("wait for workers"):
-            executor.receive(executor.pause)
+            executor.receive(executor.pause())
         for name in [name for name in missing if name in references and name in kernels]:
             problem, _ = missing.pop(name)
             yield name, KernelTime(_seconds(executor, problem, references[name], kernels[name]), kernels[name].source)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from ...ir import UNSEARCHED_SHARE, PassError, Schedule
+from ...ir import FULL_SHARE, UNSEARCHED_SHARE, PassError, Schedule
 from ...passes.schedule import assess, make_space
 from ..building import JobResult, ScoredCandidate
 from ..settings import MAX_NEW_KERNEL_SHARE, SECONDS_PER_NEW_KERNEL, Settings, TunedChoice
@@ -43,16 +43,17 @@ BATCH = 16
 class TuningLoop:
     """Search over all tasks at once, until choice or time limit."""
 
-    def __init__(self, executor: SearchExecutor, settings: Settings) -> None:
+    def __init__(self, executor: SearchExecutor, settings: Settings, share: float = FULL_SHARE) -> None:
         self._executor = executor
         self._settings = settings
-        self._queue = BuildQueue(executor, settings)
+        self._share = share
+        self._queue = BuildQueue(executor, settings, share)
 
     def run(self, tasks: Sequence[TaskRecord]) -> dict[str, TunedChoice]:
         """Return a choice for every task, by its key."""
         executor = self._executor
         record, ranked = self.search(tasks), executor.memory.ranked
-        if executor.expired and executor.share and not executor.interrupted:
+        if executor.expired and self._share and not executor.interrupted:
             ranked = rank_unranked(executor, self._settings, tasks)
         found = {t.problem.key: t.choice or best_known(t, self._settings, executor.database, ranked) for t in tasks}
         record.end(executor.elapsed, [found[t.problem.key].candidate.score for t in tasks])
@@ -73,9 +74,9 @@ class TuningLoop:
             executor.statistics.searches.append(record)
         executor.drop_queries()
         with executor.interruptible():
-            for task in tasks if not executor.over() else ():
+            for task in tasks if not executor.over(self._share) else ():
                 self.begin(task)
-            while any(t.choice is None for t in tasks) and not (executor.over() or self._must_measure_unseen(tasks)):
+            while any(t.choice is None for t in tasks) and not self._over(tasks):
                 self.step(tasks)
                 for error in (t.error for t in tasks if t.error is not None):
                     raise error
@@ -85,6 +86,9 @@ class TuningLoop:
         if any(t.choice is None for t in tasks):
             executor.drop()
         return record
+
+    def _over(self, tasks: Sequence[TaskRecord]) -> bool:
+        return self._executor.over(self._share) or self._must_measure_unseen(tasks)
 
     def step(self, tasks: Sequence[TaskRecord]) -> None:
         """Collect workers' answers, measure one candidate, and advance idle tasks.
@@ -258,11 +262,10 @@ class TuningLoop:
         These come before further candidates of others: a kernel that never ran was never checked.
         """
         executor, budget = self._executor, self._executor.budget
-        if not (budget.is_limited and self._settings.final and 0.0 < executor.share < UNSEARCHED_SHARE):
+        if not (budget.is_limited and self._settings.final and 0.0 < self._share < UNSEARCHED_SHARE):
             return False
         unseen = sum(task.choice is None and task.seconds == inf for task in tasks)
         must = budget.remaining(UNSEARCHED_SHARE) < min(
             SECONDS_PER_NEW_KERNEL * unseen, MAX_NEW_KERNEL_SHARE * budget.seconds
         )
-        executor.expired = executor.expired or must
-        return must
+        return executor.expire(must)

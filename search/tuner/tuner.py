@@ -66,7 +66,7 @@ class Tuner:
     executor: SearchExecutor
     frozen: bool = False
     guesses: bool = False
-    make_search: Callable[[SearchExecutor, Settings], Searches] = TuningLoop
+    make_search: Callable[[SearchExecutor, Settings, float], Searches] = TuningLoop
 
     @property
     def statistics(self) -> Statistics:
@@ -104,7 +104,6 @@ class Tuner:
         Raises `UsageError` where only known results may be used and one is missing.
         """
         executor = self.executor
-        executor.share = share
         unique = {p.key: p for p in problems}
         with self.statistics.phase("database"):
             kept = {key: None if search_again else finished_choice(executor.database, p) for key, p in unique.items()}
@@ -129,7 +128,7 @@ class Tuner:
                 hint="tune the same model for the same target with the same compiler once without --frozen",
             )
         if missing:
-            found |= self.make_search(executor, settings or Settings()).run([self._task(p) for p in missing])
+            found |= self.make_search(executor, settings or Settings(), share).run([self._task(p) for p in missing])
         return [found[p.key] for p in problems]
 
     def _task(self, problem: TuningTask) -> TaskRecord:
@@ -148,8 +147,7 @@ class Tuner:
         known: dict[str, float | None] = {**self._valid_times(times, share)}
         missing = {p.key: p for p in problems if p.key not in known}
         if missing and not self.frozen:
-            self.executor.share = share
-            known |= self._search_estimates(list(missing.values()), settings)
+            known |= self._search_estimates(list(missing.values()), settings, share)
         return [known.get(p.key) for p in problems]
 
     def _valid_times(self, times: Mapping[str, tuple[KernelSpec, KernelTime]], share: float) -> dict[str, float]:
@@ -170,7 +168,9 @@ class Tuner:
         self.statistics.stale += sum(key not in held and w.name in known for key, (w, _) in times.items())
         return held
 
-    def _search_estimates(self, problems: Sequence[TuningTask], settings: Settings) -> dict[str, float | None]:
+    def _search_estimates(
+        self, problems: Sequence[TuningTask], settings: Settings, share: float
+    ) -> dict[str, float | None]:
         """Search for missing estimates and store them; the estimate of an interrupted search is returned but not
         stored.
 
@@ -179,7 +179,7 @@ class Tuner:
         """
         found: dict[str, float | None] = {}
         tasks = [self._task(p) for p in problems]
-        self.make_search(self.executor, settings).search(tasks)
+        self.make_search(self.executor, settings, share).search(tasks)
         for task in tasks:
             key, choice = task.problem.key, task.choice
             if choice is not None and choice.seconds is not None:
@@ -208,7 +208,6 @@ class Tuner:
         times = {n: (w, time) for n, w in zip(names, wanted, strict=True) if (time := database.time(n)) is not None}
         known = self._valid_times(times, FULL_SHARE)
         missing = {n: launch for n, launch in zip(names, launches, strict=True) if n not in known}
-        self.executor.share = FULL_SHARE
         if missing and not self.frozen:
             with self.executor.interruptible():
                 for name, taken in measure_launches(self.executor, missing):

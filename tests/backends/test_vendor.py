@@ -27,8 +27,8 @@ from cuts.runtime.fallback_kernels import use_fallback_kernels
 from cuts.runtime.files.plan_file import load_plan, save_plan
 from cuts.runtime.plan import Plan, check_plan, make_plan
 from cuts.runtime.session import Session
-from cuts.search.libraries.routines import SubstituteRoutine
-from cuts.search.libraries.substitute import substitute
+from cuts.search.library_routines import SubstituteRoutine
+from cuts.search.library_substitutes import substitute
 from cuts.tests.backends import hosts
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -12,7 +12,6 @@ from cuts.bench.tools.audit import (
     arguments,
     audit_cases,
     kept_points,
-    main,
     points_file,
     problems_of,
     row_of,
@@ -79,28 +78,6 @@ def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
         "depthwise",
         "gemv",
     }
-
-
-def test_parts_share_the_cases_and_join_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    halves = [select(arguments(["--part", part]), []) for part in ("1/2", "2/2")]
-    assert {len(half) for half in halves} == {len(CASES) // 2, -(-len(CASES) // 2)}
-    assert sorted(c.key for half in halves for c in half) == sorted(c.key for c in CASES)
-    assert select(arguments(["--part", "2/2"]), [row(1)]) == halves[1][1:], "what is done moves no case to another part"
-    for name, number in (("a", 0), ("b", 1)):
-        write_rows(tmp_path / f"{name}.json", [row(number)])
-    write_rows(tmp_path / "all.json", [row(1, lost=2)])
-    files = [str(tmp_path / f"{name}.json") for name in ("a", "b")]
-    monkeypatch.setattr("sys.argv", ["audit.py", "--out", str(tmp_path / "all.json"), "--join", *files])
-    main()
-    joined = read_rows(tmp_path / "all.json")
-    assert sorted(key_of(r) for r in joined) == sorted(c.key for c in CASES[:2])
-    assert not any(r["lost by proof"] for r in joined), "a later row takes the place of an earlier one"
-
-
-@pytest.mark.parametrize("part", ["0/2", "3/2", "half", "1/"])
-def test_a_part_that_is_none_is_refused(part: str) -> None:
-    with pytest.raises(SystemExit):
-        arguments(["--part", part])
 
 
 def test_points_stay_for_calls_of_the_same_version(tmp_path: Path) -> None:

@@ -136,13 +136,10 @@ def test_the_table_counts_failures_and_wrong_results() -> None:
     ]  # fmt: skip
 
 
-def test_newer_rows_of_other_files_reach_the_document() -> None:
-    old, new = ({"class": "norm", "name": n, "batch": 1, "date": d, "cuts_ms": 1.0, "peers": {"torch": p}}
-                for n, d, p in (("a", "2026-01-02", 2.0), ("a", "2026-01-03", 0.5)))  # fmt: skip
-    other = new | {"name": "b", "class": "loss"}
-    found = breadth.newest([old], [new, other])
-    assert found == [new, other] == breadth.newest(found, [old])
-    table = families([old, other])
+def test_document_has_the_means_of_families() -> None:
+    rows = [{"class": c, "name": n, "batch": 1, "cuts_ms": 1.0, "peers": {"torch": p}}
+            for c, n, p in (("norm", "a", 2.0), ("loss", "b", 0.5))]  # fmt: skip
+    table = families(rows)
     assert table.splitlines()[2:] == [
         "| norm | 1 | 2.00 | 100 % | 2.00 | 2.00 |",
         "| loss | 1 | 0.50 | 0 % | 0.50 | 0.50 |",
@@ -172,6 +169,6 @@ def test_a_failing_case_affects_no_other(error: Exception, monkeypatch: pytest.M
     suite: Any = breadth.Breadth(options, None, None, None, [], FACTS)  # type: ignore[arg-type]
     found = tune_separately([row.case(graph_of(row)) for row in rows], suite._tune)
     assert found == ["a, 3", "no kernel", "c, 3", "d, 3", "e, 3"]
-    suite._keep(suite._measure(0, rows[1].case(graph_of(rows[1])), None, found[1]))
+    suite.keep(suite._measure(0, rows[1].case(graph_of(rows[1])), None, found[1]))
     (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert (row["cuts_ms"], row["failure"]) == (None, "no kernel")

@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 
 from cuts.bench.networks.modules import AttentionRNN, DeepSpeech2
 from cuts.compile.torch_backend import cuts_backend
+from cuts.frontends.torch.decompositions import decompose_layers
 from cuts.frontends.torch.dynamo_backend import dynamo
 from cuts.frontends.torch.dynamo_backend.autograd import LazyGraph
 from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
 from cuts.frontends.torch.loading.load import graph_of_nodes
-from cuts.frontends.torch.recurrent import decompose_layers
 from cuts.tests.amounts import examples
 from cuts.tests.frontends.test_torch_compiled_function import everywhere
 from cuts.tests.frontends.test_torch_training import Recorder

@@ -14,7 +14,7 @@ from cuts.ops import Registry
 from cuts.passes.fusion import Group, GroupBuilder, Policy, build_programs, find_views, form_key
 from cuts.passes.partitioning.horizontal_fusion import join_forms
 from cuts.passes.split.split_reduction import split_reduction
-from cuts.search.measurement.device import MAX_WARM_L2_SHARE, _warm_inputs
+from cuts.search.measurement.task_data import MAX_WARM_L2_SHARE, warm_inputs
 from cuts.search.tasks.tuning_task import TuningTask
 
 REGISTRY = Registry.builtin()
@@ -63,7 +63,7 @@ def test_parts_and_what_shares_a_launch_keep_it() -> None:
     assert len(both.fixed) == 2 and set(both.fixed) <= set(both.inputs)
 
 
-def test_small_results_of_kernels_are_warm_inputs() -> None:
+def test_small_results_of_kernels_arewarm_inputs() -> None:
     form, target = next(iter(groups().values())).form, find_target("cuda:h100")
     (left,) = set(form.inputs) - set(form.fixed)
     nbytes = form.tensors[left].nbytes
@@ -72,4 +72,4 @@ def test_small_results_of_kernels_are_warm_inputs() -> None:
         (int(nbytes / MAX_WARM_L2_SHARE) - 8, []),
     ):
         problem = TuningTask(form, {}, evolve(target, l2_bytes=l2_bytes), {})
-        assert _warm_inputs(problem, {left: "place"}) == wanted  # type: ignore[dict-item]
+        assert warm_inputs(problem, {left: "place"}) == wanted  # type: ignore[dict-item]

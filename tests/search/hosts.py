@@ -80,7 +80,10 @@ def tune_problems(hosts: Hosts | None, problems: Sequence[TuningTask], database:
     tuner = Tuner(SearchExecutor(database, Inline, lambda: FakeBench(by_threads)))
     if hosts is not None:
         tuner = evolve(
-            tuner, make_search=lambda executor, settings: RemoteTuningLoop(hosts, executor, settings, notes.append)
+            tuner,
+            make_search=lambda executor, settings, share: RemoteTuningLoop(
+                hosts, executor, settings, share, notes.append
+            ),
         )
     return tuner
 

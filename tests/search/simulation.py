@@ -16,7 +16,7 @@ from cuts.search.building.factory import BuildResult
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
 from cuts.search.measurement.bench import Timed
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
 from cuts.search.tuner.executor import SearchExecutor

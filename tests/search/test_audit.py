@@ -16,7 +16,7 @@ from cuts.search.analysis.audit import Audit, audits
 from cuts.search.analysis.sweeps import StoredResults
 from cuts.search.database import Database
 from cuts.search.measurement.bench import Timed
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.settings import Settings
 from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
 from cuts.search.tasks.sample_points import SampledCandidates, draw

@@ -46,7 +46,7 @@ from cuts.passes.partitioning.form_groups import form_groups
 from cuts.passes.pipeline import compile_graph
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.group_costs import GroupCosts
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.processes.child import Child, SessionEnded
 from cuts.search.processes.interrupts import first_interrupt_stops
 from cuts.search.session import TuningSession
@@ -551,8 +551,7 @@ def test_search_ends_to_run_kernels_never_run(unseen: int, left: float, must: bo
     clock = FakeClock()
     budget = Budget.of(100.0, clock)
     executor = session(budget, clock)
-    executor.share = SCHEDULES_SHARE
     tasks = [TaskRecord(problem_of()) for _ in range(unseen)]
     clock.pass_by(UNSEARCHED_SHARE * (100.0 - budget.reserved) - left)
-    assert TuningLoop(executor, SHORT_SEARCH)._must_measure_unseen(tasks) == must
+    assert TuningLoop(executor, SHORT_SEARCH, SCHEDULES_SHARE)._must_measure_unseen(tasks) == must
     assert executor.expired == must

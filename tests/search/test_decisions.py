@@ -6,7 +6,6 @@ No search is needed.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
-from cuts.search.exchange.files import export_pack, import_results
+from cuts.search.database.exchange import export_pack, import_results
 from cuts.search.findings import SearchOutcome
 from cuts.search.group_costs import GroupCosts
 from cuts.search.session import RunMode, TuningSession
@@ -131,9 +130,7 @@ def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
-    monkeypatch.setattr(
-        sys.modules["cuts.passes.partitioning.choose_algorithms"], "_cheapest", lambda seconds, margin: max(seconds)
-    )
+    monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
     monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
     return way
 

@@ -41,14 +41,10 @@ from cuts.search.building.workers import Job, Workers
 from cuts.search.database import Database, summary_of
 from cuts.search.measurement.bench import DeviceBench
 from cuts.search.measurement.compare import BLOCK, Comparer
-from cuts.search.measurement.device import (
-    NUM_PLACEMENTS,
-    PLACEMENT_ALIGNMENT,
-    DeviceAnswer,
-    MeasuringDevice,
-    TimingTurns,
-    Verdict,
-)
+from cuts.search.measurement.device import MeasuringDevice
+from cuts.search.measurement.result_checks import ResultChecker
+from cuts.search.measurement.task_data import NUM_PLACEMENTS, PLACEMENT_ALIGNMENT
+from cuts.search.measurement.verdicts import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.processes.child import Child, ChildLost
 from cuts.search.settings import Settings
 from cuts.search.tasks.data import _repeat, addresses, elements, make_reference, random_inputs, span, view
@@ -160,7 +156,7 @@ def test_memory_shortage_costs_one_comparison_only(monkeypatch: pytest.MonkeyPat
     kernel = build_candidate(problem).kernel
     assert kernel is not None
     with monkeypatch.context() as patch:
-        patch.setattr(MeasuringDevice, "_difference", none_left)
+        patch.setattr(ResultChecker, "difference", none_left)
         verdict = device.check(problem.key, kernel, None, problem)
     assert verdict == Verdict("failed", "no memory on the host to compare what it writes: Unable to allocate 3.00 GiB")
     assert device.check(problem.key, kernel, None) == Verdict("ok")
@@ -217,7 +213,7 @@ def test_numbers_shared_by_tasks_are_sent_once(monkeypatch: pytest.MonkeyPatch) 
         device.prepare(problem)
         data = device._problems[problem.key]
         for tensor, wanted in random_inputs(problem).items():
-            np.testing.assert_array_equal(device._read(data, tensor, data.first[tensor]), wanted)
+            np.testing.assert_array_equal(device.checker.read(data, tensor, data.first[tensor]), wanted)
     assert sorted(sent) == [*(each for each in sorted(sent) if each < 1 << 20), 4 * PERIOD]
 
 
@@ -310,12 +306,12 @@ def test_small_task_is_timed_at_several_positions(repeats: int, monkeypatch: pyt
     ]
     assert sum(runs for _, runs in ran) == NUM_PLACEMENTS * repeats
     for tensor in (*form.inputs, *form.outputs):  # the kernel wrote the same everywhere, as inputs are the same
-        found = [device._read(data, tensor, places[tensor]) for places in data.places]
+        found = [device.checker.read(data, tensor, places[tensor]) for places in data.places]
         assert all(np.array_equal(each, found[0]) for each in found)
     whole = sorted((p.offset, p.offset + span(problem, t)) for places in data.places[1:] for t, p in places.items())
     assert all(end <= start for (_, end), (start, _) in pairwise(whole)), "places overlap"
     assert whole[-1][1] <= next(iter(data.places[1].values())).buffer.nbytes
-    monkeypatch.setattr("cuts.search.measurement.device.MAX_PLACED_BYTES", 0)
+    monkeypatch.setattr("cuts.search.measurement.task_data.MAX_PLACED_BYTES", 0)
     other = evolve(problem_of(48), target=cold)
     device.prepare(other)
     assert len(device._problems[other.key].places) == 1, "there is much of it"
@@ -334,7 +330,7 @@ def test_small_data_is_equal_at_all_positions(dtype: DType) -> None:
         for places in data.places[1:]:
             assert all(place.offset % PLACEMENT_ALIGNMENT == 0 for place in places.values())
             for tensor in form.inputs:
-                found, wanted = (device._read(data, tensor, each[tensor]) for each in (places, data.first))
+                found, wanted = (device.checker.read(data, tensor, each[tensor]) for each in (places, data.first))
                 assert found.tobytes() == wanted.tobytes()
 
 

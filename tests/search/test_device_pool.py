@@ -17,8 +17,8 @@ from cuts.passes.schedule import RANKED_POINTS
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.database import Database
 from cuts.search.measurement.bench import DeviceBench, Timed
-from cuts.search.measurement.device import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.measurement.device_pool import MAX_FAILURES_IN_A_ROW, SERVICE, DevicePool, NamedDevice
+from cuts.search.measurement.verdicts import DeviceAnswer, TimingTurns, Verdict
 from cuts.search.settings import Settings
 from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask

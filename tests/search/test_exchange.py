@@ -15,7 +15,7 @@ import pytest
 from attrs import evolve
 from cuts.ir.errors import UsageError
 from cuts.search.database import Database, Measurement, Winner
-from cuts.search.exchange.files import ExportCounts, ImportCounts, export_pack, export_results, import_results
+from cuts.search.database.exchange import ExportCounts, ImportCounts, export_pack, export_results, import_results
 from cuts.search.tasks.decisions import DecisionRecord
 from cuts.store import digest
 

@@ -33,7 +33,7 @@ from cuts.ops import Registry
 from cuts.runtime.plan import make_plan
 from cuts.search.database import Database
 from cuts.search.findings import Findings
-from cuts.search.libraries.substitute import with_libraries
+from cuts.search.library_substitutes import with_libraries
 from cuts.search.session import TuningSession
 from cuts.search.settings import Settings
 from cuts.search.tuner.tuner import Tuner
@@ -229,7 +229,7 @@ def test_library_calls_are_reported_and_dumped(tmp_path: Path, monkeypatch: pyte
 def test_plan_with_routines_is_right_on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any routine up to a hundred times slower counts as faster."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("cuts.search.libraries.routines.MIN_SPEEDUP", 0.01)
+    monkeypatch.setattr("cuts.search.library_routines.MIN_SPEEDUP", 0.01)
     monkeypatch.setattr(contest, "time_valid_plans", lambda *_: (1.0, 2.0))
     kinds = {"a": (1024, 256), "b": (256, 1024), "p": (1024, 1024)}  # too many results to divide their sums
     types = {name: TensorType(DType.F32, shape) for name, shape in kinds.items()}

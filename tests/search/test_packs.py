@@ -17,9 +17,8 @@ from cuts.compile.loading import Spec
 from cuts.compile.selection.cached_decisions import decision_key, has_cached_decisions
 from cuts.ir.compiled import CompileOptions
 from cuts.ops import Registry
-from cuts.search.database import Database, open_database
-from cuts.search.exchange import offer_packs, shipped_packs
-from cuts.search.exchange.files import import_bytes
+from cuts.search.database import Database, offer_packs, open_database, shipped_packs
+from cuts.search.database.exchange import import_bytes
 from cuts.search.tasks.decisions import FORMAT
 from cuts.search.tasks.tuning_task import read_schedule, schedule_text
 
@@ -61,7 +60,7 @@ def test_packs_are_read_once() -> None:
 
 def test_damaged_pack_is_left_out_with_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"cut": lzma.compress(b"{}")[:-8], "foreign": b"{}", "digest": b'{"format": 2, "results": []}'}
-    monkeypatch.setattr("cuts.search.exchange.packs.shipped_packs", lambda: iter(texts.items()))
+    monkeypatch.setattr("cuts.search.database.packs.shipped_packs", lambda: iter(texts.items()))
     database, notices = Database(None), list[str]()
     assert offer_packs(database, notices.append) == 3
     assert [notice.split(": ")[1] for notice in notices] == ["cut", "foreign", "digest"]

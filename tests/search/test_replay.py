@@ -24,7 +24,7 @@ from cuts.passes.fingerprints import match_fingerprints, node_fingerprints
 from cuts.passes.fusion.programs import Programs, Unit
 from cuts.passes.rewrites import program_rewrite
 from cuts.search.database import Database
-from cuts.search.exchange.files import export_pack, import_results
+from cuts.search.database.exchange import export_pack, import_results
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 

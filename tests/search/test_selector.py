@@ -23,7 +23,7 @@ from cuts.passes.pipeline import compile_graph
 from cuts.search.database import Database
 from cuts.search.group_costs import MAX_GROUPS_AT_ONCE
 from cuts.search.measured_model import MeasuredModel
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.plan_executor import PlanExecutor
 from cuts.search.session import TuningSession
 from cuts.search.settings import Settings

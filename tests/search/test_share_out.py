@@ -121,7 +121,9 @@ def test_scheduler_workers_of_another_version_are_refused(
             assert engine.places == 2
             database = Database(None)
             tuner = Tuner(SearchExecutor(database, Inline, lambda: FakeBench(by_threads)))
-            tuner = evolve(tuner, make_search=lambda executor, settings: RemoteTuningLoop(engine, executor, settings))
+            tuner = evolve(
+                tuner, make_search=lambda executor, settings, share: RemoteTuningLoop(engine, executor, settings, share)
+            )
             tuner.run(PROBLEMS, SHORT_SEARCH)
             assert results(database, PROBLEMS) == undisturbed_results[0]
         finally:

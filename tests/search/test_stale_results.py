@@ -17,7 +17,7 @@ from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database, summary_of
-from cuts.search.exchange.files import export_pack, export_results, import_results
+from cuts.search.database.exchange import export_pack, export_results, import_results
 from cuts.search.session import TuningSession
 from cuts.search.settings import QUICK_SEARCH, Settings
 from cuts.search.tasks import kernels

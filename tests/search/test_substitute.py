@@ -20,20 +20,20 @@ from cuts.ir.graph import Graph
 from cuts.ir.machine import Target
 from cuts.ir.types import DType
 from cuts.passes.schedule.choose import choose
+from cuts.search import library_routines as library_module
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
 from cuts.search.findings import Findings, SearchOutcome
-from cuts.search.libraries import routines as library_module
-from cuts.search.libraries.routines import (
+from cuts.search.library_routines import (
     MAX_ROUTINE_SECONDS,
     ReplaceableKernel,
     SubstituteRoutine,
     faster_routines,
     seconds_for_routines,
 )
-from cuts.search.libraries.substitute import constant_arguments, substitute, with_libraries
+from cuts.search.library_substitutes import constant_arguments, substitute, with_libraries
 from cuts.search.measurement.bench import Timed
-from cuts.search.measurement.device import Verdict
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.processes.child import SessionEnded
 from cuts.search.session import TuningSession
 from cuts.search.settings import Settings, TunedChoice

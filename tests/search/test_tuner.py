@@ -19,8 +19,8 @@ from cuts.passes.schedule import choose_soon
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
-from cuts.search.measurement.device import Verdict
 from cuts.search.measurement.replay import ReplayBench
+from cuts.search.measurement.verdicts import Verdict
 from cuts.search.settings import QUICK_SEARCH, SINGLE_MEASUREMENT, Settings, TunedChoice
 from cuts.search.strategies import STRATEGIES
 from cuts.search.tasks.pruning_certificate import simple_schedule

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from cuts.ir.errors import UsageError
-from cuts.search.database import Database, Winner, open_database
-from cuts.search.exchange import import_database
-from cuts.search.exchange.files import ImportCounts
+from cuts.search.database import Database, Winner, import_database, open_database
+from cuts.search.database.exchange import ImportCounts
 from cuts.store import EntryCounts, EntryStore, Key, export_store, import_store
 from cuts.tests.cli.conftest import Cuts, cuts  # noqa: F401
 from cuts.tests.search.fakes import problem_of

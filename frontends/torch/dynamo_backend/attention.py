@@ -18,7 +18,7 @@ import torch
 from torch._C import DispatchKey
 from torch.nn.attention import SDPBackend
 
-from ..recurrent import layer_operator
+from ..decompositions import layer_operator
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd

@@ -14,8 +14,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..decompositions import training_decompositions
-from ..recurrent import decompose_layers
+from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
 
 

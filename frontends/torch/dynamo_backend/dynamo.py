@@ -22,12 +22,12 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
+from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
 from ..dispatch import results
 from ..loading import graph_of_nodes
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
-from ..recurrent import ForeignLayerError, compile_layers, decompose_layers
 from ..results import checked_results, computes
 from ..tensors import TensorFunction, function_of_signature, function_of_tensors
 from .autograd import LazyGraph, apply_autograd

@@ -25,9 +25,10 @@ from attrs import evolve, frozen
 
 from ...ir import UsageError, atomic_write, quote, renew_keywords
 from ...store import describe, digest
-from ..database import Database, Result
 from ..tasks import EARLIER_FORMATS, DecisionRecord
 from ..tasks import FORMAT as TODAY
+from .records import Result
+from .tables import Database
 
 #: Version 3 has fingerprints of nodes and units, version 4 today's keywords in schedules.
 FORMAT = 4

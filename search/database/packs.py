@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 
 from ...ir import Target, UsageError
-from ..database import Database, open_database
 from ..tasks import DecisionRecord, Question
-from .files import import_bytes
+from .exchange import import_bytes
+from .tables import Database
+from .user import open_database
 
 FOLDER = "data"
 #: Dialect of the machines that have packs.

@@ -10,7 +10,7 @@ import torch
 from attrs import frozen
 from torch._decomp import get_decompositions
 
-from .recurrent import RECURRENT
+from .recurrent_layers import RECURRENT
 
 aten = torch.ops.aten
 

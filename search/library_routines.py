@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ...backends.library import Request, installed_libraries, is_library_computation
-from ...ir import Budget, KernelFunction
-from ..building import BuildResult
-from ..settings import Settings
-from ..tasks import TuningTask
-from ..tuner import SearchExecutor
+from ..backends.library import Request, installed_libraries, is_library_computation
+from ..ir import Budget, KernelFunction
+from .building import BuildResult
+from .settings import Settings
+from .tasks import TuningTask
+from .tuner import SearchExecutor
 
 #: Returns the routines for a requested computation.
 Offers: TypeAlias = Callable[[Request], Sequence[KernelFunction]]

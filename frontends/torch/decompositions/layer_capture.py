@@ -2,7 +2,7 @@
 
 By default Dynamo breaks its graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` without a message. Otherwise PyTorch's dispatcher
 decomposes their operations into routines of the device, or step by step. Both call us first: for graphs of this backend
-Dynamo continues, and a layer becomes an operator of ours (`layers`). Graphs of other backends are traced as usual.
+Dynamo continues, and a layer becomes an operator of ours (`recurrent_layers`); others are traced as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.utils.rnn import PackedSequence
 
 from ..captured_graph import UncompiledWarning
-from .layers import PACKED_OPERATIONS, RECURRENT
+from .recurrent_layers import PACKED_OPERATIONS, RECURRENT
 
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 #: Attributes by which PyTorch wraps the backend of `torch.compile`, outermost first.

@@ -13,13 +13,13 @@ from math import inf
 
 from attrs import evolve
 
-from ...backends.library import library_kernels
-from ...ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
-from ..findings import Findings
-from ..session import TuningSession
-from ..settings import TunedChoice
-from ..tasks import TuningTask
-from .routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
+from ..backends.library import library_kernels
+from ..ir import FALLBACK_KEY, BackendError, CompiledGraph, KernelFunction, Step
+from .findings import Findings
+from .library_routines import MAX_ROUTINE_SECONDS, Offers, ReplaceableKernel, SubstituteRoutine, faster_routines
+from .session import TuningSession
+from .settings import TunedChoice
+from .tasks import TuningTask
 
 
 def with_libraries(
@@ -53,14 +53,10 @@ def with_libraries(
 def _time_for_routines(session: TuningSession, last: bool) -> Iterator[Callable[[], bool]]:
     """Yield a predicate for the end of timing; an early end here leaves searches complete."""
     budget, executor = session.budget, session.tuner.executor
-    expired = executor.expired
-    with budget.final_measurements() as kept:
+    with budget.final_measurements() as kept, executor.ending_early(executor.expired):
         most = min(budget.remaining(), max(budget.elapsed, MAX_ROUTINE_SECONDS)) if last else kept
         end = budget.elapsed + most
-        try:
-            yield lambda: session.tuner.frozen or budget.over() or budget.elapsed >= end
-        finally:
-            executor.expired = expired
+        yield lambda: session.tuner.frozen or budget.over() or budget.elapsed >= end
 
 
 def _seconds(choice: TunedChoice) -> float:
