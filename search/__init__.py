@@ -3,7 +3,7 @@
 from .analysis import Monitor, make_monitor
 from .building import PlanningWorkers
 from .database import Measurement, database_path, explain, explain_question, open_database, remove_database, summary_of
-from .exchange import export_pack, export_results, import_database, import_results, known_answer
+from .exchange import export_pack, export_results, import_database, import_results, known_answer, known_answers
 from .findings import Findings, SearchOutcome
 from .learned.evaluation import LearnedModel
 from .learned.local import train_locally
@@ -40,6 +40,7 @@ __all__ = [
     "import_database",
     "import_results",
     "known_answer",
+    "known_answers",
     "machine_of",
     "make_monitor",
     "measured_candidates",
