@@ -72,9 +72,9 @@ def build_stored(
     frozen: bool = False,
     libraries: bool = True,
 ) -> CompiledPlan:
-    """Compile a graph like `build_tuned`; where nothing is timed, an earlier process's plan is reused.
+    """Compile a graph, or reuse a plan that needed no search.
 
-    It is not where a search's decisions are replayed.
+    Nothing is reused where a search's decisions are replayed. With a search it is `build_tuned`.
     """
     if tune or frozen or not _is_stored(graph, target, options):
         return build_tuned(graph, spec, target, options, tune=tune, frozen=frozen, libraries=libraries)

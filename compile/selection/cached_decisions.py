@@ -331,7 +331,7 @@ def has_cached_decisions(graph: Graph, spec: Spec, target: Target, options: Comp
 
 
 def decisions_digest(target: Target, options: CompileOptions) -> str:
-    """Return a digest of the cached decisions that a compilation without a search may replay."""
+    """Return a digest of all decisions that a compilation may replay."""
     return digest(repr(known_answers(target))) if _may_replay(target, options) else ""
 
 
