@@ -11,7 +11,7 @@ from attrs import evolve
 from ..backends import find_target
 from ..ir import CompileOptions, Graph, Mode, PrecisionName, Target, UsageError, VocabularyError
 from ..runtime import ProgramRecord, StagedRecord, stages_type
-from .cached_build import build_tuned
+from .cached_build import build_stored
 from .driver import build_graph
 from .loading import (
     ModelLike,
@@ -99,6 +99,9 @@ def build(
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
     then take the place of kernels that they beat, where their packages are installed, unless `libraries` is false.
 
+    Without both, a later process reuses the plan of an equal graph with equal options, where its weights take at most
+    256 MiB and building it took a third of a second, and where no search has left decisions to replay.
+
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
@@ -117,7 +120,7 @@ def build(
 
     def compile_part(graph: Graph) -> CompiledPlan:
         own = evolve(chosen, begun=None)  # a budget is that of each part
-        return build_tuned(graph, vocabulary, machine, own, tune=tune, frozen=frozen, libraries=libraries)
+        return build_stored(graph, vocabulary, machine, own, tune=tune, frozen=frozen, libraries=libraries)
 
     try:
         with chosen.begin().stage("import"):
@@ -128,7 +131,7 @@ def build(
         plan = staged_plan(model, vocabulary, machine, compile_part, shapes=shapes, args=examples)
         plan.warn()
         return plan
-    return build_tuned(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen, libraries=libraries)
+    return build_stored(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen, libraries=libraries)
 
 
 def build_staged(

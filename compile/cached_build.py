@@ -7,12 +7,14 @@ from time import perf_counter
 from ..backends.library import installed_libraries
 from ..ir import CompileOptions, Graph, Target
 from .driver import build_graph, tune_graph
+from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan
-from .selection import PlanCache
+from .selection import PlanCache, decisions_digest, has_cached_decisions, prints_passes
 
-#: Shortest build, in seconds, whose plan is cached for later processes.
-MIN_CACHED_BUILD_SECONDS = 0.3
+#: Shortest build, in seconds, whose plan is cached for later processes, and the most bytes of weights that are cached
+#: with a plan that no search made.
+MIN_CACHED_BUILD_SECONDS, MAX_CACHED_WEIGHT_BYTES = 0.3, 256 << 20
 
 
 def build_tuned(
@@ -58,3 +60,40 @@ def build_cached(
     if cache and perf_counter() - start > MIN_CACHED_BUILD_SECONDS:
         cache.save(made)
     return made
+
+
+def build_stored(
+    graph: Graph,
+    spec: Spec,
+    target: Target,
+    options: CompileOptions,
+    *,
+    tune: bool = False,
+    frozen: bool = False,
+    libraries: bool = True,
+) -> CompiledPlan:
+    """Compile a graph, or reuse a plan that needed no search.
+
+    Nothing is reused where a search's decisions are replayed. With a search it is `build_tuned`.
+    """
+    if tune or frozen or not _is_stored(graph, target, options):
+        return build_tuned(graph, spec, target, options, tune=tune, frozen=frozen, libraries=libraries)
+    wishes = "build", options.horizontal_fusion, decisions_digest(target, options)
+    cache = PlanCache.of_options(graph, spec, target, options, *wishes)
+    found = cache.find() if cache else None
+    if found is not None:
+        warn_of_empty_results(graph, spec)
+        return found
+    start = perf_counter()
+    made = build_graph(graph, spec, target, options)
+    slow = perf_counter() - start > MIN_CACHED_BUILD_SECONDS
+    if cache and slow and not has_cached_decisions(graph, spec, target, options):
+        cache.save(made)
+    return made
+
+
+def _is_stored(graph: Graph, target: Target, options: CompileOptions) -> bool:
+    """Return whether the plan of a graph is worth to be stored: its passes run only for it."""
+    watched = prints_passes(options) or options.plain or options.verifies_stages or options.budget is not None
+    small = sum(array.nbytes for array in graph.constants.values()) <= MAX_CACHED_WEIGHT_BYTES
+    return small and not watched and target.dialect != "reference"

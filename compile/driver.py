@@ -91,7 +91,7 @@ def compile_unmeasured(
     graph: Graph, registry: Registry, target: Target, options: CompileOptions, emit: Emit
 ) -> CompiledGraph:
     """Run the passes on a graph by the analytic cost model."""
-    with PlanningWorkers(len(graph.nodes)) as workers:
+    with PlanningWorkers(len(graph.nodes), target=target) as workers:
         return compile_graph(graph, registry, target, options, emit, workers)
 
 

@@ -35,10 +35,11 @@ from ...search import (
     TuningSession,
     decisions_text,
     known_answer,
+    known_answers,
     machine_of,
     question_of,
 )
-from ...store import cache_root
+from ...store import cache_root, digest
 from ..loading import Spec
 from .plan_selection import (
     MAX_SUM_RATIO,
@@ -323,13 +324,21 @@ def _replay_final(known: DecisionRecord, compilations: _Compilations) -> Candida
 
 
 def has_cached_decisions(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:
-    """Return whether a compilation can replay cached decisions without a search.
-
-    It can for a GPU, where results are cached.
-    """
-    if not target.lockstep or target.on_host or prints_passes(options) or options.debug or cache_root() is None:
+    """Return whether a compilation can replay cached decisions without a search."""
+    if not _may_replay(target, options):
         return False
     return known_answer(decision_key(graph, spec, target, options), target) is not None
+
+
+def decisions_digest(target: Target, options: CompileOptions) -> str:
+    """Return a digest of all decisions that a compilation may replay."""
+    return digest(repr(known_answers(target))) if _may_replay(target, options) else ""
+
+
+def _may_replay(target: Target, options: CompileOptions) -> bool:
+    """Return whether a compilation may replay decisions: for a GPU, where results are cached."""
+    passes = prints_passes(options) or options.debug
+    return target.lockstep and not target.on_host and not passes and cache_root() is not None
 
 
 def prints_passes(options: CompileOptions) -> bool:

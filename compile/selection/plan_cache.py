@@ -1,8 +1,8 @@
 """Plan cache: a model that was compiled before needs no second search.
 
-It holds plans of finished searches, and plans of the PyTorch entry point, which a later process requests with the same
-options. The key covers everything that a plan follows from: the graph with its weights, the declarations, the target,
-the machine, the settings of the search, and the compiler's sources.
+It holds plans of finished searches, and plans of the PyTorch entry point and of `cuts.build`, which a later process
+requests with the same options. The key covers everything that a plan follows from: the graph with its weights, the
+declarations, the target, the machine, the settings of the search, and the compiler's sources.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
+from typing import Any
 
+import numpy as np
 from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, streamed_variables
@@ -21,6 +23,11 @@ class ScheduleParameter:
 
     names: tuple[str, ...]
     values: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def table(self) -> np.ndarray[Any, Any]:
+        """The values as an array, a row for each name."""
+        return np.asarray(self.values, dtype=np.int64).T.copy()
 
     @staticmethod
     def of(name: str, values: Iterable[int]) -> ScheduleParameter:

@@ -259,6 +259,7 @@ def _expressible(indices: tuple[Index, ...], expr: Expr, plain: frozenset[Var]) 
     return True
 
 
+@lru_cache(maxsize=1 << 14)
 def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
     """Return the operand's first read of most axes, of all by default."""
     return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))

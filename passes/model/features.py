@@ -186,7 +186,7 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         known = done[output.extra]
         place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
-        totals.compute(output.body, place, known)
+        totals.compute(output.body, place, tuple(known))
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
             epilogue_loads = (

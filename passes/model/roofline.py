@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import gcd
 
 from attrs import frozen
@@ -27,17 +28,18 @@ def node_cost(expr: Expr) -> NodeCost:
     return NodeCost(0, 0)
 
 
-def nodes(expr: Expr, stop: Collection[Expr] = ()) -> Iterator[Expr]:
-    """Yield the distinct nodes of an expression, none in `stop`."""
-    seen: set[Expr] = set()
+@lru_cache(maxsize=1 << 14)
+def nodes(expr: Expr, stop: tuple[Expr, ...] = ()) -> tuple[Expr, ...]:
+    """Return the distinct nodes of an expression, none in `stop`."""
+    seen: dict[Expr, None] = {}
     stack = [expr]
     while stack:
         node = stack.pop()
         if node in seen or node in stop:
             continue
-        seen.add(node)
-        yield node
+        seen[node] = None
         stack.extend(node.children)
+    return tuple(seen)
 
 
 def memory_reads(body: Expr, own: Sequence[str]) -> list[Read]:

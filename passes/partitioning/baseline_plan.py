@@ -50,6 +50,8 @@ def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     plain, measures = Algorithms(graph, graph), context.costs.times.expected
     if not measures and (context.options.plain or not context.target.lockstep or context.budget.overdue()):
         return plain
+    if not measures and not any(context.instances.of_node(node, graph).algorithms for node in graph.nodes):
+        return plain
     step = _step(plain, context)
     if context.record is not None:
         return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)

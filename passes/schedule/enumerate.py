@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import product as cartesian
 from math import prod
 from typing import Any
@@ -62,10 +63,10 @@ class Batch:
     sizes: tuple[Geometry, ...]
     points: np.ndarray[Any, Any] | None = None
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the mesh that the columns span."""
-        return np.broadcast_shapes(*(np.shape(c) for c in self.columns.values())) if self.columns else ()
+        return _common_shape(self.columns)
 
     def flat(self, value: Count) -> np.ndarray[Any, Any]:
         """Return a feature or score of every point as a flat array."""
@@ -80,6 +81,12 @@ class Batch:
         return np.asarray(np.logical_not(self.flat(bad)))
 
 
+def _common_shape(columns: Columns) -> tuple[int, ...]:
+    """Return the shape that columns broadcast to."""
+    shapes = {np.shape(column) for column in columns.values()}
+    return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+
+
 def mesh(structure: ScheduleTemplate, part: SpaceSlice) -> dict[str, Count]:
     """Return the parameters of a slice as an open mesh.
 
@@ -88,13 +95,13 @@ def mesh(structure: ScheduleTemplate, part: SpaceSlice) -> dict[str, Count]:
     rank = len(structure.parameters)
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.parameters):
-        table = np.asarray(knob.values, dtype=np.int64)
+        table = knob.table
         if axis < len(part.fixed):
-            table = table[part.fixed[axis] : part.fixed[axis] + 1]
+            table = table[:, part.fixed[axis] : part.fixed[axis] + 1]
         elif axis == len(part.fixed):
-            table = table[part.first : part.last]
-        for place, name in enumerate(knob.names):
-            columns[name] = table[:, place].reshape([-1 if k == axis else 1 for k in range(rank)])
+            table = table[:, part.first : part.last]
+        for row, name in zip(table, knob.names, strict=True):
+            columns[name] = row.reshape([-1 if k == axis else 1 for k in range(rank)])
     return columns
 
 
@@ -133,8 +140,7 @@ def columns_of(structure: ScheduleTemplate, places: np.ndarray[Any, Any]) -> dic
     """Return the parameters of points given as rows of positions."""
     columns: dict[str, Count] = {}
     for axis, knob in enumerate(structure.parameters):
-        table = np.asarray(knob.values, dtype=np.int64)[places[:, axis]]
-        columns.update({name: table[:, place] for place, name in enumerate(knob.names)})
+        columns.update(zip(knob.names, knob.table[:, places[:, axis]], strict=True))
     return columns
 
 
@@ -144,16 +150,23 @@ def _impossible_sizes(sizes: ScheduleSizes) -> dict[str, Count]:
 
 
 def evaluate(
-    space: Space, structure: ScheduleTemplate, columns: Columns, start: int, points: np.ndarray[Any, Any] | None = None
+    space: Space,
+    structure: ScheduleTemplate,
+    columns: Columns,
+    start: int,
+    points: np.ndarray[Any, Any] | None = None,
+    impossible: Mapping[str, Count] | None = None,
 ) -> Batch:
-    """Count the features of points and check them."""
+    """Count the features of points and check them.
+
+    `impossible` are known results of the rules about sizes.
+    """
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
     launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
     features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
-    illegal = _impossible_sizes(ScheduleSizes(space.group, space.target, sizes))
+    illegal = dict(impossible or _impossible_sizes(ScheduleSizes(space.group, space.target, sizes)))
     illegal |= {rule.__name__: is_broken(rule(features, space.target)) for rule in FEATURE_RULES}
-    size = prod(np.broadcast_shapes(*(np.shape(c) for c in columns.values()))) if columns else 1
-    return Batch(structure, start, size, columns, features, illegal, sizes, points)
+    return Batch(structure, start, prod(_common_shape(columns)), columns, features, illegal, sizes, points)
 
 
 def batches(space: Space) -> Iterator[Batch]:
@@ -190,9 +203,10 @@ def sample_possible_batches(space: Space, most: int) -> Iterator[Batch]:
         bad: Count = np.zeros(len(points), dtype=bool)
         for reason in _impossible_sizes(ScheduleSizes(space.group, space.target, sizes)).values():
             bad = np.logical_or(bad, reason)
-        bad[0] = bad[0] and not bad.all()
+        none = bad.all()
+        bad[0] = bad[0] and not none
         columns = {name: column[~bad] for name, column in columns.items()}
-        yield evaluate(space, structure, columns, start, points[~bad])
+        yield evaluate(space, structure, columns, start, points[~bad], {"sizes": none})
         start += structure.size
 
 

@@ -72,7 +72,7 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
 @define
 class _Climb:
     """The legal points found so far: scores, templates, numbers, and which of them were `refined`. `known` are the
-    scored numbers of each template, legal or not.
+    scored numbers of each template, legal or not, in order.
     """
 
     space: Space
@@ -86,8 +86,8 @@ class _Climb:
     def add(self, position: int, scores: _Array, numbers: _Array) -> None:
         """Add scored points of a template, with infinity where not legal."""
         legal = np.isfinite(scores)
-        before = self.known.get(position)
-        self.known[position] = numbers if before is None else np.concatenate([before, numbers])
+        before = self.known.get(position, numbers[:0])
+        self.known[position] = np.sort(np.concatenate([before, numbers]), kind="stable")  # two sorted runs
         self.scores = np.concatenate([self.scores, scores[legal]])
         self.structures = np.concatenate([self.structures, np.full(int(legal.sum()), position)])
         self.numbers = np.concatenate([self.numbers, numbers[legal]])
@@ -105,7 +105,7 @@ class _Climb:
         for position in sorted(set(structures.tolist())):
             structure = self.space.templates[position]
             moves = _moves(structure, numbers[structures == position])
-            moves = moves[~np.isin(moves, self.known[position])]
+            moves = moves[~_are_among(moves, self.known[position])]
             self.add(position, _score(self.space, structure, moves, self.model), moves)
         return bool(len(fresh))
 
@@ -221,8 +221,7 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
     for position, batch in enumerate(sample_possible_batches(space, each)):
         values = score(batch, space, model)
         assert batch.points is not None, "samples name their points"
-        first = np.argsort(values, kind="stable")[:count]
-        first = first[np.isfinite(values[first])]
+        first = _smallest(values, count)
         found.append((position, values[first], batch.points[first]))
     scores, positions = (
         np.concatenate(parts)
@@ -241,6 +240,20 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
         for same in _by_warps(structure, places):
             kept[np.flatnonzero(same)[:TEMPLATE_LEADERS]] = True
         yield position, scores[kept], places[kept]
+
+
+def _smallest(values: _Array, count: int) -> _Array:
+    """Return the positions of the smallest finite values in order, the first of equal ones first."""
+    few = np.flatnonzero(np.isfinite(values))
+    if len(few) > count:
+        few = few[values[few] <= np.partition(values[few], count - 1)[count - 1]]
+    return few[np.argsort(values[few], kind="stable")][:count]
+
+
+def _are_among(numbers: _Array, known: _Array) -> _Array:
+    """Return which numbers are among `known` ones, in order."""
+    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+    return np.asarray(known[place] == numbers)
 
 
 def _by_warps(structure: ScheduleTemplate, places: _Array) -> list[_Array]:
@@ -318,7 +331,7 @@ def _siblings(knob: ScheduleParameter) -> _Array:
     Threads and their tile also change together, so that the block stays as it is. Runs of neighbours, whose vector is
     the whole thread tile, change both together, and may keep the block while they do.
     """
-    table = np.asarray(knob.values, dtype=np.int64)
+    table = knob.table.T
     near = (table[:, None, :] != table[None, :, :]).sum(axis=2) == 1
     if table.shape[1] == 3:
         threads, tile, vector = table.T

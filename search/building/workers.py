@@ -27,10 +27,6 @@ from .factory import COMPILE_LIMIT
 REUSABLE_METHODS = ("rank", "refer", "simple", "build")
 
 
-#: Smallest number of workers for which forking is faster than starting programs.
-MIN_FORKED_WORKERS = 2
-
-
 @frozen
 class Job:
     """Request to a worker: a method of `Factory`, arguments, and the receiver.
@@ -121,9 +117,7 @@ class Workers:
 
     def __init__(self, count: int | None = None, service: str = "cuts.search.strategies.worker:SearchWorker") -> None:
         count = max(1, count or processor_count())
-        self._fork_server = (
-            ForkServer(service.partition(":")[0]) if count >= MIN_FORKED_WORKERS and ForkServer.is_supported() else None
-        )
+        self._fork_server = ForkServer(service.partition(":")[0]) if ForkServer.is_supported() else None
         self._slots = [_Slot(Child(service, fork_server=self._fork_server)) for _ in range(count)]
         for slot in self._slots:
             with suppress(OSError):  # started again by the first request

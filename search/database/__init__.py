@@ -6,7 +6,7 @@ Results of other machines are hints only.
 """
 
 from .exchange import export_pack, export_results, import_database, import_results
-from .packs import PACK_DIALECT, known_answer, offer_packs, shipped_packs
+from .packs import PACK_DIALECT, known_answer, known_answers, offer_packs, shipped_packs
 from .records import OUTCOMES, KernelTime, Measurement, Result, Winner
 from .report import explain, explain_question, summary_of
 from .tables import Database
@@ -29,6 +29,7 @@ __all__ = [
     "import_database",
     "import_results",
     "known_answer",
+    "known_answers",
     "offer_packs",
     "open_database",
     "remove_database",

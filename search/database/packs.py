@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.resources import files
 
 from ...ir import Target, UsageError
@@ -34,13 +35,22 @@ def known_answer(question: Question, target: Target) -> DecisionRecord | None:
 
     It comes from the user's database or from a pack.
     """
-    database = open_database()
-    try:
-        if target.dialect == PACK_DIALECT:
-            offer_packs(database)
+    with closing(_offered_database(target)) as database:
         return database.answer(question.key) or question.nearest(database.answers())
-    finally:
-        database.close()
+
+
+def known_answers(target: Target) -> tuple[DecisionRecord, ...]:
+    """Return all decision records of the user's database and of packs."""
+    with closing(_offered_database(target)) as database:
+        return database.answers()
+
+
+def _offered_database(target: Target) -> Database:
+    """Return the user's database, with the packs for a target."""
+    database = open_database()
+    if target.dialect == PACK_DIALECT:
+        offer_packs(database)
+    return database
 
 
 def offer_packs(database: Database, notice: Callable[[str], None] = lambda text: None) -> int:

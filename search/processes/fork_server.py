@@ -115,8 +115,12 @@ class ForkServer:
         if self._process is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = self._start_process(theirs)
-        theirs.close()
+        with theirs:
+            try:
+                self._process = self._start_process(theirs)
+            except OSError:
+                ours.close()
+                raise
         self._control = ours
 
     def _start_process(self, requests: socket.socket) -> subprocess.Popen[bytes] | SelfFork:

@@ -34,7 +34,7 @@ from cuts.passes.costs.candidate_subgraphs import (
     SubgraphKernels,
     partition_subgraph,
 )
-from cuts.passes.costs.executor import ScheduleRequest
+from cuts.passes.costs.executor import ScheduleRequest, Workload
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.simplification.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
@@ -43,7 +43,7 @@ from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.choose import choose
 from cuts.search.building.factory import Factory
-from cuts.search.building.planning_workers import MIN_PLANNING_QUERIES, PlanningWorkers
+from cuts.search.building.planning_workers import MIN_PLANNING_NODES, MIN_PLANNING_QUERIES, PlanningWorkers
 from cuts.search.tasks.tuning_task import TuningTask, machine_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -591,7 +591,11 @@ def test_processes_plan_as_this_one_does() -> None:
         forms = [form for each in found if each is not None for form, _ in each.costs] * MIN_PLANNING_QUERIES
         requests = [ScheduleRequest(form, TARGET) for form in forms]
         assert planning.submit(requests[:1])() == [None]
-        assert planning.submit(requests)() == [choose(form, TARGET)[0] for form in forms]
+        chosen = [choose(form, TARGET)[0] for form in forms]
+        assert planning.submit(requests)() == chosen
+    with PlanningWorkers(len(forms) * MIN_PLANNING_NODES, processors=2, target=TARGET) as planning:
+        planning.prepare(lambda: [Workload(form, {}, ()) for form in forms])
+        assert planning.submit(requests[:1])() == chosen[:1], "it was asked for ahead"
 
 
 def test_a_compiled_convolution_by_winograd() -> None:

@@ -154,6 +154,9 @@ def test_whoever_looks_ahead_comes_to_the_same_groups(made: object) -> None:
     looking = Partitioner(parts.builder, ahead, announce=ahead.foresee, known=ahead.is_measured, likely=likely)
     assert improve(looking, looking.singletons()) == end
     assert announced[-1] == set(end), "all groups of the partition were announced as likely"
+    announced.clear()
+    reporting = Partitioner(parts.builder, parts.evaluator, likely=likely)
+    assert set(improve(reporting, reporting.singletons())) == announced[-1], "so they are where nothing looks ahead"
 
 
 def test_long_merge_paths_are_evaluated_ahead_in_batches() -> None:

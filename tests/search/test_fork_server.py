@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from cuts.ir.errors import BackendError
-from cuts.search.building import workers as workers_module
 from cuts.search.building.workers import Job, JobResult, Workers
 from cuts.search.processes.child import Child, ChildLost
 from cuts.search.processes.fork_server import ForkServer
@@ -95,8 +94,7 @@ def test_unimportable_module_is_the_answer() -> None:
     fork_server.close()
 
 
-def test_nothing_is_left_of_workers_that_were_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "MIN_FORKED_WORKERS", 2)
+def test_nothing_is_left_of_workers_that_were_closed() -> None:
     workers = Workers(3, f"{SERVICES}:Slow")
     found = answers(workers, [Job(n, "process_ids", ()) for n in range(3)])
     processes = {number for each in found for number in each.value}

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from math import inf, isnan
 from typing import TypeAlias
 
@@ -32,6 +33,8 @@ from .sibling_fusion import sibling_pairs
 
 #: Rounds of asynchronous cost evaluation, each for the groups that a path needs next.
 MAX_LOOKAHEAD_ROUNDS = 8
+#: Merges of a path after which its final groups are reported.
+MERGES_PER_REPORT = 24
 #: Most units, and partitions in R, for which Algorithm 1 runs in its exact form.
 EXACT_UNITS, EXACT_PARTITIONS = 10, 2000
 
@@ -146,7 +149,7 @@ def _best_path(
     partitioner.announce(_candidate_groups(path))  # nearly all of them are compared
     if partitioner.known is not None:
         _look_ahead(path.copy(), partitioner.known)
-    path.follow()
+    path.follow(report=partitioner.known is None)
     partitioner.announce(())
     return list(path.groups)
 
@@ -191,12 +194,12 @@ class _Path:
     def _queue(self, members: tuple[Group, ...], tie: int, merged: Group | None, most: float) -> None:
         heapq.heappush(self.queue, (-max(0.0, most), tie, False, members, merged))
 
-    def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True) -> None:
+    def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
 
-        Those are left whose costs are not `known`.
+        Those are left whose costs are not `known`. With `report`, groups that no queued merge contains are reported.
         """
-        unknown = []
+        unknown, merges = [], count(1)
         while self.queue:
             place = _, tie, exact, members, merged = heapq.heappop(self.queue)
             if any(g not in self.groups for g in members) or not _convex(self.partitioner, members, self.owner):
@@ -212,7 +215,16 @@ class _Path:
                     heapq.heappush(self.queue, (-gain, tie, True, members, merged))
                 continue
             self._merge(members, merged)
+            if report and next(merges) % MERGES_PER_REPORT == 0:
+                self.report()
         self.queue = unknown
+        if report:
+            self.report()
+
+    def report(self) -> None:
+        """Report the groups that no queued merge contains."""
+        pending = {group for *_, members, _ in self.queue for group in members}
+        self.partitioner.likely([group for group in self.groups if group not in pending])
 
     def _merge(self, members: tuple[Group, ...], merged: Group) -> None:
         for group in members:
@@ -232,8 +244,7 @@ def _look_ahead(path: _Path, known: Callable[[FusedGroup], bool]) -> None:
     """
     for _ in range(MAX_LOOKAHEAD_ROUNDS):
         path.follow(known)
-        pending = {group for *_, members, _ in path.queue for group in members}
-        path.partitioner.likely([group for group in path.groups if group not in pending])
+        path.report()
         if not path.queue or path.partitioner.over():
             return
         path.partitioner.announce(_candidate_groups(path))

@@ -64,16 +64,15 @@ class ComposeMovement:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with the shortest chains of movements."""
-        position, producers = 0, graph.producer()
-        while position < len(graph.nodes):
-            shorter = self._shorten(graph, graph.nodes[position], producers)
+        found, position, producers = graph, 0, graph.producer()
+        while position < len(found.nodes):
+            shorter = self._shorten(found, found.nodes[position], producers)
             if shorter is None:
                 position += 1
                 continue
-            before, graph = len(graph.nodes), prune(shorter)
-            # Movements before a shortened one are unchanged.
-            position, producers = max(0, position - (before - len(graph.nodes))), graph.producer()
-        return graph
+            # Movements before a shortened one are unchanged; nodes without readers are dropped at the end.
+            found, producers = shorter, shorter.producer()
+        return graph if found is graph else prune(found)
 
     def _shorten(self, graph: Graph, last: Node, producers: Mapping[str, Node]) -> Graph | None:
         """Return the graph with a movement composed with its predecessor, or None."""

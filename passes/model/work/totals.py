@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class Totals:
         """Return the growth of a sum since a copy of the sums."""
         return self.sums[name] - before[name]
 
-    def compute(self, expr: Expr, place: EvaluationSite, stop: Collection[Expr], fused: bool = False) -> None:
+    def compute(self, expr: Expr, place: EvaluationSite, stop: tuple[Expr, ...], fused: bool = False) -> None:
         """Count the arithmetic of an expression in every thread.
 
         `fused` makes the top node one half of a multiply-add.
