@@ -32,7 +32,19 @@ from .matrix_instructions import (
     widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
-from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
+from .row_sharing import (
+    ROW_LANES,
+    ROW_VECTOR,
+    RegisterChain,
+    cached_reads,
+    can_stream_rows,
+    is_register_chain,
+    is_row_maximum,
+    joins_loop,
+    register_chain,
+    undivided,
+    whole_loops,
+)
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
 from .schedule_template import (
     ScheduleParameter,
@@ -76,12 +88,15 @@ __all__ = [
     "MIN_COPY_BYTES",
     "REGISTER_STAGED_ORDER",
     "ROW_CACHE_UNITS",
+    "ROW_LANES",
+    "ROW_VECTOR",
     "Columns",
     "Count",
     "Cover",
     "Geometry",
     "MaskBound",
     "MatrixTile",
+    "RegisterChain",
     "ScatterBins",
     "ScheduleParameter",
     "ScheduleTemplate",
@@ -107,6 +122,7 @@ __all__ = [
     "index_axes",
     "interleaved_instructions",
     "is_matrix_like",
+    "is_register_chain",
     "is_row_maximum",
     "is_scatter_only",
     "is_scattered",
@@ -132,6 +148,7 @@ __all__ = [
     "product",
     "random_groups",
     "reads_shared_matrices",
+    "register_chain",
     "result_geometry",
     "result_shares",
     "result_vector",
@@ -152,6 +169,7 @@ __all__ = [
     "tensors_in_place",
     "tile_pitches",
     "tile_shape",
+    "undivided",
     "whole_loops",
     "whole_row_fetch",
     "widest_swizzle",

@@ -101,7 +101,7 @@ class FetchPhases:
 class SharedPipeline:
     """Shared-memory pipeline of a reduction's staged operands.
 
-    The variable `step` numbers the K blocks.
+    The variable `step` numbers the K blocks. Copies of several stages are asynchronous, those of one where `early`.
     """
 
     state: SegmentState
@@ -109,6 +109,7 @@ class SharedPipeline:
     tiles: Mapping[Expr, tuple[Tile, SharedBuffer]]
     step: Var
     prefix: str
+    early: bool = False
 
     @property
     def is_asynchronous(self) -> bool:
@@ -163,7 +164,7 @@ class SharedPipeline:
                 context,
                 layout.thread,
                 name,
-                self.schedule.stages > 1 and self.is_asynchronous,
+                (self.schedule.stages > 1 or self.early) and self.is_asynchronous,
                 self.state.target.vector_bytes,
                 self.state.aligned,
                 layout.tables,
