@@ -61,7 +61,7 @@ from .schedule_template import (
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
 from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
-from .shared_memory import shared_bytes, shared_layouts, streamed_segment
+from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
 from .shared_tensors import (
     axis_places,
     extents_of,
@@ -164,6 +164,7 @@ __all__ = [
     "shared_layouts",
     "shared_matrix_faults",
     "shared_pitches",
+    "skipped_elements",
     "staged_tiles",
     "streamed_segment",
     "tensors_in_place",

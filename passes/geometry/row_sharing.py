@@ -189,7 +189,11 @@ def _chain(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> RegisterCh
     (scores,), (weights,), row = first.outputs, wide, wide[0].extra
     if scores.tensor not in shared or scores.extra or scores.guards or scores.into or len(row) != 1:
         return None
-    if any(r.reduce != row or r.along for r in rows.reductions) or last.holds_rows or any(o.extra for o in last.outputs):
+    if (
+        any(r.reduce != row or r.along for r in rows.reductions)
+        or last.holds_rows
+        or any(o.extra for o in last.outputs)
+    ):
         return None
     plain, divisor = _undivided(rows)
     if not streams_rows((first, plain, last), shared):

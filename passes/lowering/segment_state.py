@@ -112,7 +112,16 @@ class SegmentState:
         whole = frozenset(t for t in boxes if holds_rows(self.group, t))
         ends = frozenset(t for t in boxes if read_padding(self.group, t))
         return Context(
-            self.group, self.storages, binding, {**self.held, **staged}, held, boxes, pitches, names, whole=whole, filled=ends
+            self.group,
+            self.storages,
+            binding,
+            {**self.held, **staged},
+            held,
+            boxes,
+            pitches,
+            names,
+            whole=whole,
+            filled=ends,
         )
 
     def initialise(self, reduction: Reduction) -> Initialise:

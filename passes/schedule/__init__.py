@@ -6,9 +6,11 @@ from .enumerate import Batch, batches, columns_of, evaluate, places_at, sample_b
 from .hill_climbing import Point, best_points, neighbours
 from .mma_templates import is_mma_computable, mma_templates
 from .prune import proven_slower, score
+from .register_chains import chain_templates
 from .space import Space, make_space, segment_templates
 
 __all__ = [
+    "chain_templates",
     "RANKED_POINTS",
     "Batch",
     "Candidate",

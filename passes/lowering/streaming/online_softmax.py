@@ -25,6 +25,7 @@ from .chained_contraction import instance_phase, part_copies, part_loop
 from .mask_block_skipping import guard_copies, skipped_terms, streamed_loop_end
 from .streamed_rows import StreamedRows
 
+
 def lower_online_softmax(
     layout: BlockLayout,
     states: Sequence[SegmentState],

@@ -30,19 +30,21 @@ from ....ir import (
     RegisterRead,
     RegisterWrite,
     Root,
+    SharedBuffer,
     Value,
     Var,
     Wait,
     as_index,
     reads,
 )
-from ...geometry import RegisterChain, register_chain
+from ...geometry import RegisterChain, geometry_of, mask_bound, register_chain, skipped_elements
 from ..index_values import value_of
 from ..k_loop import Multiplication, SharedPipeline, multiplication, staged_tiles, tile_load
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase, part_copies
+from .mask_block_skipping import SKIPPED, guard_copies, skipped_terms, streamed_loop_end
 from .streamed_rows import StreamedRows, weights_register
 
 
@@ -111,9 +113,7 @@ class _Chain:
         slot = as_index(self.part) % schedule.stages
         staged = {operand: tile_load(tile, buffer, slot) for operand, (tile, buffer) in tiles.items()}
         covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
-        product = multiplication(
-            state, reduction, schedule, binding, local, self.part, staged, covered, prefix
-        )
+        product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
         return _Product(product, SharedPipeline(state, schedule, tiles, self.part, prefix, early=True))
 
     def _loop(self, scores: _Product, sums: _Product) -> list[Item]:
@@ -129,17 +129,21 @@ class _Chain:
             head = [*copied, *wait(1), *self._scores(scores), *self.statistics.items()]
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
+        until = streamed_loop_end(self.layout, self.last)
+        if mask_bound(self.layout.group) is not None:
+            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
+            self.layout.buffers[SKIPPED] = SharedBuffer(SKIPPED, DType.F32, int(elements))
+
         def copies(at: Index) -> list[Item]:
             every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)
-            return [*(part_copies(item, part, at) for item in every), *commit]
+            return [*guard_copies([part_copies(item, part, at) for item in every], at, until), *commit]
 
         work = [*self._scores(scores), *self.statistics.items(), self.statistics.rescale(self.last)]
         work.append(sums.product.with_held_rows(weights_register(self.chain)))
         distance = early.schedule.stages - 1
-        if not distance:
-            return [Loop(part, (*copies(as_index(part)), *wait(0), *work, Barrier()))]
         begin = [item for n in range(distance) for item in copies(Index(n))]
-        return [*begin, Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work))]
+        loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
+        return [*begin, loop, *([] if until is None else skipped_terms(self.last, until))]
 
     def _scores(self, scores: _Product) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
