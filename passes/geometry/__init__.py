@@ -42,7 +42,7 @@ from .row_sharing import (
     is_row_maximum,
     joins_loop,
     register_chain,
-    undivided,
+    split_divisor,
     whole_loops,
 )
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
@@ -165,12 +165,12 @@ __all__ = [
     "shared_matrix_faults",
     "shared_pitches",
     "skipped_elements",
+    "split_divisor",
     "staged_tiles",
     "streamed_segment",
     "tensors_in_place",
     "tile_pitches",
     "tile_shape",
-    "undivided",
     "whole_loops",
     "whole_row_fetch",
     "widest_swizzle",

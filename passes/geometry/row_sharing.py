@@ -170,13 +170,13 @@ class RegisterChain:
 
 
 def is_register_chain(segments: Sequence[SegmentTemplate] | Sequence[SegmentSchedule]) -> bool:
-    """Return whether templates or schedules of segments are those of a chain in registers."""
+    """Return whether templates or schedules are a chain in registers."""
     used = [s.mma if isinstance(s, SegmentTemplate) else s.atomic for s in segments]
     return len(used) == 3 and bool(used[0]) and bool(used[2])
 
 
 def register_chain(group: FusedGroup) -> RegisterChain | None:
-    """Return the tensors and axes of a group that may be a chain in registers, else None."""
+    """Return a group as a chain in registers, or None."""
     return _chain(group.segments, group.shared) if len(group.segments) == 3 else None
 
 
@@ -195,7 +195,7 @@ def _chain(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> RegisterCh
         or any(o.extra for o in last.outputs)
     ):
         return None
-    plain, divisor = _undivided(rows)
+    plain, divisor = _plain_rows(rows)
     if not streams_rows((first, plain, last), shared):
         return None
     found = {r for body in rows.expressions for r in reads(body) if r.tensor == scores.tensor}
@@ -243,8 +243,8 @@ def _axis(segment: Segment, index: object) -> int | None:
     return next((n for n, axis in enumerate(segment.axes) if index == as_index(axis)), None)
 
 
-def undivided(body: Expr) -> tuple[Expr, Expr | None]:
-    """Return weights without the division by a number of their row, and that number."""
+def split_divisor(body: Expr) -> tuple[Expr, Expr | None]:
+    """Return weights without their division, and the divisor of their row."""
     inner = body.arg if isinstance(body, Cast) else body
     if isinstance(inner, Call) and inner.fn == "div":
         weight, divisor = inner.args
@@ -252,19 +252,19 @@ def undivided(body: Expr) -> tuple[Expr, Expr | None]:
     return body, None
 
 
-def _undivided(rows: Segment) -> tuple[Segment, Expr | None]:
-    """Return rows whose weights are undivided, without conversions between floats, and the divisor."""
+def _plain_rows(rows: Segment) -> tuple[Segment, Expr | None]:
+    """Return rows without division of weights, without conversions between floats, and the divisor."""
     (wide,) = (o for o in rows.outputs if o.extra)
-    body, divisor = undivided(wide.body)
+    body, divisor = split_divisor(wide.body)
     if divisor is not None and not expr_variables(divisor).isdisjoint(wide.extra):
         body, divisor = wide.body, None
-    outputs = tuple(evolve(o, body=_unrounded(body if o is wide else o.body)) for o in rows.outputs)
-    reductions = tuple(evolve(r, body=_unrounded(r.body)) for r in rows.reductions)
+    outputs = tuple(evolve(o, body=_drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
+    reductions = tuple(evolve(r, body=_drop_conversions(r.body)) for r in rows.reductions)
     return evolve(rows, reductions=reductions, outputs=outputs), divisor
 
 
-def _unrounded(expr: Expr) -> Expr:
+def _drop_conversions(expr: Expr) -> Expr:
     """Return an expression without conversions to floats."""
     if isinstance(expr, Cast) and expr.dtype.is_float:
-        return _unrounded(expr.arg)
-    return expr.with_children(tuple(map(_unrounded, expr.children))) if expr.children else expr
+        return _drop_conversions(expr.arg)
+    return expr.with_children(tuple(map(_drop_conversions, expr.children))) if expr.children else expr

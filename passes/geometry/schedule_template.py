@@ -71,7 +71,7 @@ class SegmentTemplate:
 
     @property
     def holds_results(self) -> bool:
-        """True where results of a matrix instruction stay in registers for the next segment."""
+        """True where results stay in registers for the next segment."""
         return bool(self.mma) and bool(self.shared)
 
     @property

@@ -16,7 +16,6 @@ from .shared_tensors import extents_of, shared_pitches, tensors_in_place
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
 
-
 #: Bytes of a sum that threads exchange.
 SUM_BYTES = 4
 
@@ -49,7 +48,7 @@ def shared_bytes(
 
 
 def skipped_elements(last: Geometry) -> Count:
-    """Return the numbers that threads of a chain in registers exchange about skipped parts.
+    """Return the numbers that threads exchange about skipped parts.
 
     Threads that share columns have a number for each.
     """

@@ -31,9 +31,9 @@ from ..geometry import (
     result_geometry,
     shared_bytes,
     shared_layouts,
+    split_divisor,
     staged_tiles,
     streamed_segment,
-    undivided,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
@@ -193,7 +193,7 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
     epilogue_loads: Count = 0.0
     for output in segment.outputs:
         if totals.in_registers and output.extra:
-            output = evolve(output, body=undivided(output.body)[0])
+            output = evolve(output, body=split_divisor(output.body)[0])
         known = done[output.extra]
         place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))

@@ -149,7 +149,7 @@ def thread_registers(
 
 
 def chain_registers(geometry: Sequence[Geometry]) -> Registers:
-    """Estimate a chain in registers: fragments of the rows, results of a part, and sums.
+    """Estimate a chain in registers: fragments, results of a part, sums.
 
     With one part, most sums live beside packed weights only.
     """

@@ -10,7 +10,6 @@ from .register_chains import chain_templates
 from .space import Space, make_space, segment_templates
 
 __all__ = [
-    "chain_templates",
     "RANKED_POINTS",
     "Batch",
     "Candidate",
@@ -20,6 +19,7 @@ __all__ = [
     "batches",
     "best_points",
     "candidate_of",
+    "chain_templates",
     "check_schedule",
     "choose",
     "choose_soon",

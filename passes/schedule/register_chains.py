@@ -107,7 +107,7 @@ def chain_parameters(
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Lanes hold the results of one segment of a chain in registers as the next one reads them.
+    """Lanes of a chain in registers hold values as its segments agree.
 
     A part is a K block of the last segment, and all of the row's lanes are in one warp.
     """
@@ -118,9 +118,14 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, ROW_VECTOR)
     uneven = np.not_equal(first.block[column], rows.block_k[0]) | np.not_equal(last.block_k[0], rows.block_k[0])
     spread = np.not_equal(first.counts[column], ROW_LANES) | np.not_equal(last.counts[width], ROW_LANES)
-    apart = np.not_equal(first.threads, last.threads) | np.not_equal(rows.threads, last.threads)
+    unequal = np.not_equal(first.threads, last.threads) | np.not_equal(rows.threads, last.threads)
     many = np.greater(first.trips[0], 1) | np.not_equal(first.loop.stages, last.loop.stages)
-    yield lanes | spread | apart, "a row of a chain in registers lies in {} lanes, expected {}", first.counts[column], 4
+    yield (
+        lanes | spread | unequal,
+        "a row of a chain in registers lies in {} lanes, expected {}",
+        first.counts[column],
+        4,
+    )
     single = np.not_equal(np.equal(rows.trips[0], 1), np.equal(last.loop.stages, 1))
     yield single, "parts of a chain in registers lie in a ring of {} stages, 1 for one part", last.loop.stages
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -1,4 +1,7 @@
-"""Chains in registers: legal points compute the reference, without races and spills, of any mask, length and width."""
+"""Chains in registers.
+
+Legal points compute the reference, without races and spills, for any mask, length and width.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthC
 
 
 def halves(*shape: int, dtype: DType = DType.F16, **attributes: Any) -> Graph:
-    """Attention of (batch, heads, groups, queries, keys, width, width of values) in halves."""
+    """Attention in halves: batch, heads, groups, queries, keys, both widths."""
     return attention(shape, dtype, **attributes)
 
 
@@ -153,7 +156,7 @@ SHAPES = [
 @needs_toolchain
 @pytest.mark.parametrize("target", [GPU, AMPERE], ids=lambda target: target.arch)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_what_is_chosen_is_a_chain_that_spills_nothing(shape: tuple[int, ...], target: Any) -> None:
+def test_chosen_chains_spill_nothing(shape: tuple[int, ...], target: Any) -> None:
     group = group_of(halves(*shape))
     best = choose(group, target)[0].schedule
     assert is_register_chain(best.segments)

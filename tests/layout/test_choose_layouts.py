@@ -161,7 +161,7 @@ def test_products_of_matrices_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("heads", [2, 12])
 def test_odd_products_keep_their_batch_outermost(heads: int) -> None:
-    """A block has one element of a batch: rows of an odd length lie innermost nevertheless."""
+    """Rows of an odd length lie innermost: a block has one batch."""
     lines = (
         op("a", "matmul", "x", "u"), op("b", "softmax", "a", axis=-1), op("y", "matmul", "b", "v"),
     )  # fmt: skip

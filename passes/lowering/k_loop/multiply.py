@@ -116,7 +116,7 @@ class Multiplication:
         return RegisterRead(name, (as_index(side), as_index(self.depth)), value.dtype)
 
     def load_rows(self, number: int) -> Phase:
-        """Return the phase that loads the rows' fragments of a step, into registers of the step."""
+        """Return the phase that loads the rows' fragments of a step."""
         loop, kept = self._loop(number), self._kept_rows(number)
         write = RegisterWrite(
             kept.name, kept.at, loop.shapes[0], self.a, kept.dtype, "a", (loop.axes[0], loop.axes[2]), self._lane
@@ -124,12 +124,12 @@ class Multiplication:
         return self._phase(f"rows{number}", [write], loop)
 
     def step_of_rows(self, number: int) -> Phase:
-        """Return the phase that multiplies the rows' fragments of a step with loaded columns."""
+        """Return the phase that multiplies the kept rows of a step."""
         loop = self._loop(number)
         return self._phase(f"step{number}", [*self._products(self._kept_rows(number), self.b, loop)], loop)
 
     def with_held_rows(self, register: str) -> Phase:
-        """Return the phase that multiplies a K block whose rows are results of another instruction.
+        """Return the phase that multiplies rows that another instruction computed.
 
         A lane holds the elements of the fragment as it holds those of C.
         """

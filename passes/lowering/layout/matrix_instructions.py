@@ -224,7 +224,7 @@ def _side(
 
 
 def held_register(element: Index, threads: int, vector: int) -> Index:
-    """Return a thread's register of a block's element, as tile dims spread elements over threads."""
+    """Return the register of an element of a tile dim."""
     return element // (threads * vector) * vector + element % vector
 
 

@@ -59,7 +59,7 @@ from ..segment_state import SegmentState
 #: Most elements of skipped parts that a thread checks in one iteration.
 MAX_CHECKED_ELEMENTS = 16
 #: The buffer in which threads add their results where scores lie in registers.
-SKIPPED = "skipped"
+SKIPPED_SUMS_BUFFER = "skipped"
 
 
 def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
@@ -189,7 +189,7 @@ class _Terms:
         scores = self.state.group.segments[1].reductions[0].body
         assert isinstance(scores, Read), "what has an edge"
         buffers = self.state.layout.buffers
-        return buffers[scores.tensor] if scores.tensor in buffers else buffers[SKIPPED]
+        return buffers[scores.tensor] if scores.tensor in buffers else buffers[SKIPPED_SUMS_BUFFER]
 
     def _body(self) -> Expr:
         """Return 0 times the factors besides the weights."""

@@ -1,4 +1,4 @@
-"""Chains in registers: online softmax between two contractions whose warps divide the rows alone.
+"""Chains in registers: online softmax between the fragments of two contractions.
 
     fragments of the rows' factor, to registers
     for each part of j:  wait for part;  barrier;  copy part + stages - 1 (cp.async)
@@ -44,7 +44,7 @@ from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase, part_copies
-from .mask_block_skipping import SKIPPED, guard_copies, skipped_terms, streamed_loop_end
+from .mask_block_skipping import SKIPPED_SUMS_BUFFER, guard_copies, skipped_terms, streamed_loop_end
 from .streamed_rows import StreamedRows, weights_register
 
 
@@ -132,7 +132,7 @@ class _Chain:
         until = streamed_loop_end(self.layout, self.last)
         if mask_bound(self.layout.group) is not None:
             elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
-            self.layout.buffers[SKIPPED] = SharedBuffer(SKIPPED, DType.F32, int(elements))
+            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
 
         def copies(at: Index) -> list[Item]:
             every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)

@@ -1,4 +1,4 @@
-"""Rows of an online softmax: the running maximum, sums and weights of a part."""
+"""Rows of an online softmax: running maximum, sums and weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ....ir import (
     substitute,
     walk,
 )
-from ...geometry import RegisterChain, axis_places, is_row_maximum, undivided
+from ...geometry import RegisterChain, axis_places, is_row_maximum, split_divisor
 from ..index_values import value_of
 from ..layout import SCALES, AxisBinding, BlockLayout
 from ..outputs import shared_store
@@ -50,9 +50,11 @@ def weights_register(chain: RegisterChain) -> str:
 
 @frozen
 class StreamedRows:
-    """The rows' segment of an online softmax. Besides its reductions, each row has registers for the previous maximum,
-    the shift of a part, the scale of the running sums, and the part's own reduction. Weights go to shared memory, or stay
-    in the registers of a `chain`, undivided.
+    """The rows' segment of an online softmax.
+
+    Besides its reductions, each row has registers for the previous maximum, the shift of a part, the scale of the
+    running sums, and the part's own reduction. Weights go to shared memory, or stay in the registers of a `chain`,
+    undivided.
     """
 
     layout: BlockLayout
@@ -80,7 +82,7 @@ class StreamedRows:
         nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
         finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
         wide = [o for o in state.frame.segment.outputs if o.extra]
-        weights = {o: undivided(o.body)[0] if self.chain else o.body for o in wide}
+        weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
         bodies = (*(r.body for r in others), *weights.values())
         shifts = {n: shift for body in bodies for n in walk(body) if is_row_maximum(n, greatest.name)}
         shifted = evolve(context, staged={**context.staged, **shifts})
@@ -134,7 +136,7 @@ class StreamedRows:
         return instance_phase(last, "scale", roots)
 
     def row_register(self, name: str, last: SegmentState) -> RegisterRead:
-        """Return the read of a row's register in the last segment of a chain in registers."""
+        """Return the read of a row's register in the last segment."""
         assert self.chain is not None
         at = [Index() for _ in self.state.frame.tiles]
         at[self.chain.rows[1]] = as_index(last.frame.tiles[self.chain.rows[2]])

@@ -60,7 +60,10 @@ def add_mma(
 
 
 def _hold_rows(totals: Totals, side: MmaSide, elements: Count, place: EvaluationSite, geometry: Geometry) -> None:
-    """Count the rows' fragments of a chain in registers: results that are packed in pairs, or loads before the parts."""
+    """Count the rows' fragments of a chain in registers.
+
+    They are results that are packed in pairs, or loads before the parts.
+    """
     main = main_read(side.expr)
     if main.tensor in totals.in_registers:
         totals.add("issue", elements / 2.0 * geometry.threads)
