@@ -72,7 +72,7 @@ from .shared_tensors import (
     tensors_in_place,
     writer_of,
 )
-from .staged_tiles import StagedTile, main_read, staged_tiles, tile_pitches, tile_shape
+from .staged_tiles import StagedTile, is_staged_once, main_read, staged_tiles, tile_pitches, tile_shape
 from .warp_split_k import (
     contiguous_side,
     may_split_k,
@@ -126,6 +126,7 @@ __all__ = [
     "is_row_maximum",
     "is_scatter_only",
     "is_scattered",
+    "is_staged_once",
     "is_walked_by_rows",
     "joins_loop",
     "lanes_along",

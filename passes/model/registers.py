@@ -58,11 +58,12 @@ COPY_ADDRESS_REGISTERS = 4.0
 STRIDED_WORD_REGISTERS = 2.0
 #: Registers for descriptors and stages where products read shared memory in place: with 128 sums 162 to 170 in all.
 DESCRIPTOR_REGISTERS = 12.0
-#: Registers of a chain for the numbers of its rows and the fragments of the second operands: 64 results and 64 sums
-#: took 123 beside 16 of fragments, 32 and 64 took 167 beside 32.
-CHAIN_REGISTERS = 20.0
-#: Registers of results, sums and fragments beyond which a chain takes more, and their share: 160 took 219 to 255.
-CROWDED_CHAIN, CROWDED_CHAIN_SHARE = 128.0, 1.5
+#: Registers of a chain for the numbers of its rows and the fragments of the second operands: 80 of fragments, results
+#: and sums took 123 to 128, 132 took 168.
+CHAIN_REGISTERS = 14.0
+#: Registers of results, sums and fragments beyond which a chain takes more, and their share: 200 took 255,
+#: 224 spilled 204 bytes.
+CROWDED_CHAIN, CROWDED_CHAIN_SHARE = 128.0, 0.2
 #: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
 MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
@@ -155,8 +156,9 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     """
     first, rows, last = geometry
     results, sums = (product(part.thread) * 1.0 for part in (first, last))
-    fragments = first.thread[first.structure.rows] * first.block_k[0] / (2.0 * ROW_LANES)
-    single = np.maximum(fragments + results + sums / 4, results / 2 + sums)
+    steps = first.block_k[0] / (4.0 * ROW_LANES) if len(first.structure.staged[0]) < 2 else 1.0
+    fragments = first.thread[first.structure.rows] * 2.0 * steps
+    single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
     together = np.where(np.greater(rows.trips[0], 1), fragments + results + sums, single)
     crowded = CROWDED_CHAIN_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
     needed = BASE_REGISTERS + CHAIN_REGISTERS + together + crowded

@@ -49,7 +49,7 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
         if chain is not None and _chains(atom) and all(multiplies(atom, r, group) and not r.math for r in products):
-            yield _templates(group, chain, name)
+            yield from (_templates(group, chain, name, both) for both in (False, True))
 
 
 def _chains(atom: MmaInstruction) -> bool:
@@ -57,7 +57,8 @@ def _chains(atom: MmaInstruction) -> bool:
     return not reads_shared_matrices(atom.name) and atom.held.size == 2 and atom.k == 2 * atom.n
 
 
-def _templates(group: FusedGroup, chain: RegisterChain, name: str) -> tuple[SegmentTemplate, ...]:
+def _templates(group: FusedGroup, chain: RegisterChain, name: str, both: bool) -> tuple[SegmentTemplate, ...]:
+    """Return templates whose first factor stays in registers, or is staged once where `both` factors are."""
     found = []
     sides = ((chain.rows[0], chain.column), (0, 0), (chain.rows[2], chain.width))
     for position, (segment, (rows, columns)) in enumerate(zip(group.segments, sides, strict=True)):
@@ -73,8 +74,9 @@ def _templates(group: FusedGroup, chain: RegisterChain, name: str) -> tuple[Segm
         (reduction,) = segment.reductions
         parts = operands(reduction, (reduction.name,))
         second = next(n for n, part in enumerate(parts) if segment.axes[columns] in expr_variables(part))
+        staged = tuple(range(len(parts))) if both and position == 0 else (second,)
         found.append(
-            SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((second,),), shared=written, mma=name, rows=rows,
+            SegmentTemplate(dims, (reduction.reduce,), ((0,),), (staged,), shared=written, mma=name, rows=rows,
                             columns=columns)
         )  # fmt: skip
     return tuple(found)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from ....ir import (
     Accumulate,
@@ -35,6 +35,8 @@ from ....ir import (
     Var,
     Wait,
     as_index,
+    expr_variables,
+    operands,
     reads,
 )
 from ...geometry import RegisterChain, geometry_of, mask_bound, register_chain, skipped_elements
@@ -61,10 +63,23 @@ def lower_register_chain(layout: BlockLayout, states: Sequence[SegmentState]) ->
 
 @frozen
 class _Product:
-    """A contraction of the chain, and the copies of its staged factor."""
+    """A contraction of the chain, the copies of its second factor, and those of its first one, if it is staged."""
 
     product: Multiplication
     copies: SharedPipeline
+    rows: SharedPipeline
+
+    @property
+    def steps(self) -> list[Item]:
+        """The products of a part."""
+        steps = range(self.product.steps)
+        return [self.product.whole()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
+
+    @property
+    def rows_loads(self) -> list[Item]:
+        """The loads of the first factor: to registers, or to shared memory."""
+        steps = range(self.product.steps)
+        return [*self.rows.fetch(Index()).whole] if self.rows.tiles else [self.product.load_rows(n) for n in steps]
 
 
 @define
@@ -99,7 +114,7 @@ class _Chain:
         begin: list[Item] = [
             instance_phase(rows, "begin", map(rows.initialise, rows.frame.segment.reductions)),
             instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions)),
-            *(scores.product.load_rows(n) for n in range(scores.product.steps)),
+            *scores.rows_loads,
         ]
         return [*begin, *self._loop(scores, sums), *self._epilogue()]
 
@@ -109,12 +124,23 @@ class _Chain:
         (dim,), prefix = schedule.dims, f"{state.frame.prefix}r0"
         local = Var(f"{prefix}k0", dim.block_k)
         binding = state.bind((dim,), (local,), (start * dim.block_k,))
-        tiles = staged_tiles(state, reduction, schedule, binding, prefix)
+        column = self.chain.column if state is self.first else self.chain.width
+        once = {
+            e
+            for e in operands(reduction, (reduction.name,))
+            if state.frame.segment.axes[column] not in expr_variables(e)
+        }
+        tiles = staged_tiles(state, reduction, schedule, binding, prefix, once)
         slot = as_index(self.part) % schedule.stages
-        staged = {operand: tile_load(tile, buffer, slot) for operand, (tile, buffer) in tiles.items()}
+        staged = {e: tile_load(tile, buffer, Index() if e in once else slot) for e, (tile, buffer) in tiles.items()}
         covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
         product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
-        return _Product(product, SharedPipeline(state, schedule, tiles, self.part, prefix, early=True))
+        ring, rows = ({e: t for e, t in tiles.items() if (e in once) == alone} for alone in (False, True))
+        return _Product(
+            product,
+            SharedPipeline(state, schedule, ring, self.part, prefix, early=True),
+            SharedPipeline(state, evolve(schedule, stages=1), rows, self.part, f"{prefix}q", early=True),
+        )
 
     def _loop(self, scores: _Product, sums: _Product) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
@@ -143,7 +169,10 @@ class _Chain:
         distance = early.schedule.stages - 1
         begin = [item for n in range(distance) for item in copies(Index(n))]
         loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
-        return [*begin, loop, *([] if until is None else skipped_terms(self.last, until))]
+        if until is None:
+            return [*begin, loop]
+        # A block without parts has copied its rows all the same.
+        return [*begin, loop, *([Wait(0)] if waits else []), *skipped_terms(self.last, until)]
 
     def _scores(self, scores: _Product) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
@@ -152,11 +181,10 @@ class _Chain:
         value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
         at = as_index(frame.tiles[row]), as_index(frame.tiles[column])
         shape = frame.schedule.dims[row].thread, frame.schedule.dims[column].thread
-        steps = [scores.product.step_of_rows(n) for n in range(scores.product.steps)]
         kept = RegisterWrite(self._scores_register, at, shape, value, DType.F32)
         return [
             instance_phase(first, "zero", [first.initialise(reduction)]),
-            *steps,
+            *scores.steps,
             instance_phase(first, "scores", [kept]),
         ]
 

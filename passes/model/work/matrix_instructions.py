@@ -7,8 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
-from ...geometry import ROW_LANES, Count, Geometry, StagedTile, main_read, may_split_k, product
-from ..memory_access import EvaluationSite
+from ...geometry import (
+    ROW_LANES,
+    Count,
+    Geometry,
+    StagedTile,
+    is_staged_once,
+    main_read,
+    may_split_k,
+    product,
+    staged_tiles,
+)
+from ..memory_access import EvaluationSite, evaluation_site
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
 from .fetches import fill, wait
 from .fragment_loads import filling_ways, fragment_loads
@@ -48,7 +58,8 @@ def add_mma(
             _hold_rows(totals, side, elements * trips, place, geometry)
             continue
         if side.expr in staged:
-            fill(totals, segment, side.expr, staged[side.expr], place, geometry)
+            if not is_staged_once(side.expr, geometry.structure):
+                fill(totals, segment, side.expr, staged[side.expr], place, geometry)
             _load_fragments(totals, staged[side.expr], side, axis, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
@@ -80,11 +91,16 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
     parts = rows.trips[0]
     several = np.where(np.greater(parts, 1), parts * 1.0, 0.0)
     totals.add("issue", product(last.thread) * last.threads * several)
-    elements = first.thread[first.structure.rows] * first.block_k[0] / ROW_LANES * 1.0
-    pairs = elements / 2.0 * last.threads
-    totals.add("global_loads", pairs)
-    totals.add("certain", pairs)
-    totals.add("direct", elements / 2.0)
+    segment = totals.group.segments[0]
+    kept = [t for t in staged_tiles(totals.group, segment, first) if is_staged_once(t.expr, first.structure)]
+    for tile in kept:
+        fill(totals, segment, tile.expr, tile, evaluation_site(first, first.structure.reduces[0]), first)
+    if not kept:
+        elements = first.thread[first.structure.rows] * first.block_k[0] / ROW_LANES * 1.0
+        pairs = elements / 2.0 * last.threads
+        totals.add("global_loads", pairs)
+        totals.add("certain", pairs)
+        totals.add("direct", elements / 2.0)
     totals.sums["barriers"] = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
     totals.sums["rounds"] = parts * 1.0
 
