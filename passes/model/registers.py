@@ -61,9 +61,10 @@ DESCRIPTOR_REGISTERS = 12.0
 #: Registers of a chain for the numbers of its rows and the fragments of the second operands: 80 of fragments, results
 #: and sums took 123 to 128, 132 took 168.
 CHAIN_REGISTERS = 14.0
-#: Registers of results, sums and fragments beyond which a chain takes more, and their share: 200 took 255,
-#: 224 spilled 204 bytes.
-CROWDED_CHAIN, CROWDED_CHAIN_SHARE = 128.0, 0.2
+#: Registers of a chain beyond which it takes more, and their share. Where parts follow each other, results of one are
+#: held beside weights of another: 64 results and 128 sums took 255, 96 and 64 spilled 88 bytes or more, as did 32 and
+#: 128 beside 64 of fragments.
+CROWDED_CHAIN, CROWDED_SHARE = 128.0, 0.2
 #: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
 MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
@@ -158,10 +159,12 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     results, sums = (product(part.thread) * 1.0 for part in (first, last))
     steps = first.block_k[0] / (4.0 * ROW_LANES) if len(first.structure.staged[0]) < 2 else 1.0
     fragments = first.thread[first.structure.rows] * 2.0 * steps
+    looped = np.greater(rows.trips[0], 1)
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
-    together = np.where(np.greater(rows.trips[0], 1), fragments + results + sums, single)
-    crowded = CROWDED_CHAIN_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
-    needed = BASE_REGISTERS + CHAIN_REGISTERS + together + crowded
+    together = np.where(looped, fragments + results + sums, single)
+    weighed = 1.6 * fragments + 2.5 * results + 0.6 * sums
+    needed = BASE_REGISTERS + CHAIN_REGISTERS + together + CROWDED_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
+    needed = np.where(looped, np.maximum(needed, weighed), needed)
     return Registers(sums, needed, needed)
 
 
