@@ -116,7 +116,7 @@ def _staged_tile(
 
 
 def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
-    """Return whether all parts of a chain in registers read one tile of an operand."""
+    """Return whether all parts of a chain read one tile."""
     return structure.holds_results and expr_variables(expr).isdisjoint(structure.dims[structure.columns])
 
 
