@@ -30,6 +30,7 @@ from ..schedule import (
     Point,
     Space,
     candidate_of,
+    chain_templates,
     columns_of,
     evaluate,
     first_points,
@@ -102,7 +103,8 @@ class AnalyticCost:
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        return [*cartesian(*(segments if has_dependent_sizes(group) else map(_plain, segments)))]
+        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_plain, segments)))
+        return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
         self, group: FusedGroup, combinations: Sequence[_Combination], leaders: Sequence[Leader]

@@ -32,7 +32,19 @@ from .matrix_instructions import (
     widest_swizzle,
 )
 from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
-from .row_sharing import cached_reads, can_stream_rows, is_row_maximum, joins_loop, whole_loops
+from .row_sharing import (
+    ROW_LANES,
+    ROW_VECTOR,
+    RegisterChain,
+    cached_reads,
+    can_stream_rows,
+    is_register_chain,
+    is_row_maximum,
+    joins_loop,
+    register_chain,
+    split_divisor,
+    whole_loops,
+)
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
 from .schedule_template import (
     ScheduleParameter,
@@ -49,7 +61,7 @@ from .schedule_template import (
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
 from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
-from .shared_memory import shared_bytes, shared_layouts, streamed_segment
+from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
 from .shared_tensors import (
     axis_places,
     extents_of,
@@ -60,7 +72,7 @@ from .shared_tensors import (
     tensors_in_place,
     writer_of,
 )
-from .staged_tiles import StagedTile, main_read, staged_tiles, tile_pitches, tile_shape
+from .staged_tiles import StagedTile, is_staged_once, main_read, staged_tiles, tile_pitches, tile_shape
 from .warp_split_k import (
     contiguous_side,
     may_split_k,
@@ -76,12 +88,15 @@ __all__ = [
     "MIN_COPY_BYTES",
     "REGISTER_STAGED_ORDER",
     "ROW_CACHE_UNITS",
+    "ROW_LANES",
+    "ROW_VECTOR",
     "Columns",
     "Count",
     "Cover",
     "Geometry",
     "MaskBound",
     "MatrixTile",
+    "RegisterChain",
     "ScatterBins",
     "ScheduleParameter",
     "ScheduleTemplate",
@@ -107,9 +122,11 @@ __all__ = [
     "index_axes",
     "interleaved_instructions",
     "is_matrix_like",
+    "is_register_chain",
     "is_row_maximum",
     "is_scatter_only",
     "is_scattered",
+    "is_staged_once",
     "is_walked_by_rows",
     "joins_loop",
     "lanes_along",
@@ -132,6 +149,7 @@ __all__ = [
     "product",
     "random_groups",
     "reads_shared_matrices",
+    "register_chain",
     "result_geometry",
     "result_shares",
     "result_vector",
@@ -147,6 +165,8 @@ __all__ = [
     "shared_layouts",
     "shared_matrix_faults",
     "shared_pitches",
+    "skipped_elements",
+    "split_divisor",
     "staged_tiles",
     "streamed_segment",
     "tensors_in_place",

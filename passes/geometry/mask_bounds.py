@@ -15,6 +15,7 @@ from math import inf
 from attrs import evolve, frozen
 
 from ...ir import Call, Const, Expr, FusedGroup, Guard, Index, InRange, Output, Read, Segment, Var, as_index, reads
+from .row_sharing import split_divisor
 
 
 @frozen
@@ -50,7 +51,7 @@ def _find_bound(segments: tuple[Segment, ...]) -> MaskBound | None:
     greatest, *others = rows.reductions
     scores = greatest.body
     wide = [o for o in rows.outputs if o.extra]
-    weights = (*(r.body for r in others), *(o.body for o in wide))
+    weights = (*(r.body for r in others), *(split_divisor(o.body)[0] for o in wide))
     if not isinstance(scores, Read) or len(wide) != 1 or not all(_is_weight(body, scores) for body in weights):
         return None
     (masked,) = (o for o in first.outputs if o.tensor == scores.tensor)

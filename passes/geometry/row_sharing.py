@@ -1,6 +1,14 @@
 """Rows that several statements of a segment read.
 
-Loops that they share, cached and streamed rows."""
+Loops that they share, cached and streamed rows, and chains in registers: contraction, row operations, contraction.
+
+    p[i, j] = sum_c q[i, c] * k[j, c];   m[i], t[i], w[i, j] = row operations of p;   y[i, f] = sum_j w[i, j] * v[j, f]
+
+The lanes of a matrix instruction that hold results hold the same elements as a first operand of the next instruction.
+So where the warps of a block divide the rows alone, the results of the first contraction, the rows, and the first
+operand of the second one stay in registers: four lanes share a row. Weights that are divided by a number of their row
+are divided after the second contraction, in the type of its sums.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,28 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
 
-from ...ir import Call, Expr, FusedGroup, Read, Reduction, Segment, Var, expr_variables, factors, guarded_read, reads
+from attrs import evolve, frozen
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    Call,
+    Cast,
+    Expr,
+    FusedGroup,
+    Read,
+    Reduction,
+    Segment,
+    SegmentSchedule,
+    Var,
+    as_index,
+    expr_variables,
+    factors,
+    guarded_read,
+    reads,
+)
+from .matrix_instructions import mma_operands
+from .schedule_template import SegmentTemplate
 
 
 @lru_cache(maxsize=4096)
@@ -57,11 +86,12 @@ def joins_loop(segment: Segment, position: int, loops: Sequence[object], alone: 
 
 def can_stream_rows(group: FusedGroup) -> bool:
     """Return whether rows passed between a group's segments may be streamed."""
-    return len(group.segments) == 3 and _can_stream(group.segments, group.shared)
+    return len(group.segments) == 3 and streams_rows(group.segments, group.shared)
 
 
 @lru_cache(maxsize=4096)
-def _can_stream(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
+def streams_rows(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> bool:
+    """Return whether rows passed between three segments may be streamed."""
     _, rows, last = segments
     greatest, *others = rows.reductions
     own = {r.name for r in rows.reductions}
@@ -114,3 +144,127 @@ def whole_loops(segment: Segment, reduces: Sequence[Sequence[int]]) -> tuple[int
     Loops are positions; `reduces` are those of each reduction.
     """
     return tuple(sorted({k for r, loops in zip(segment.reductions, reduces, strict=True) if r.along for k in loops}))
+
+
+# ---- chains in registers
+
+#: Lanes that share a row of an instruction's results, and neighbours of each.
+ROW_LANES, ROW_VECTOR = ACCUMULATOR_THREADS[1], ACCUMULATOR_VECTOR[1]
+
+
+@frozen
+class RegisterChain:
+    """Tensors and axes of a chain in registers.
+
+    `scores` are the results of the first contraction, `weights` the factor of the second one. `rows` are the positions
+    of the row axis in the three segments, `column` that of the axis along a row in the first, `width` that of the other
+    axis in the last one. `divisor` is the number of a row that divides its weights, if any.
+    """
+
+    scores: str
+    weights: str
+    rows: tuple[int, int, int]
+    column: int
+    width: int
+    divisor: Expr | None
+
+
+def is_register_chain(segments: Sequence[SegmentTemplate] | Sequence[SegmentSchedule]) -> bool:
+    """Return whether templates or schedules are a chain in registers."""
+    used = [s.mma if isinstance(s, SegmentTemplate) else s.atomic for s in segments]
+    return len(used) == 3 and bool(used[0]) and bool(used[2])
+
+
+def register_chain(group: FusedGroup) -> RegisterChain | None:
+    """Return a group as a chain in registers, or None."""
+    return _chain(group.segments, group.shared) if len(group.segments) == 3 else None
+
+
+@lru_cache(maxsize=4096)
+def _chain(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> RegisterChain | None:
+    first, rows, last = segments
+    wide = [o for o in rows.outputs if o.extra]
+    if len(first.reductions) != 1 or len(last.reductions) != 1 or len(first.outputs) != 1 or len(wide) != 1:
+        return None
+    (scores,), (weights,), row = first.outputs, wide, wide[0].extra
+    if scores.tensor not in shared or scores.extra or scores.guards or scores.into or len(row) != 1:
+        return None
+    if (
+        any(r.reduce != row or r.along for r in rows.reductions)
+        or last.holds_rows
+        or any(o.extra for o in last.outputs)
+    ):
+        return None
+    plain, divisor = _plain_rows(rows)
+    if not streams_rows((first, plain, last), shared):
+        return None
+    found = {r for body in rows.expressions for r in reads(body) if r.tensor == scores.tensor}
+    read = [r for r in reads(last.reductions[0].body) if r.tensor == weights.tensor]
+    outside = {r.tensor for body in last.expressions for r in reads(body)} & {scores.tensor}
+    if len(found) != 1 or len(read) != 1 or outside or any(r.guards for r in (*found, *read)):
+        return None
+    places = _places(first, rows, last, found.pop(), read[0])
+    return None if places is None else RegisterChain(scores.tensor, weights.tensor, *places, divisor)
+
+
+def _places(
+    first: Segment, rows: Segment, last: Segment, score: Read, weight: Read
+) -> tuple[tuple[int, int, int], int, int] | None:
+    """Return the positions of the row axis, of the axis along rows, and of the other axis of the last segment."""
+    (scores,), (weights,) = first.outputs, (o for o in rows.outputs if o.extra)
+    if len(scores.write) != len(score.indices) or len(weights.write) != len(weight.indices):
+        return None
+    row, along = next((n for n in reversed(range(len(rows.axes))) if rows.axes[n].extent > 1), -1), weights.extra[0]
+    if row != len(rows.axes) - 1:
+        return None
+    position = {axis: n for n, index in enumerate(score.indices) for axis in (rows.axes[row], along)
+                if index == as_index(axis)}  # fmt: skip
+    at = {axis: n for n, index in enumerate(weights.write) for axis in (rows.axes[row], along)
+          if index == as_index(axis)}  # fmt: skip
+    if len(position) != 2 or len(at) != 2:
+        return None
+    i, j = (_axis(first, scores.write[position[axis]]) for axis in (rows.axes[row], along))
+    k = _axis(last, weight.indices[at[rows.axes[row]]])
+    if i is None or j is None or k is None or weight.indices[at[along]] != as_index(last.reductions[0].reduce[0]):
+        return None
+    width = next((n for n in reversed(range(len(last.axes))) if n != k and last.axes[n].extent > 1), None)
+    if width is None or len(last.reductions[0].reduce) != 1 or first.axes[j].extent != along.extent:
+        return None
+    operands = (
+        mma_operands(first.reductions[0], (first.axes[i],), (first.axes[j],)),
+        mma_operands(last.reductions[0], (last.axes[k],), (last.axes[width],)),
+    )
+    if None in operands or operands[1] is None or operands[1][0] != weight:
+        return None
+    return (i, row, k), j, width
+
+
+def _axis(segment: Segment, index: object) -> int | None:
+    return next((n for n, axis in enumerate(segment.axes) if index == as_index(axis)), None)
+
+
+def split_divisor(body: Expr) -> tuple[Expr, Expr | None]:
+    """Return weights without their division, and the divisor of their row."""
+    inner = body.arg if isinstance(body, Cast) else body
+    if isinstance(inner, Call) and inner.fn == "div":
+        weight, divisor = inner.args
+        return weight, divisor
+    return body, None
+
+
+def _plain_rows(rows: Segment) -> tuple[Segment, Expr | None]:
+    """Return rows without division of weights, without conversions between floats, and the divisor."""
+    (wide,) = (o for o in rows.outputs if o.extra)
+    body, divisor = split_divisor(wide.body)
+    if divisor is not None and not expr_variables(divisor).isdisjoint(wide.extra):
+        body, divisor = wide.body, None
+    outputs = tuple(evolve(o, body=_drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
+    reductions = tuple(evolve(r, body=_drop_conversions(r.body)) for r in rows.reductions)
+    return evolve(rows, reductions=reductions, outputs=outputs), divisor
+
+
+def _drop_conversions(expr: Expr) -> Expr:
+    """Return an expression without conversions to floats."""
+    if isinstance(expr, Cast) and expr.dtype.is_float:
+        return _drop_conversions(expr.arg)
+    return expr.with_children(tuple(map(_drop_conversions, expr.children))) if expr.children else expr

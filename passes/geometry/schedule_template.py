@@ -77,6 +77,11 @@ class SegmentTemplate:
         return self.reduction_threads and bool(self.shared)
 
     @property
+    def holds_results(self) -> bool:
+        """True where results stay in registers for the next segment."""
+        return bool(self.mma) and bool(self.shared)
+
+    @property
     def stages_any(self) -> bool:
         """True where any operand is staged."""
         return any(self.staged)

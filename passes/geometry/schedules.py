@@ -21,7 +21,7 @@ from ...ir import (
     streamable_axis,
 )
 from .matrix_instructions import reads_shared_matrices, widest_swizzle
-from .row_sharing import can_stream_rows, whole_loops
+from .row_sharing import can_stream_rows, is_register_chain, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
@@ -33,6 +33,9 @@ T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     """Return the sizes of a schedule's segments for the models."""
     found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
+    if is_register_chain(schedule.segments):
+        rows = found[1].structure
+        found[1] = evolve(found[1], structure=evolve(rows, streams=bool(rows.shared)))
     if (axis := streamable_axis(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
         structure = with_streamed_input(found[-1].structure, group, axis)
         found[-1] = evolve(found[-1], structure=structure, part=found[0].block[axis])

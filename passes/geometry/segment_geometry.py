@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from attrs import evolve, field, fields, frozen
 
-from ...ir import FusedGroup, Index, ReductionSchedule, Segment, SegmentSchedule, Staging, Var, reads
+from ...ir import MMA_INSTRUCTIONS, FusedGroup, Index, ReductionSchedule, Segment, SegmentSchedule, Staging, Var, reads
 from .footprint import Count, Cover, ceil_div, least, product
 from .matrix_instructions import lanes_along
+from .row_sharing import ROW_LANES, ROW_VECTOR, is_register_chain
 from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
 from .shared_tensors import axis_places
 
@@ -128,14 +129,34 @@ def geometries(
     Segments that fill shared memory take theirs from the later segments that read it.
     """
     found: list[Geometry] = []
+    chained = is_register_chain(structure.segments)
+    if chained:
+        columns = _chain_columns(structure.segments, columns)
     for position in range(len(group.segments) - 1, -1, -1):
         parts = structure.segments[position]
-        boxes: Sequence[Count] = ()
+        boxes: list[Count] = []
         if parts.shared:
             boxes = _boxes(group, position, parts.shared, found)
-        threads = found[-1].threads if parts.passes_rows else 0
+        threads = found[-1].threads if parts.passes_rows or parts.holds_results else 0
+        if parts.holds_results:
+            boxes[parts.columns] = found[0].block_k[0]
         found.insert(0, _geometry(parts, f"s{position}.", columns, boxes, warp_size, threads))
     return tuple(found)
+
+
+def _chain_columns(segments: Sequence[SegmentTemplate], columns: Columns) -> Columns:
+    """Return the columns of a chain in registers with those that follow from its parameters."""
+    depth, unit = prod(a.extent for a in segments[0].loops[0]), MMA_INSTRUCTIONS[segments[0].mma].k
+    return {
+        **columns,
+        "s0.c0": ceil_div(depth, unit) * unit,
+        "s0.stages": columns["s2.stages"],
+        "s1.reduction_threads": ROW_LANES,
+        "s1.row_vector": ROW_VECTOR,
+        "s2.c0": columns["s1.part"],
+        "s0.order": 2,
+        "s2.order": 2,
+    }
 
 
 def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Sequence[Geometry]) -> list[Count]:
@@ -165,6 +186,11 @@ def _geometry(
         part = columns.get(f"{prefix}part", 0)
         whole = (ceil_div(prod(a.extent for a in k), step) * step for k in parts.loops)
         chunk = tuple(np.where(np.equal(part, 0), length, part) for length in whole)
+    elif parts.holds_results:
+        lanes = {parts.rows: threads // ROW_LANES, parts.columns: ROW_LANES}
+        counts = tuple(lanes.get(d, 1) for d in rank)
+        thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
+        chunk = (columns[f"{prefix}c0"],)
     else:
         thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
         counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)
@@ -175,7 +201,9 @@ def _geometry(
         parts,
         tuple(t * e for t, e in zip(counts, thread, strict=True)),
         thread,
-        tuple(columns.get(f"{prefix}v{d}", 1) for d in rank),
+        tuple(
+            columns.get(f"{prefix}v{d}", ROW_VECTOR if parts.holds_results and d == parts.columns else 1) for d in rank
+        ),
         counts,
         chunk,
         trips,

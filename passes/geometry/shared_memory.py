@@ -8,12 +8,16 @@ import numpy as np
 
 from ...ir import DType, FusedGroup, Segment, dtype_of
 from .footprint import Count, ceil_div, product
-from .row_sharing import cached_reads
+from .mask_bounds import mask_bound
+from .row_sharing import ROW_LANES, cached_reads, is_register_chain
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
 from .shared_tensors import extents_of, shared_pitches, tensors_in_place
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
+
+#: Bytes of a sum that threads exchange.
+SUM_BYTES = 4
 
 
 def shared_bytes(
@@ -29,15 +33,26 @@ def shared_bytes(
     """
     passed = (_aligned_size(n * group.tensors[tensor].dtype.size) for tensor, (_, n) in layouts.items())
     total: Count = sum(passed, start=0)
+    chained = is_register_chain([part.structure for part in geometry])
     for segment, part in zip(group.segments, geometry, strict=True):
-        total = total + _held_bytes(group, segment, part)
+        total = total + _held_bytes(group, segment, part, chained)
     staged: dict[tuple[int, DType], Count] = {}
     for position, own in enumerate(tiles):
         for tile in own:
             key = position, dtype_of(tile.expr, group.tensors)
             staged[key] = staged.get(key, 0) + tile.bytes
     _, turns = streamed_segment(geometry)
-    return total + np.where(np.greater(turns, 1), sum(staged.values(), 0), _most_staged(staged))
+    if chained and mask_bound(group) is not None:
+        total = total + np.where(np.greater(turns, 1), skipped_elements(geometry[-1]) * SUM_BYTES, 0)
+    return total + np.where(np.greater(turns, 1) | chained, sum(staged.values(), 0), _most_staged(staged))
+
+
+def skipped_elements(last: Geometry) -> Count:
+    """Return the numbers that threads exchange about skipped parts.
+
+    Threads that share columns have a number for each.
+    """
+    return last.threads // ROW_LANES * last.block[last.structure.columns]
 
 
 def _aligned_size(nbytes: Count) -> Count:
@@ -61,6 +76,8 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
 
     Both are in elements of shared memory (`lowering.shared_pitches`).
     """
+    if is_register_chain([part.structure for part in geometry]):
+        return {}
     places, sizes = tensors_in_place(group), {}
     for segment, part in zip(group.segments, geometry, strict=True):
         row: Count = 1
@@ -79,7 +96,7 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
     return found
 
 
-def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
+def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained: bool) -> Count:
     """Return the shared-memory bytes of a segment besides tiles.
 
     They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
@@ -91,7 +108,7 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Coun
     if geometry.structure.reduction_threads:
         scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
         total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
-    if geometry.structure.streams:
+    if geometry.structure.streams and not chained:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):

@@ -24,6 +24,7 @@ from ...ir import (
 )
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
+from .schedule_template import SegmentTemplate
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
 
@@ -108,9 +109,15 @@ def _staged_tile(
     if halo is not False:
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
-    nbytes = ceil_div(elements * geometry.loop.stages * size, 16) * 16
+    stages = 1 if is_staged_once(expr, structure) else geometry.loop.stages
+    nbytes = ceil_div(elements * stages * size, 16) * 16
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
                       pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
+
+
+def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
+    """Return whether all parts of a chain read one tile."""
+    return structure.holds_results and expr_variables(expr).isdisjoint(structure.dims[structure.columns])
 
 
 def _lies_deep(expr: Expr, reduction: Reduction) -> bool:

@@ -22,7 +22,7 @@ from ...ir import (
     Storage,
     Target,
 )
-from ..geometry import joins_loop
+from ..geometry import is_register_chain, joins_loop
 from .hoisted_loads import hoist_loads
 from .k_loop import split_prologue
 from .layout import Frame, lay_out
@@ -31,7 +31,7 @@ from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
 from .row_cache import cached_trips
 from .segment_state import SegmentState
-from .streaming import lower_chained_contraction, lower_online_softmax
+from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -42,7 +42,9 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     layout = lay_out(group, schedule, target)
     aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     states = [SegmentState(layout, frame, storages, target, aligned) for frame in layout.frames]
-    if layout.part is None:
+    if is_register_chain(schedule.segments):
+        items = lower_register_chain(layout, states)
+    elif layout.part is None:
         items = _concatenate_segments(states)
     else:
         items = (lower_online_softmax if len(states) > 2 else lower_chained_contraction)(layout, states, _lower_segment)

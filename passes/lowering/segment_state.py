@@ -40,8 +40,8 @@ class SegmentState:
     """State of lowering one segment.
 
     It collects row roots for the phase that shares their loads, the shared-memory buffers of cached rows
-    (`row_caches`), and
-    the number of staged elements of each type (`staged_elements`).
+    (`row_caches`), the number of staged elements of each type (`staged_elements`), and the elements of earlier segments
+    that registers hold (`held`).
     """
 
     layout: BlockLayout
@@ -55,6 +55,7 @@ class SegmentState:
     shares: dict[Var, Share] = field(factory=dict)
     row_caches: dict[Read, SharedBuffer] = field(factory=dict)
     staged_elements: dict[DType, int] = field(factory=dict)
+    held: dict[Expr, Value] = field(factory=dict)
 
     @property
     def group(self) -> FusedGroup:
@@ -111,7 +112,16 @@ class SegmentState:
         whole = frozenset(t for t in boxes if holds_rows(self.group, t))
         ends = frozenset(t for t in boxes if read_padding(self.group, t))
         return Context(
-            self.group, self.storages, binding, dict(staged), held, boxes, pitches, names, whole=whole, filled=ends
+            self.group,
+            self.storages,
+            binding,
+            {**self.held, **staged},
+            held,
+            boxes,
+            pitches,
+            names,
+            whole=whole,
+            filled=ends,
         )
 
     def initialise(self, reduction: Reduction) -> Initialise:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
+from attrs import evolve
 
 from ...ir import Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
 from ..geometry import (
@@ -19,6 +20,7 @@ from ..geometry import (
     StagedTile,
     ceil_div,
     geometry_of,
+    is_register_chain,
     is_scatter_only,
     is_walked_by_rows,
     joins_loop,
@@ -29,6 +31,7 @@ from ..geometry import (
     result_geometry,
     shared_bytes,
     shared_layouts,
+    split_divisor,
     staged_tiles,
     streamed_segment,
 )
@@ -36,9 +39,9 @@ from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
 from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
-from .registers import Registers, register_limit, thread_registers
+from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
-from .work import Totals, add_reduction
+from .work import Totals, add_chain_overhead, add_reduction
 
 
 def count_features(
@@ -56,6 +59,8 @@ def count_features(
     """
     totals = Totals(group, target)
     layouts = shared_layouts(group, geometry)
+    if is_register_chain([part.structure for part in geometry]):
+        totals.in_registers = frozenset(group.shared)
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
@@ -95,9 +100,13 @@ def _count_segments(
         alone = alone + totals.since("issue", before) / part.warps(warp_size)
         if position < streamed:
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
-        own = thread_registers(segment, part, tiles[position], group.tensors, rows)
-        registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
-    if streamed:
+        if not totals.in_registers:
+            own = thread_registers(segment, part, tiles[position], group.tensors, rows)
+            registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
+    if totals.in_registers:
+        add_chain_overhead(totals, geometry)
+        registers = chain_registers(geometry)
+    elif streamed:
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     return tuple(parts), registers, working
@@ -183,6 +192,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
     traffic = dict(translations((r for o in segment.outputs for r in memory_reads(o.body, own)), rows=True))
     epilogue_loads: Count = 0.0
     for output in segment.outputs:
+        if totals.in_registers and output.extra:
+            output = evolve(output, body=split_divisor(output.body)[0])
         known = done[output.extra]
         place = output_site(geometry, output.extra)
         totals.begin(geometry, bool(segment.reductions and output.extra))
@@ -204,6 +215,8 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
 
 def _add_stores(totals: Totals, segment: Segment, output: Output, place: EvaluationSite, geometry: Geometry) -> None:
     """Count the stores of an output by every thread."""
+    if output.tensor in totals.in_registers:
+        return
     per_thread = place.thread.dependent(frozenset(segment.axes + output.extra)) * place.all_trips * 1.0
     kind, written = totals.group.tensors[output.tensor], Read(output.tensor, output.write)
     widest = totals.target.vector_bytes // kind.dtype.size

@@ -33,7 +33,7 @@ from ...ir import (
     reads,
     substitute_expr,
 )
-from ..geometry import Count, Geometry, StagedTile, ceil_div, least, main_read, product
+from ..geometry import ROW_LANES, Count, Geometry, StagedTile, ceil_div, least, main_read, product
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import mma_work
 from .roofline import node_cost, nodes
@@ -58,6 +58,13 @@ COPY_ADDRESS_REGISTERS = 4.0
 STRIDED_WORD_REGISTERS = 2.0
 #: Registers for descriptors and stages where products read shared memory in place: with 128 sums 162 to 170 in all.
 DESCRIPTOR_REGISTERS = 12.0
+#: Registers of a chain for the numbers of its rows and the fragments of the second operands: 80 of fragments, results
+#: and sums took 123 to 128, 132 took 168.
+CHAIN_REGISTERS = 14.0
+#: Registers of a chain beyond which it takes more, and their share. Where parts follow each other, results of one are
+#: held beside weights of another: 64 results and 128 sums took 255, 96 and 64 spilled 88 bytes or more, as did 32 and
+#: 128 beside 64 of fragments.
+CROWDED_CHAIN, CROWDED_SHARE = 128.0, 0.2
 #: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
 MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
@@ -141,6 +148,24 @@ def thread_registers(
         extra = extra + _staging_registers(tile, geometry) + _stride_registers(tile, geometry, tensors)
     needed = BASE_REGISTERS + held + _row(segment, geometry) + fragments + vectors + extra
     return Registers(instances, needed, needed + fragments)
+
+
+def chain_registers(geometry: Sequence[Geometry]) -> Registers:
+    """Estimate a chain in registers: fragments, results of a part, sums.
+
+    With one part, most sums live beside packed weights only.
+    """
+    first, rows, last = geometry
+    results, sums = (product(part.thread) * 1.0 for part in (first, last))
+    steps = first.block_k[0] / (4.0 * ROW_LANES) if len(first.structure.staged[0]) < 2 else 1.0
+    fragments = first.thread[first.structure.rows] * 2.0 * steps
+    looped = np.greater(rows.trips[0], 1)
+    single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
+    together = np.where(looped, fragments + results + sums, single)
+    weighed = 1.6 * fragments + 2.5 * results + 0.6 * sums
+    needed = BASE_REGISTERS + CHAIN_REGISTERS + together + CROWDED_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
+    needed = np.where(looped, np.maximum(needed, weighed), needed)
+    return Registers(sums, needed, needed)
 
 
 def _atom_registers(

@@ -6,6 +6,7 @@ from .enumerate import Batch, batches, columns_of, evaluate, places_at, sample_b
 from .hill_climbing import Point, best_points, neighbours
 from .mma_templates import is_mma_computable, mma_templates
 from .prune import proven_slower, score
+from .register_chains import chain_templates
 from .space import Space, make_space, segment_templates
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "batches",
     "best_points",
     "candidate_of",
+    "chain_templates",
     "check_schedule",
     "choose",
     "choose_soon",

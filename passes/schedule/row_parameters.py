@@ -8,7 +8,16 @@ from math import prod
 import numpy as np
 
 from ...ir import Target
-from ..geometry import ROW_CACHE_UNITS, Count, ScheduleParameter, SegmentTemplate, can_stream_rows, next_power, powers
+from ..geometry import (
+    ROW_CACHE_UNITS,
+    Count,
+    ScheduleParameter,
+    SegmentTemplate,
+    can_stream_rows,
+    is_register_chain,
+    next_power,
+    powers,
+)
 from .rules import Finding, ScheduleSizes, axes_text
 
 #: Elements of a streamed part of a row, or of an axis that is summed over.
@@ -75,7 +84,7 @@ def check_rows_passed_on(sizes: ScheduleSizes) -> Iterator[Finding]:
         yield alone, "rows are passed on by {} of {} threads", part.threads, sizes.threads
         for chunk, trips in zip(part.block_k, part.trips, strict=True):
             parted = np.greater(trips, 1)
-            if not can_stream_rows(sizes.group):
+            if not (can_stream_rows(sizes.group) or is_register_chain([p.structure for p in sizes.parts])):
                 yield parted, "rows come in parts whose sums cannot be scaled again"
             uneven = np.not_equal(chunk % (part.reduction_threads * part.row_vector), 0)
             yield uneven, "rows come in parts of {} elements, which lanes do not divide", chunk

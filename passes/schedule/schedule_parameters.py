@@ -16,6 +16,7 @@ from ..geometry import (
     reads_shared_matrices,
 )
 from .mma_parameters import mma_parameters, warpgroup_parameters
+from .register_chains import check_chain_held
 from .row_parameters import (
     check_parts_whole,
     check_rows_kept,
@@ -162,5 +163,6 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_rows_whole,
     check_rows_passed_on,
     check_parts_whole,
+    check_chain_held,
     check_threads_fit,
 )

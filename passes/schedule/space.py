@@ -40,6 +40,7 @@ from ..geometry import (
     class_runs,
     index_axes,
     is_matrix_like,
+    is_register_chain,
     is_scatter_only,
     scatter_tile_dim,
     whole_loops,
@@ -47,6 +48,7 @@ from ..geometry import (
 )
 from ..model import group_work
 from .mma_templates import mma_templates
+from .register_chains import chain_parameters, chain_templates
 from .schedule_parameters import fit_parameters, launch_parameters, segment_parameters, thin_parameters
 
 #: Elements of a row that a thread always has registers for.
@@ -228,12 +230,18 @@ def make_space(
     found = []
     widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
     if combinations is None:
-        combinations = cartesian(*(segment_templates(group, k, target) for k in range(len(group.segments))))
+        segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
+        combinations = (*cartesian(*segments), *chain_templates(group, target))
     for combination in combinations:
         tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
-        knobs = tuple(
-            k for s, structure in enumerate(combination) for k in _knobs(group, s, structure, target, coarse, widest)
-        ) + launch_parameters(combination, target, coarse)
+        knobs = (
+            *(
+                chain_parameters(combination, target, coarse)
+                if is_register_chain(combination)
+                else (k for s, each in enumerate(combination) for k in _knobs(group, s, each, target, coarse, widest))
+            ),
+            *launch_parameters(combination, target, coarse),
+        )
         found += [ScheduleTemplate(tuple(combination), index, knobs) for index in tables]
     return Space(group, target, tuple(found))
 

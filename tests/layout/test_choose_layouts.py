@@ -159,6 +159,17 @@ def test_products_of_matrices_stay_as_they_are() -> None:
     assert not laid_out(made).orders
 
 
+@pytest.mark.parametrize("heads", [2, 12])
+def test_odd_products_keep_their_batch_outermost(heads: int) -> None:
+    """Rows of an odd length lie innermost: a block has one batch."""
+    lines = (
+        op("a", "matmul", "x", "u"), op("b", "softmax", "a", axis=-1), op("y", "matmul", "b", "v"),
+    )  # fmt: skip
+    inputs = {"x": half(32, heads, 197, 64), "u": half(32, heads, 64, 197), "v": half(32, heads, 197, 64)}
+    programs = laid_out(graph(inputs, *lines, out="y"))
+    assert {programs.orders.get(t, (0, 1, 2, 3))[-1] for t in "ab"} <= {2, 3}
+
+
 def test_scores_of_odd_length_lie_along_their_rows() -> None:
     lines = (
         op("s", "matmul", "q", "k"), op("z", "mul", "s", "c"), op("p", "softmax", "z"), op("o", "matmul", "p", "v"),

@@ -11,14 +11,17 @@ import pytest
 from attrs import evolve
 from cuts.backends import find_target
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from cuts.ir.types import DType
 from cuts.passes.schedule.check_schedules import (
     CHECKS,
     Scheduled,
     check_atoms_spread,
     check_schedule,
 )
+from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.rules import FEATURE_RULES, Finding, Rule, messages
 from cuts.passes.schedule.schedule_parameters import SIZE_RULES
+from cuts.tests.kernels.test_attention_chains import attention, group_of
 
 from .groups import matmul, two_matmuls
 
@@ -55,6 +58,17 @@ def one_element() -> SegmentSchedule:
     """A segment whose first operand's tile is one element."""
     part = dims((1, 1, 1), (64, 8, 4)).segments[0]
     return evolve(part, reductions=(ReductionSchedule((ReduceDim((K,), 1),), (Staging(0, (), 4),), 1),))
+
+
+#: A chain in registers, for the check of its lanes.
+CHAIN = group_of(attention((64, 12, 12, 128, 128, 64, 64), DType.F16))
+
+
+def uneven_chain() -> Schedule:
+    """A chain in registers whose contractions have rings of different stages."""
+    right = choose(CHAIN, TARGET)[0].schedule
+    *first, last = right.segments
+    return evolve(right, segments=(*first, evolve(last, reductions=(evolve(last.reductions[0], stages=3),))))
 
 
 #: Two products, for the check of the streamed tile between them.
@@ -146,6 +160,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_whole": (lambda: RIGHT, "lanes do not hold its whole row"),
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
+    "check_chain_held": (uneven_chain, "elements, one K block each"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
 }
 
@@ -169,6 +184,7 @@ GROUPS = {
     "check_rows_whole": ALONG_GROUP,
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,
+    "check_chain_held": CHAIN,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.
 EARLIER_SEGMENT_RULES = {"check_fragment_sets", "check_rows_kept"}

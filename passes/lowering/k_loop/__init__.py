@@ -1,6 +1,6 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
-from .multiply import multiplication
+from .multiply import Multiplication, multiplication
 from .software_pipeline import (
     SharedPipeline,
     guard_fetch,
@@ -14,6 +14,7 @@ from .software_pipeline import (
 from .warp_split_k import combine_warps, warp_sum_register
 
 __all__ = [
+    "Multiplication",
     "SharedPipeline",
     "combine_warps",
     "guard_fetch",

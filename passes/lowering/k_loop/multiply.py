@@ -31,9 +31,9 @@ from ....ir import (
     as_index,
     substitute_node,
 )
-from ...geometry import FRAGMENT_SETS, mma_operands, reads_shared_matrices
+from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices
 from ..index_values import value_of
-from ..layout import AxisBinding, MmaLoop, mma_loop, products, use_address_tables
+from ..layout import AxisBinding, MmaLoop, held_register, mma_loop, products, use_address_tables
 from ..segment_state import SegmentState
 from .warp_split_k import warp_sum_register
 
@@ -114,6 +114,39 @@ class Multiplication:
         side = frame.tiles[self.schedule.rows if operand == "a" else self.schedule.columns]
         name = f"{self.reduction.name}.{operand}{number % FRAGMENT_SETS}"
         return RegisterRead(name, (as_index(side), as_index(self.depth)), value.dtype)
+
+    def load_rows(self, number: int) -> Phase:
+        """Return the phase that loads the rows' fragments of a step."""
+        loop, kept = self._loop(number), self._kept_rows(number)
+        write = RegisterWrite(
+            kept.name, kept.at, loop.shapes[0], self.a, kept.dtype, "a", (loop.axes[0], loop.axes[2]), self._lane
+        )
+        return self._phase(f"rows{number}", [write], loop)
+
+    def step_of_rows(self, number: int) -> Phase:
+        """Return the phase that multiplies the kept rows of a step."""
+        loop = self._loop(number)
+        return self._phase(f"step{number}", [*self._products(self._kept_rows(number), self.b, loop)], loop)
+
+    def with_held_rows(self, register: str) -> Phase:
+        """Return the phase that multiplies rows that another instruction computed.
+
+        A lane holds the elements of the fragment as it holds those of C.
+        """
+        loop, dim = self._loop(None), self.state.frame.schedule.dims[self.schedule.rows]
+        row = self.state.frame.tiles[self.schedule.rows]
+        held = RegisterRead(register, (as_index(row), as_index(self.depth)), DType.F32)
+        value = Convert(held, MMA_INSTRUCTIONS[self.schedule.mma].held)
+        spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
+        shares = tuple(
+            evolve(s, register=held_register(s.value, *spread[s.var])) if s.operand == "a" else s for s in loop.shares
+        )
+        loop = evolve(loop, shares=shares)
+        return self._phase("", [*self._products(value, self.b, loop)], loop)
+
+    def _kept_rows(self, number: int) -> RegisterRead:
+        kept = self._fragment_read("a", number, self.a)
+        return evolve(kept, name=f"{self.reduction.name}.rows{number}")
 
     @property
     def _lane(self) -> Var:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -44,10 +44,16 @@ from .register_staging import register_staging_phases
 
 
 def staged_tiles(
-    state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, binding: AxisBinding, prefix: str
+    state: SegmentState,
+    reduction: Reduction,
+    schedule: ReductionSchedule,
+    binding: AxisBinding,
+    prefix: str,
+    once: Collection[Expr] = (),
 ) -> dict[Expr, tuple[Tile, SharedBuffer]]:
     """Lay out the tile of each staged operand, and declare its buffer.
 
+    Operands that are staged `once` have one stage.
     A barrier separates segments, so that the buffers of one reuse the memory of another.
     """
     own = [r.name for r in state.frame.segment.reductions]
@@ -59,7 +65,7 @@ def staged_tiles(
         matrix = matrix_tile(reduction, schedule, state.frame.schedule.dims, choice, own) if schedule.mma else None
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
-        elements = tile.size * schedule.stages
+        elements = tile.size * (1 if operand in once else schedule.stages)
         if len(state.group.segments) > 1:
             name, tile = f"staged_{dtype}", evolve(tile, base=state.staged_elements.get(dtype, 0))
             together = WIDEST_BYTES // dtype.size
@@ -101,7 +107,7 @@ class FetchPhases:
 class SharedPipeline:
     """Shared-memory pipeline of a reduction's staged operands.
 
-    The variable `step` numbers the K blocks.
+    The variable `step` numbers the K blocks. Copies of several stages are asynchronous, those of one where `early`.
     """
 
     state: SegmentState
@@ -109,6 +115,7 @@ class SharedPipeline:
     tiles: Mapping[Expr, tuple[Tile, SharedBuffer]]
     step: Var
     prefix: str
+    early: bool = False
 
     @property
     def is_asynchronous(self) -> bool:
@@ -163,7 +170,7 @@ class SharedPipeline:
                 context,
                 layout.thread,
                 name,
-                self.schedule.stages > 1 and self.is_asynchronous,
+                (self.schedule.stages > 1 or self.early) and self.is_asynchronous,
                 self.state.target.vector_bytes,
                 self.state.aligned,
                 layout.tables,

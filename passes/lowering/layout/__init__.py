@@ -11,7 +11,7 @@ from .block_layout import (
     thread_guards,
     unique_writer_guards,
 )
-from .matrix_instructions import MmaLoop, mma_loop, products
+from .matrix_instructions import MmaLoop, held_register, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, local_vars, stage
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Tile",
     "bind_dims",
     "divide_tile",
+    "held_register",
     "lay_out",
     "local_vars",
     "mma_loop",

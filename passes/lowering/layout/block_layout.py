@@ -39,6 +39,7 @@ from ...geometry import (
     axis_places,
     extents_of,
     holds_rows,
+    is_register_chain,
     lanes_along,
     outermost_dim,
     shared_pitches,
@@ -109,6 +110,8 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
         if number < len(group.segments) - 1:
             starts = _shared_starts(layout, segment, chosen)
         layout.frames.insert(0, _frame(layout, segment, chosen, f"s{number}", starts))
+    if is_register_chain(schedule.segments):
+        return layout
     _place_shared(layout)
     if layout.part is not None and len(group.segments) > 2:
         rows, chosen = next(zip(group.segments[1:], schedule.segments[1:], strict=True))

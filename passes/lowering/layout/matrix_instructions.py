@@ -223,6 +223,11 @@ def _side(
     return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
 
 
+def held_register(element: Index, threads: int, vector: int) -> Index:
+    """Return the register of an element of a tile dim."""
+    return element // (threads * vector) * vector + element % vector
+
+
 def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
     """Return the place of a lane's element along its side, and along the depth."""
     at: dict[Var, IndexLike] = {LANE: lane, ELEMENT: element}

@@ -1,6 +1,7 @@
-"""Rows in parts: online softmax and chained contractions."""
+"""Rows in parts: online softmax, chained contractions, chains in registers."""
 
 from .chained_contraction import lower_chained_contraction
 from .online_softmax import lower_online_softmax
+from .register_chain import lower_register_chain
 
-__all__ = ["lower_chained_contraction", "lower_online_softmax"]
+__all__ = ["lower_chained_contraction", "lower_online_softmax", "lower_register_chain"]

@@ -22,6 +22,7 @@ from attrs import evolve, frozen
 from ....ir import (
     Accumulate,
     Barrier,
+    Cast,
     Const,
     Define,
     Expr,
@@ -43,6 +44,7 @@ from ....ir import (
     call,
     clamp,
     delinearise,
+    dtype_of,
     expr_variables,
     factors,
     linearise,
@@ -56,6 +58,8 @@ from ..segment_state import SegmentState
 
 #: Most elements of skipped parts that a thread checks in one iteration.
 MAX_CHECKED_ELEMENTS = 16
+#: The buffer in which threads add their results where scores lie in registers.
+SKIPPED_SUMS_BUFFER = "skipped"
 
 
 def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
@@ -111,7 +115,7 @@ def skipped_terms(state: SegmentState, until: Var) -> list[Item]:
 @frozen
 class _Terms:
     """The skipped part of one reduction: threads with the same columns divide the keys, and add their results in the
-    shared memory of the scores.
+    shared memory of the scores, or in a buffer of their own.
     """
 
     state: SegmentState
@@ -184,14 +188,17 @@ class _Terms:
     def _buffer(self) -> SharedBuffer:
         scores = self.state.group.segments[1].reductions[0].body
         assert isinstance(scores, Read), "what has an edge"
-        return self.state.layout.buffers[scores.tensor]
+        buffers = self.state.layout.buffers
+        return buffers[scores.tensor] if scores.tensor in buffers else buffers[SKIPPED_SUMS_BUFFER]
 
     def _body(self) -> Expr:
         """Return 0 times the factors besides the weights."""
-        body: Expr = Const(0.0, self.state.group.tensors[self.reduction.name].dtype)
+        tensors = self.state.group.tensors
+        dtype = tensors[self.reduction.name].dtype
+        body: Expr = Const(0.0, dtype)
         for part in factors(self.reduction.body):
             if not (isinstance(part, Read) and part.tensor in self.state.group.shared):
-                body = call("mul", body, part)
+                body = call("mul", body, part if dtype_of(part, tensors) is dtype else Cast(dtype, part))
         return body
 
     def _used_dims(self) -> tuple[bool, ...]:

@@ -1,6 +1,7 @@
 """Work of a candidate schedule's reductions: loads, fetches, matrix instructions, cross-thread combinations."""
 
+from .matrix_instructions import add_chain_overhead
 from .reductions import add_reduction
 from .totals import Totals
 
-__all__ = ["Totals", "add_reduction"]
+__all__ = ["Totals", "add_chain_overhead", "add_reduction"]

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ....ir import MATH_MODES, Expr, Segment, dtype_of
-from ...geometry import Count, Geometry, StagedTile, may_split_k, product
-from ..memory_access import EvaluationSite
+from ...geometry import (
+    ROW_LANES,
+    Count,
+    Geometry,
+    StagedTile,
+    is_staged_once,
+    main_read,
+    may_split_k,
+    product,
+    staged_tiles,
+)
+from ..memory_access import EvaluationSite, evaluation_site
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
 from .fetches import fill, wait
 from .fragment_loads import filling_ways, fragment_loads
@@ -42,8 +54,12 @@ def add_mma(
         elements = side.atoms * side.elements * work.steps * 1.0
         totals.add("issue", elements * work.splitting * trips * geometry.threads)
         totals.add("body", elements * (1 + work.splitting))
+        if totals.in_registers and side.expr not in staged:
+            _hold_rows(totals, side, elements * trips, place, geometry)
+            continue
         if side.expr in staged:
-            fill(totals, segment, side.expr, staged[side.expr], place, geometry)
+            if not is_staged_once(side.expr, geometry.structure):
+                fill(totals, segment, side.expr, staged[side.expr], place, geometry)
             _load_fragments(totals, staged[side.expr], side, axis, side.atoms * work.steps * trips * 1.0, geometry)
         totals.add("thread_loads", elements * trips)
         totals.add("certain", elements * trips * geometry.threads * size / totals.target.vector_bytes)
@@ -52,6 +68,41 @@ def add_mma(
     wait(totals, staged, place, geometry)
     if may_split_k(geometry):
         _join_warps(totals, segment, geometry)
+
+
+def _hold_rows(totals: Totals, side: MmaSide, elements: Count, place: EvaluationSite, geometry: Geometry) -> None:
+    """Count the rows' fragments of a chain in registers.
+
+    They are results that are packed in pairs, or loads before the parts.
+    """
+    main = main_read(side.expr)
+    if main.tensor in totals.in_registers:
+        totals.add("issue", elements / 2.0 * geometry.threads)
+    else:
+        totals.block_traffic(main, place)
+
+
+def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
+    """Count the work of a chain in registers besides its segments.
+
+    It rescales sums, and loads the rows' fragments once; a part takes a wait and a barrier.
+    """
+    first, rows, last = geometry
+    parts = rows.trips[0]
+    several = np.where(np.greater(parts, 1), parts * 1.0, 0.0)
+    totals.add("issue", product(last.thread) * last.threads * several)
+    segment = totals.group.segments[0]
+    kept = [t for t in staged_tiles(totals.group, segment, first) if is_staged_once(t.expr, first.structure)]
+    for tile in kept:
+        fill(totals, segment, tile.expr, tile, evaluation_site(first, first.structure.reduces[0]), first)
+    if not kept:
+        elements = first.thread[first.structure.rows] * first.block_k[0] / ROW_LANES * 1.0
+        pairs = elements / 2.0 * last.threads
+        totals.add("global_loads", pairs)
+        totals.add("certain", pairs)
+        totals.add("direct", elements / 2.0)
+    totals.sums["barriers"] = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
+    totals.sums["rounds"] = parts * 1.0
 
 
 def _add_warpgroup_products(

@@ -43,6 +43,7 @@ class Totals:
         self.kept: dict[Read, Count] = {}
         self.copied: set[Read] = set()
         self.left: Count = 1
+        self.in_registers: frozenset[str] = frozenset()
 
     def add(self, name: str, value: Count) -> None:
         """Add to the sum of a count that `features.py` declares."""
@@ -129,6 +130,9 @@ class Totals:
         They come straight from global memory, or from a tensor in shared memory. `lattices` is the number of disjoint
         sets of elements that the read's traffic stands for, 0 where another read's stands for it.
         """
+        if read.tensor in self.in_registers:
+            self.seen.add(read)
+            return
         used = places_of(read.indices)
         kind = self.group.tensors[read.tensor]
         again = place.repeats(used) * self.weight(read) * 1.0

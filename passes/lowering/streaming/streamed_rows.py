@@ -1,0 +1,197 @@
+"""Rows of an online softmax: running maximum, sums and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    COMBINERS,
+    Accumulate,
+    Convert,
+    DType,
+    Guard,
+    Index,
+    Item,
+    Literal,
+    Load,
+    Op,
+    Output,
+    Phase,
+    Reduction,
+    RegisterRead,
+    RegisterWrite,
+    Root,
+    Store,
+    Test,
+    Value,
+    Var,
+    as_index,
+    linearise,
+    reads,
+    row_major,
+    substitute,
+    walk,
+)
+from ...geometry import RegisterChain, axis_places, is_row_maximum, split_divisor
+from ..index_values import value_of
+from ..layout import SCALES, AxisBinding, BlockLayout
+from ..outputs import shared_store
+from ..segment_state import SegmentState, row_share
+from .chained_contraction import instance_phase
+
+
+def weights_register(chain: RegisterChain) -> str:
+    """Return the name of the registers of a chain's weights."""
+    return f"{chain.weights}.held"
+
+
+@frozen
+class StreamedRows:
+    """The rows' segment of an online softmax.
+
+    Besides its reductions, each row has registers for the previous maximum, the shift of a part, the scale of the
+    running sums, and the part's own reduction. Weights go to shared memory, or stay in the registers of a `chain`,
+    undivided.
+    """
+
+    layout: BlockLayout
+    state: SegmentState
+    chain: RegisterChain | None = None
+
+    def items(self) -> list[Item]:
+        """Return the items that process the rows of a part."""
+        state = self.state
+        greatest, *others = state.frame.segment.reductions
+        (dim,) = state.frame.schedule.reductions[0].dims
+        local = self.local
+        share, unrolled = row_share(state.frame, local)
+        part = Index() if self.layout.part is None else as_index(self.layout.part)
+        binding = state.bind((dim,), (local,), (part * dim.block_k,))
+        valid = tuple(g for v, g in binding.valid.items() if v == local)
+        row, shares = (
+            tuple(v for v in unrolled if v.extent > 1),
+            {s.var: s for s in state.frame.shares} | {local: share},
+        )
+        dtype = self._dtype(greatest)
+        most = self._value(greatest)
+        before, shift, scale = (self._value(greatest, what) for what in ("before", "shift", "scale"))
+        context = state.context(binding, {})
+        nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
+        finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
+        wide = [o for o in state.frame.segment.outputs if o.extra]
+        weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
+        bodies = (*(r.body for r in others), *weights.values())
+        shifts = {n: shift for body in bodies for n in walk(body) if is_row_maximum(n, greatest.name)}
+        shifted = evolve(context, staged={**context.staged, **shifts})
+        found: list[Item] = [
+            self._phase("before", self._set(greatest, "before", most)),
+            state.phase("compute", f"{state.frame.prefix}greatest",
+                        self._part(greatest, value_of(greatest.body, context), local, valid), row, shares),
+            self._phase("most", [self._add(greatest, self._value(greatest, "part"))]),
+            self._phase("shift", self._set(greatest, "shift", finite)),
+            self._phase("scale", self._set(greatest, "scale", Op("exp", (Op("sub", (before, shift), dtype),), dtype))),
+        ]  # fmt: skip
+        roots = [r for other in others for r in self._part(other, value_of(other.body, shifted), local, valid)]
+        roots += [self._weight(o, binding, local, value_of(body, shifted)) for o, body in weights.items()]
+        found.append(state.phase("exit", "rows", tuple(roots), row, shares))
+        if self.chain is None:
+            lane = Guard(as_index(state.frame.lane), 0, 1)
+            store = Store("shared", SCALES, self._place(state), scale, dtype, () if lane.always else (lane,))
+            found.append(self._phase("scaled", [store]))
+        for other in others:
+            found.append(self._phase(f"again{other.name}", [evolve(self._add(other, scale), combine="prod")]))
+            found.append(self._phase(f"sum{other.name}", [self._add(other, self._value(other, "part"))]))
+        return found
+
+    @property
+    def local(self) -> Var:
+        """The variable of a part's elements."""
+        return Var(f"{self.state.frame.prefix}w", self.state.frame.schedule.reductions[0].dims[0].block_k)
+
+    def _weight(self, output: Output, binding: AxisBinding, local: Var, value: Value) -> Root:
+        """Return the store of a weight, or its register; beyond the end of the row it is 0."""
+        if self.chain is None:
+            return shared_store(self.state, output, binding, (), value)
+        value = value if value.dtype is DType.F32 else Convert(value, DType.F32)
+        if local in binding.valid:
+            value = Op("select", (Test((binding.valid[local],)), value, Literal(0.0, DType.F32)), DType.F32)
+        frame = self.state.frame
+        at, row = (as_index(frame.tiles[self.chain.rows[1]]), as_index(local)), frame.schedule.dims[self.chain.rows[1]]
+        shape = row.thread, local.extent // frame.schedule.reduction_threads
+        return RegisterWrite(weights_register(self.chain), at, shape, value, DType.F32)
+
+    def rescale(self, last: SegmentState) -> Phase:
+        """Return the phase that rescales the last segment's sums.
+
+        Each is multiplied by the scale of its row.
+        """
+        tiles = tuple(map(as_index, last.frame.tiles))
+        roots = []
+        for reduction in last.frame.segment.reductions:
+            dtype = self.layout.group.tensors[reduction.name].dtype
+            roots.append(Accumulate(reduction.name, tiles, "prod", self._scale(last), (), dtype))
+        return instance_phase(last, "scale", roots)
+
+    def row_register(self, name: str, last: SegmentState) -> RegisterRead:
+        """Return the read of a row's register in the last segment."""
+        assert self.chain is not None
+        at = [Index() for _ in self.state.frame.tiles]
+        at[self.chain.rows[1]] = as_index(last.frame.tiles[self.chain.rows[2]])
+        return RegisterRead(name, tuple(at), DType.F32)
+
+    def _scale(self, last: SegmentState) -> Value:
+        greatest = self.state.frame.segment.reductions[0]
+        if self.chain is not None:
+            return self.row_register(f"{greatest.name}.scale", last)
+        output = next(o for o in self.state.frame.segment.outputs if o.extra)
+        body = last.frame.segment.reductions[0].body
+        indices = next(r.indices for r in reads(body) if r.tensor == output.tensor)
+        binding = last.bind((), (), ())
+        box, places = self.layout.boxes[output.tensor], axis_places(self.state.frame.segment, output.tensor)
+        at: dict[int, Index] = {}
+        for index, base, place in zip(indices, box.base, places, strict=True):
+            if place is not None:
+                at[place] = substitute(index, binding.places) - base
+        address = linearise([at.get(n, Index()) for n in range(len(self._extents()))], row_major(self._extents()))
+        return Load("shared", SCALES, address, self._dtype(greatest))
+
+    def _extents(self) -> tuple[int, ...]:
+        return tuple(d.block for d in self.state.frame.schedule.dims)
+
+    def _place(self, state: SegmentState) -> Index:
+        return linearise(tuple(map(as_index, state.frame.tiles)), row_major(self._extents()))
+
+    def _dtype(self, reduction: Reduction) -> DType:
+        return self.layout.group.tensors[reduction.name].dtype
+
+    def _value(self, reduction: Reduction, what: str = "") -> RegisterRead:
+        """Return the read of a row's register."""
+        name = f"{reduction.name}.{what}" if what else reduction.name
+        return RegisterRead(name, tuple(map(as_index, self.state.frame.tiles)), self._dtype(reduction))
+
+    def _add(self, reduction: Reduction, value: Value, what: str = "") -> Accumulate:
+        """Return the accumulation of a value into a row's register."""
+        held = self._value(reduction, what)
+        return Accumulate(held.name, held.at, reduction.combine, value, (), held.dtype)
+
+    def _set(self, reduction: Reduction, what: str, value: Value) -> list[Root]:
+        """Return the roots that assign a row's register."""
+        held = self._value(reduction, what)
+        begin = evolve(self.state.initialise(reduction), name=held.name, combine="sum")
+        return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
+
+    def _part(self, reduction: Reduction, value: Value, local: Var, valid: tuple[Guard, ...]) -> tuple[Root, ...]:
+        """Return the roots that reduce the values of a part into registers of their own."""
+        held = self._value(reduction, "part")
+        if valid:
+            identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
+            value = Op("select", (Test(valid), value, identity), value.dtype)
+        over = Accumulate(held.name, held.at, reduction.combine, value, (local,), held.dtype)
+        begin, end = self.state.initialise(reduction), self.state.lane_reduce(reduction)
+        return evolve(begin, name=held.name), over, evolve(end, name=held.name)
+
+    def _phase(self, name: str, roots: Iterable[Root]) -> Phase:
+        return instance_phase(self.state, name, roots)

@@ -1,0 +1,133 @@
+"""Schedule templates and parameters of chains in registers.
+
+Warps divide the rows; a warp computes whole parts of a row. So the sizes of all segments follow from the rows of a
+block, the length of a part, and the stages of both contractions, which are one pipeline (`geometry.row_sharing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product as cartesian
+from math import prod
+
+import numpy as np
+
+from ...ir import (
+    ACCUMULATOR_THREADS,
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    MmaInstruction,
+    Target,
+    expr_variables,
+    operands,
+)
+from ..geometry import (
+    ROW_LANES,
+    ROW_VECTOR,
+    RegisterChain,
+    ScheduleParameter,
+    SegmentTemplate,
+    ceil_div,
+    is_register_chain,
+    next_power,
+    reads_shared_matrices,
+    register_chain,
+)
+from .mma_templates import multiplies
+from .rules import Finding, ScheduleSizes
+
+#: Warps along the rows, instructions of one along them, elements of a part, stages.
+CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
+#: Longest row that is one part.
+MAX_SINGLE_PART = 256
+
+
+def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[SegmentTemplate, ...]]:
+    """Yield the templates of a group's segments as a chain in registers."""
+    chain = register_chain(group)
+    for name, _ in target.atoms if chain is not None else ():
+        atom = MMA_INSTRUCTIONS[name]
+        products = [group.segments[n].reductions[0] for n in (0, 2)]
+        if chain is not None and _chains(atom) and all(multiplies(atom, r, group) and not r.math for r in products):
+            yield from (_templates(group, chain, name, both) for both in (False, True))
+
+
+def _chains(atom: MmaInstruction) -> bool:
+    """Return whether lanes hold results as they hold the first operand: in two runs of columns."""
+    return not reads_shared_matrices(atom.name) and atom.held.size == 2 and atom.k == 2 * atom.n
+
+
+def _templates(group: FusedGroup, chain: RegisterChain, name: str, both: bool) -> tuple[SegmentTemplate, ...]:
+    """Return templates whose first factor stays in registers, or is staged once where `both` factors are."""
+    found = []
+    sides = ((chain.rows[0], chain.column), (0, 0), (chain.rows[2], chain.width))
+    for position, (segment, (rows, columns)) in enumerate(zip(group.segments, sides, strict=True)):
+        dims = tuple((axis,) for axis in segment.axes)
+        written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
+        if position == 1:
+            loops, reduces = (segment.reductions[0].reduce,), tuple((0,) for _ in segment.reductions)
+            none = tuple(() for _ in reduces)
+            found.append(
+                SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, streams=True)
+            )
+            continue
+        (reduction,) = segment.reductions
+        parts = operands(reduction, (reduction.name,))
+        second = next(n for n, part in enumerate(parts) if segment.axes[columns] in expr_variables(part))
+        staged = tuple(range(len(parts))) if both and position == 0 else (second,)
+        found.append(
+            SegmentTemplate(dims, (reduction.reduce,), ((0,),), (staged,), shared=written, mma=name, rows=rows,
+                            columns=columns)
+        )  # fmt: skip
+    return tuple(found)
+
+
+def chain_parameters(
+    structures: Sequence[SegmentTemplate], target: Target, coarse: bool
+) -> Iterator[ScheduleParameter]:
+    """Yield the schedule parameters of a chain in registers."""
+    last, atom = structures[2], MMA_INSTRUCTIONS[structures[2].mma]
+    for d, axes in enumerate(last.dims):
+        names, extent = tuple(f"s2.{kind}{d}" for kind in "tev"), prod(a.extent for a in axes)
+        values: tuple[tuple[int, ...], ...] = ((1, 1, 1),)
+        if d == last.rows:
+            limit, rows = max(next_power(extent), atom.m), ACCUMULATOR_THREADS[0]
+            values = tuple(
+                (w * rows, n * (atom.m // rows), 1)
+                for w, n in cartesian(CHAIN_WARPS, CHAIN_ROWS)
+                if w * n * atom.m <= limit
+            )
+        elif d == last.columns:
+            values = ((ROW_LANES, ceil_div(extent, atom.n) * ROW_VECTOR, ROW_VECTOR),)
+        yield ScheduleParameter(names, values)
+    row = prod(a.extent for a in structures[1].loops[0])
+    whole = ceil_div(row, atom.k) * atom.k
+    parts = tuple(n for n in CHAIN_PARTS if n < whole)
+    yield ScheduleParameter.of("s1.part", (*parts, *((whole,) if whole <= MAX_SINGLE_PART else ())))
+    stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
+    yield ScheduleParameter.of("s2.stages", stages)
+
+
+def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Lanes of a chain in registers hold values as its segments agree.
+
+    A part is a K block of the last segment, and all of the row's lanes are in one warp.
+    """
+    if not is_register_chain([part.structure for part in sizes.parts]):
+        return
+    first, rows, last = sizes.parts
+    column, width = first.structure.columns, last.structure.columns
+    lanes = np.not_equal(rows.reduction_threads, ROW_LANES) | np.not_equal(rows.row_vector, ROW_VECTOR)
+    uneven = np.not_equal(first.block[column], rows.block_k[0]) | np.not_equal(last.block_k[0], rows.block_k[0])
+    spread = np.not_equal(first.counts[column], ROW_LANES) | np.not_equal(last.counts[width], ROW_LANES)
+    unequal = np.not_equal(first.threads, last.threads) | np.not_equal(rows.threads, last.threads)
+    many = np.greater(first.trips[0], 1) | np.not_equal(first.loop.stages, last.loop.stages)
+    yield (
+        lanes | spread | unequal,
+        "a row of a chain in registers lies in {} lanes, expected {}",
+        first.counts[column],
+        4,
+    )
+    single = np.not_equal(np.equal(rows.trips[0], 1), np.equal(last.loop.stages, 1))
+    yield single, "parts of a chain in registers lie in a ring of {} stages, 1 for one part", last.loop.stages
+    yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]
