@@ -162,6 +162,7 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.product_wait.format(pending=item.pending))
         if not item.pending:  # no read of the sums may move before the wait
             with out.loop(Var("e", prod(names.shapes[item.name]))):
-                out.line(names.dialect.pin.format(x=f"{names.registers[item.name]}[e]"))
+                kind = "f" if names.types[item.name].is_float else "r"
+                out.line(names.dialect.pin.format(kind=kind, x=f"{names.registers[item.name]}[e]"))
     elif text := names.dialect.fences.get(type(item).__name__):
         out.line(text)

@@ -28,7 +28,7 @@ from .matrix_instructions import (
     MmaInstruction,
 )
 from .precision import PRECISIONS, Precision, PrecisionName
-from .shared_matrices import LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
+from .shared_matrices import HALF_BYTES, LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "ACCUMULATOR_VECTOR",
     "COPIES",
     "ELEMENT",
+    "HALF_BYTES",
     "INSTRUCTIONS",
     "LANE",
     "LANES",

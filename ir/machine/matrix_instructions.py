@@ -102,19 +102,21 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
     return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
 
 
-#: Columns that an instruction of a warpgroup may multiply at once.
+#: Columns that an instruction of a warpgroup may multiply at once, in all formats.
 WARPGROUP_COLUMNS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+#: Bytes of a row of A that it multiplies.
+_WARPGROUP_DEPTH_BYTES = 32
 
 
-def _warpgroup_instruction(k: int, kind: str, held: DType) -> MmaInstruction:
-    """Return the instruction of 64 rows, 16 of each warp, with `k` reduced elements."""
-    none = MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
+def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F32) -> MmaInstruction:
+    """Return the instruction of 64 rows, 16 of each warp, which reduces 32 bytes of k."""
+    k, none = _WARPGROUP_DEPTH_BYTES // _BYTES[kind], MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
     thread = as_index(WARPGROUP_THREAD)
     row = thread // LANES * _TILE_ROWS + thread % LANES // 4 + _I // 2 * 8
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
     rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{kind}"
     return MmaInstruction(
-        name, rows, _TILE_COLUMNS, k, kind, held, DType.F32, none, none, c, WARPGROUP, WARPGROUP_COLUMNS
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS
     )
 
 
@@ -133,8 +135,11 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _instruction(32, "i8", DType.I8, DType.I32),
         _instruction(16, "u8", DType.U8, DType.I32),
         _instruction(32, "u8", DType.U8, DType.I32),
-        _warpgroup_instruction(16, "f16", DType.F16),
-        _warpgroup_instruction(16, "bf16", DType.BF16),
+        _warpgroup_instruction("f16", DType.F16),
+        _warpgroup_instruction("bf16", DType.BF16),
+        _warpgroup_instruction("tf32", DType.F32),
+        _warpgroup_instruction("i8", DType.I8, DType.I32),
+        _warpgroup_instruction("u8", DType.U8, DType.I32),
     )
 }
 

@@ -9,6 +9,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ...ir import (
+    HALF_BYTES,
     Expr,
     FusedGroup,
     Index,
@@ -101,6 +102,8 @@ def _staged_tile(
     if np.any(turned):  # all tiles, or, for order 2, those whose memory runs along a reduced axis
         natural = np.where(np.equal(turned, REGISTER_STAGED_ORDER), 0, turned)
         turned = np.where(np.equal(turned, 2), deep, natural)
+    if reads_shared_matrices(structure.mma) and size != HALF_BYTES:
+        turned = np.int64(1)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
     count, halo = product(shape.gather), shape.halo

@@ -78,7 +78,9 @@ def _structures(
     if not _are_matrix_sides(dims, rows, columns, kinds) or mma_operands(reduction, dims[rows], dims[columns]) is None:
         return
     for name in _worthwhile(reduction, group, target):
-        if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, dims, rows, columns):
+        if reads_shared_matrices(name) and not _suits_warpgroup(
+            MMA_INSTRUCTIONS[name], group, segment, dims, rows, columns
+        ):
             continue
         yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
 
@@ -99,21 +101,31 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
 
 
 def _suits_warpgroup(
-    group: FusedGroup, segment: Segment, dims: tuple[tuple[Var, ...], ...], rows: int, columns: int
+    atom: MmaInstruction,
+    group: FusedGroup,
+    segment: Segment,
+    dims: tuple[tuple[Var, ...], ...],
+    rows: int,
+    columns: int,
 ) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
     Rows and columns fill an instruction, results do not lie along the rows, where a thread has no neighbours, and
-    16-byte copies move both factors as they are: neighbours in memory are neighbours along the depth or along the side.
+    accesses of 16 bytes move both factors: neighbours in memory are neighbours along the depth or along the side. Bytes
+    are neighbours along the depth. A math mode has operands of one part, rounded on the way to shared memory.
     """
     (reduction,) = segment.reductions
     if any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
         return False
     found = mma_operands(reduction, dims[rows], dims[columns])
-    if reduction.math or found is None or any(prod(a.extent for a in dims[d]) < MIN_SIDE for d in (rows, columns)):
+    if reduction.math and len(MATH_MODES[reduction.math].parts) > 1:
+        return False
+    if found is None or any(prod(a.extent for a in dims[d]) < MIN_SIDE for d in (rows, columns)):
         return False
     for factor, d in zip(found, (rows, columns), strict=True):
         if not isinstance(factor, Read) or (axis := running_axis(factor)[0]) not in (reduction.reduce[-1], dims[d][-1]):
+            return False
+        if atom.held.size == 1 and axis != reduction.reduce[-1]:
             return False
         kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
         pitches = row_major(kind.shape)

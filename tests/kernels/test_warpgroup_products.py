@@ -75,10 +75,12 @@ def point(
     sizes = (rows, 2 * atoms, 1), (columns, columns // lanes, vector)
     sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
     dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
+    kind, mode = group.tensors["a"].dtype, segment.reductions[0].math
+    name = f"m64n8k{32 // kind.size}_{mode or kind}"
     staging = tuple(
-        Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
+        Staging(n, (1, 0) if deep[n] or kind.size != 2 else (), swizzle=swizzle)
+        for n, swizzle in zip((0, 1), swizzles, strict=True)
     )
-    name = f"m64n8k16_{group.tensors['a'].dtype}"
     loop = ReductionSchedule(
         (ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1 + swapped, 2 - swapped
     )
@@ -88,6 +90,11 @@ def point(
 def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DType = DType.F16) -> FusedGroup:
     """Return a product whose operands lie as their tiles do."""
     return product(kind, "", shape, (not deep[0], deep[1]))
+
+
+def others(kind: DType, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
+    """Return a product of f32 in TF32, or of bytes."""
+    return product(kind, "tf32" if kind is DType.F32 else "", shape, (not deep[0], deep[1]))
 
 
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
@@ -110,6 +117,35 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     group = halves(shape, deep, kind)
     vector = 8 if deep[1] and columns % 32 == 0 else 2
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+
+
+#: Types of other sizes, and majors of their operands in memory; swizzles, columns, stages, bytes of a K block, shape.
+OTHERS = (*((DType.F32, deep) for deep in MAJORS), (DType.I8, (True, True)), (DType.U8, (True, True)))
+OTHER_CASES = (
+    ((128, 128), 64, 3, 128, (1, 70, 52, 132)),
+    ((64, 32), 96, 4, 64, (2, 64, 88, 96)),
+    ((0, 128), 256, 3, 128, (1, 60, 256, 200)),
+)
+
+
+@needs_opencl
+@pytest.mark.parametrize(("kind", "deep"), OTHERS)
+@pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_warpgroups_multiply_other_numbers_opencl(kind: DType, deep: tuple[bool, bool], case: tuple) -> None:
+    swizzles, columns, stages, nbytes, shape = case
+    group = others(kind, shape, deep)
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, nbytes // kind.size)
+    check(_device("opencl"), GPU, group, chosen)
+
+
+@needs_cuda
+@pytest.mark.parametrize(("kind", "deep"), OTHERS)
+@pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_warpgroups_multiply_other_numbers_cuda(kind: DType, deep: tuple[bool, bool], case: tuple) -> None:
+    swizzles, columns, stages, nbytes, shape = case
+    group = others(kind, shape, deep)
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, nbytes // kind.size)
+    check(_device("cuda"), find_target("cuda:sm_90"), group, chosen)
 
 
 @needs_opencl
@@ -157,6 +193,19 @@ def test_products_compile_without_serialisation(groups: int, atoms: int, columns
     assert check_schedule(group, schedule, GPU) == []
     function = emit(extract(lower(group, schedule, {}, GPU)), "cuda")
     cubin = compile_kernel(function, GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_toolchain
+@pytest.mark.parametrize(("kind", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[-2:]])
+@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 256, 4), (2, 2, 128, 4)])
+def test_products_of_other_numbers_compile_without_serialisation(
+    kind: DType, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
+) -> None:
+    group = others(kind, (1, 4096, 4096, 4096), deep)
+    schedule = point(group, deep, (128, 128), groups, atoms, columns, 2, stages, 128 // kind.size)
+    assert check_schedule(group, schedule, GPU) == []
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
@@ -232,14 +281,15 @@ SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms 
 @st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
     """Draw a product or a convolution, and a legal point."""
-    kind = draw(st.sampled_from((DType.F16, DType.BF16)))
+    kind = draw(st.sampled_from((DType.F16, DType.BF16, DType.F32, DType.I8)))
+    mode = "tf32" if kind is DType.F32 else ""
     if draw(st.booleans()):
         side = st.sampled_from((64, 72, 128, 136))
         shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
-        group = product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
+        group = product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans())))
     else:
         filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
-        group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
+        group = convolution(kind, mode, (1, filters, 9, channels), 1, last=True)
     space = make_space(group, SMALL_SHARED)
     templates = [t for t in space.templates if t.segments[0].mma]
     assume(templates)

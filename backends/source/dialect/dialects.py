@@ -256,7 +256,7 @@ _CUDA_HELPERS = (
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
-        **dict(warpgroup_instructions(_DEVICE)),
+        **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
 
@@ -352,7 +352,7 @@ CUDA = Dialect(
         "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
     },
     product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
-    pin='asm volatile("" : "+f"({x}) :: "memory");',
+    pin='asm volatile("" : "+{kind}"({x}) :: "memory");',
     shared_matrix=descriptor_text,
 )
 
@@ -375,7 +375,7 @@ OPENCL = Dialect(
         **_ordering_helpers("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
         "cuts_swizzled": swizzle_helper("static inline"),
-        **dict(warpgroup_emulations("static inline")),
+        **dict(warpgroup_emulations("static inline", _OPENCL_TYPES)),
         **dict(
             emulations(
                 "static inline __attribute__((always_inline))",

@@ -182,7 +182,7 @@ def multiplication(
     if reads_shared_matrices(schedule.mma) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
         raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
     mode = MATH_MODES.get(reduction.math)
-    if mode is not None and len(mode.parts) == 1:
+    if mode is not None and len(mode.parts) == 1 and not reads_shared_matrices(schedule.mma):
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
         a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
     return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)

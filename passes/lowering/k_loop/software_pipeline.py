@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from ....ir import (
+    HALF_BYTES,
+    MATH_MODES,
     WIDEST_BYTES,
     Barrier,
     Commit,
@@ -30,6 +32,7 @@ from ....ir import (
     Var,
     Wait,
     as_index,
+    call,
     clamp,
     dtype_of,
     operands,
@@ -70,6 +73,8 @@ def staged_tiles(
         if matrix is not None:
             layout = matrix.layout
             buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
+            if reduction.math:
+                tile = evolve(tile, value=call(MATH_MODES[reduction.math].parts[0], tile.value))
         state.layout.buffers[buffer.name] = buffer
         tiles[operand] = (tile, buffer)
     return tiles
@@ -147,12 +152,12 @@ class SharedPipeline:
         return FetchPhases(*map(tuple, kinds))
 
     def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
-        """Return the phases of one tile: two with register staging."""
+        """Return the phases of one tile: two with register staging, as where a matrix transposes memory."""
         layout = self.state.layout
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
-            if tile.staging.register_staged
+            if tile.staging.register_staged or (tile.matrix is not None and buffer.dtype.size != HALF_BYTES)
             else ()
         )
         return carried or (
@@ -247,10 +252,12 @@ def warpgroup_k_loop(pipeline: SharedPipeline, products: Phase, name: str) -> li
     following = [
         guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
     ]
+    filled = [pipeline.fetch(Index(n)).whole if n < pipeline.step.extent else () for n in range(distance)]
+    begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
     body = (*waiting, ProxyFence(), barrier, ProductFence(), products, ProductCommit())
     copies = (*following, *pipeline.commit)
-    return [*pipeline.prologue(), Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
+    return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

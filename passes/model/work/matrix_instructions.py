@@ -79,6 +79,7 @@ def _add_warpgroup_products(
     totals.add("wavefronts", instructions * read)
     for side in work.sides:
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
+        totals.add("issue", staged[side.expr].count * place.all_trips * work.splitting * 1.0)
     wait(totals, staged, place, geometry)
 
 
