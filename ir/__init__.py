@@ -205,6 +205,7 @@ from .machine import (
     Target,
     copy_row,
     matrix_load_row,
+    promotion_interval,
 )
 from .recurrence import (
     Slice,
@@ -497,6 +498,7 @@ __all__ = [
     "print_graph",
     "print_ir",
     "processor_count",
+    "promotion_interval",
     "quote",
     "raise_all",
     "ranges",

@@ -26,6 +26,7 @@ from .matrix_instructions import (
     MathMode,
     MatrixFragment,
     MmaInstruction,
+    promotion_interval,
 )
 from .precision import PRECISIONS, Precision, PrecisionName
 from .shared_matrices import HALF_BYTES, LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
@@ -64,4 +65,5 @@ __all__ = [
     "Target",
     "copy_row",
     "matrix_load_row",
+    "promotion_interval",
 ]

@@ -57,7 +57,8 @@ class MmaInstruction:
 
     `format` names an element type, or is "tf32": f32 with a significand of 11 bits. `operand_dtype` is the type of the
     values that operands are made of. `warps` multiply together. An instruction whose operands lie in shared memory has
-    no fragments of A and B, and multiplies one of several numbers of `columns` at once.
+    no fragments of A and B, and multiplies one of several numbers of `columns` at once. One whose accumulator keeps few
+    digits is promoted (see `MathMode`) after at most `every` elements of k.
     """
 
     name: str
@@ -72,6 +73,7 @@ class MmaInstruction:
     c: MatrixFragment
     warps: int = 1
     columns: tuple[int, ...] = ()
+    every: int = 0
 
     @property
     def reads_shared(self) -> bool:
@@ -108,7 +110,7 @@ WARPGROUP_COLUMNS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 _WARPGROUP_DEPTH_BYTES = 32
 
 
-def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F32) -> MmaInstruction:
+def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F32, every: int = 0) -> MmaInstruction:
     """Return the instruction of 64 rows, 16 of each warp, which reduces 32 bytes of k."""
     k, none = _WARPGROUP_DEPTH_BYTES // _BYTES[kind], MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
     thread = as_index(WARPGROUP_THREAD)
@@ -116,11 +118,13 @@ def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F3
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
     rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{kind}"
     return MmaInstruction(
-        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS, every
     )
 
 
-_BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
+_BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}
+#: Elements of k after which sums of 8-bit floats, which keep 13 bits behind the point, are promoted.
+_FLOAT8_EVERY = 128
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
     atom.name: atom
@@ -138,6 +142,8 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _warpgroup_instruction("f16", DType.F16),
         _warpgroup_instruction("bf16", DType.BF16),
         _warpgroup_instruction("tf32", DType.F32),
+        _warpgroup_instruction("f8e4m3", DType.F8E4M3, every=_FLOAT8_EVERY),
+        _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY),
         _warpgroup_instruction("i8", DType.I8, DType.I32),
         _warpgroup_instruction("u8", DType.U8, DType.I32),
     )
@@ -169,3 +175,12 @@ MATH_MODES: Mapping[str, MathMode] = {
     "tf32": MathMode("tf32", ("tf32_near",), ((0, 0),), 2.0**-10),
     "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), 2.0**-21, every=32),
 }
+
+
+def promotion_interval(math: str, instruction: str) -> int:
+    """Return the elements of k after which partial sums are promoted.
+
+    It is that of the math mode, or of the instruction; 0 where they never are.
+    """
+    mode = MATH_MODES.get(math)
+    return (mode.every if mode is not None else 0) or MMA_INSTRUCTIONS[instruction].every

@@ -158,8 +158,8 @@ def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) ->
     if group.tensors[reduction.name].dtype is not atom.accumulator:
         return False
     parts = factors(reduction.body)
-    # Integers are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
-    stored = tuple(map(stored_factor, parts)) if atom.accumulator.is_int else parts
+    # Bytes are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
+    stored = tuple(map(stored_factor, parts)) if atom.held.size == 1 else parts
     held = {dtype_of(part, group.tensors) for part in stored}
     if reduction.math:
         return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}

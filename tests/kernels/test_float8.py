@@ -33,7 +33,7 @@ def codes(kind: DType) -> np.ndarray:
 
 
 def every_step(kind: DType) -> np.ndarray:
-    """Return f32 numbers around the steps of a type, and numbers of any size.
+    """Return f32 numbers around the steps of a type, and random ones.
 
     They lie on the steps, halfway and just beside.
     """
@@ -86,7 +86,7 @@ def test_loads_and_conversions_in_registers_are_exact(kind: DType, target: str) 
 @pytest.mark.parametrize("kind", FLOATS8, ids=str)
 def test_helpers_compile_for_cuda(kind: DType, arch: str) -> None:
     body = (
-        f"p[0] = cuts_to_{kind}(f[0]) + cuts_pack_{kind}(f[1], f[2]); "
+        f"p[0] = cuts_to_{kind}(f[0]) + cuts_pair_{kind}(f[1], f[2]); "
         f"f[3] = cuts_from_{kind}(p[1]) + cuts_low_{kind}(p[2]) + cuts_high_{kind}(p[3]);"
     )
     source = f'{CUDA.helpers_of(body)}extern "C" __global__ void one(unsigned char* p, float* f) {{ {body} }}\n'
@@ -111,7 +111,7 @@ ELEMENTWISE = [
 
 
 def of_type(use: Use, kind: DType) -> Use | None:
-    """Return a use with floats of a type, None where that is refused."""
+    """Return a use with floats of a type, or None."""
     types = tuple(t if t is None or not t.dtype.is_float else evolve(t, dtype=kind) for t in use.types)
     changed = evolve(use, types=types)
     try:

@@ -120,11 +120,14 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
 
 
 #: Types of other sizes, and majors of their operands in memory; swizzles, columns, stages, bytes of a K block, shape.
-OTHERS = (*((DType.F32, deep) for deep in MAJORS), (DType.I8, (True, True)), (DType.U8, (True, True)))
+OTHERS = (
+    *((DType.F32, deep) for deep in MAJORS),
+    *((kind, (True, True)) for kind in (DType.I8, DType.U8, DType.F8E4M3, DType.F8E5M2)),
+)
 OTHER_CASES = (
     ((128, 128), 64, 3, 128, (1, 70, 52, 132)),
     ((64, 32), 96, 4, 64, (2, 64, 88, 96)),
-    ((0, 128), 256, 3, 128, (1, 60, 256, 200)),
+    ((0, 128), 128, 3, 128, (1, 60, 256, 400)),
 )
 
 
@@ -197,8 +200,8 @@ def test_products_compile_without_serialisation(groups: int, atoms: int, columns
 
 
 @needs_toolchain
-@pytest.mark.parametrize(("kind", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[-2:]])
-@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 256, 4), (2, 2, 128, 4)])
+@pytest.mark.parametrize(("kind", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[-4:]])
+@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 4), (1, 2, 64, 4)])
 def test_products_of_other_numbers_compile_without_serialisation(
     kind: DType, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
 ) -> None:
@@ -281,7 +284,7 @@ SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms 
 @st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
     """Draw a product or a convolution, and a legal point."""
-    kind = draw(st.sampled_from((DType.F16, DType.BF16, DType.F32, DType.I8)))
+    kind = draw(st.sampled_from((DType.F16, DType.BF16, DType.F32, DType.I8, DType.F8E4M3)))
     mode = "tf32" if kind is DType.F32 else ""
     if draw(st.booleans()):
         side = st.sampled_from((64, 72, 128, 136))

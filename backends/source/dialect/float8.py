@@ -26,7 +26,7 @@ class _Format:
     largest: int
 
     def encoding(self) -> str:
-        """Return the statements that convert bits `u` of a float to a byte."""
+        """Return statements that convert a float's bits `u` to a byte."""
         shift = 23 - self.mantissa
         # A sum with this number, whose last place is that of the format's subnormal numbers, rounds to them.
         rounder = (127 - self.bias) + shift + 1 << 23
@@ -39,7 +39,7 @@ class _Format:
         )
 
     def half_bits(self) -> str:
-        """Return the bits of a half for the byte `h`; `scale` times it is the number."""
+        """Return the bits of a half; `scale` times it is the byte `h`."""
         return f"(({{half}})(h & 0x80u) << 8 | ({{half}})(h & 0x7fu) << {10 - self.mantissa})"
 
     @property
@@ -98,8 +98,8 @@ def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
         both = f"if (!(fabsf(a) < {limit} && fabsf(b) < {limit})) {{ {each} }} " if f.infinity else ""
         both += pair.format("a", "b") + "return w;"
         yield (
-            f"cuts_pack_{name}",
-            f"{device} unsigned short cuts_pack_{name}(float a, float b) {{{_from_sm89(both, each)}}}",
+            f"cuts_pair_{name}",
+            f"{device} unsigned short cuts_pair_{name}(float a, float b) {{{_from_sm89(both, each)}}}",
         )
 
 

@@ -13,7 +13,7 @@ from ....ir import ELEMENT, LANE, LANES, MMA_INSTRUCTIONS, MatrixFragment, MmaIn
 from ..index_ctext import index_text
 
 #: Names of types in PTX, where they differ.
-PTX_TYPES = {"i8": "s8", "u8": "u8", "i32": "s32"}
+PTX_TYPES = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "i32": "s32"}
 
 
 def operand_words(atom: MmaInstruction) -> int:

@@ -66,7 +66,7 @@ def _cuda_halves(name: str) -> Vectors:
 
 def _cuda_bytes(name: str) -> Vectors:
     elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
-    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})")
+    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pair_{name}({{0}}, {{1}})")
 
 
 CUDA_VECTORS: Mapping[str, Vectors] = {

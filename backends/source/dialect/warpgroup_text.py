@@ -20,6 +20,7 @@ from ....ir import (
     substitute,
 )
 from ..index_ctext import PointerName, index_text
+from .float8 import FLOATS8
 from .mma_text import PTX_TYPES
 
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
@@ -103,6 +104,7 @@ _ELEMENT_TEXTS = {
     "tf32": "cuts_tf32_cut(*(const __local float*)({0} + {1}))",
     "f16": "cuts_low_f16(*(const __local ushort*)({0} + {1}))",
     "bf16": "cuts_low_bf16(*(const __local ushort*)({0} + {1}))",
+    **{name: f"cuts_from_{name}(*({{0}} + {{1}}))" for name in FLOATS8},
     "i8": "(int)*(const __local char*)({0} + {1})",
     "u8": "(int)*({0} + {1})",
 }

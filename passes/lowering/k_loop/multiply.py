@@ -29,6 +29,7 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    promotion_interval,
     substitute_node,
 )
 from ...geometry import FRAGMENT_SETS, mma_operands, reads_shared_matrices
@@ -73,8 +74,8 @@ class Multiplication:
 
         They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
         """
-        mode = MATH_MODES.get(self.reduction.math)
-        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums
+        promoted = promotion_interval(self.reduction.math, self.schedule.mma)
+        return f"{self.reduction.name}.part" if promoted else self.sums
 
     @property
     def sums(self) -> str:
@@ -87,6 +88,16 @@ class Multiplication:
         return self._phase(
             "", [*self._initialise_partial(), *self._products(self.a, self.b, loop), *self._promote_partial()], loop
         )
+
+    @property
+    def apart(self) -> tuple[tuple[Phase, ...], Phase, tuple[Phase, ...]]:
+        """The initialisation of partial sums, the products of a K block, and the promotion of partial sums."""
+        loop = self._loop(None)
+        products: list[Root] = [*self._products(self.a, self.b, loop)]
+        zero, added = self._initialise_partial(), self._promote_partial()
+        before = (self._phase("zero", zero, loop),) if zero else ()
+        after = (self._phase("sum", added, loop),) if added else ()
+        return before, self._phase("", products, loop), after
 
     def step(self, number: int) -> Phase:
         """Return the phase that multiplies the fragments of one step."""

@@ -238,25 +238,28 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
     ]
 
 
-def warpgroup_k_loop(pipeline: SharedPipeline, products: Phase, name: str) -> list[Item]:
+def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -> list[Item]:
     """Return the K loop of products that read the stages in place.
 
-    They add to registers `name`. The products of one K block are unfinished while those of the next one are issued:
+    The products of one K block are unfinished while those of the next one are issued:
 
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
-    barrier.
+    barrier. Partial sums that are promoted end with their K block.
     """
-    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
+    before, products, after = multiplication.apart
     following = [
         guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
     ]
     filled = [pipeline.fetch(Index(n)).whole if n < pipeline.step.extent else () for n in range(distance)]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    body = (*waiting, ProxyFence(), barrier, ProductFence(), products, ProductCommit())
+    body = (*waiting, ProxyFence(), barrier, *before, ProductFence(name if before else ""), products, ProductCommit())
     copies = (*following, *pipeline.commit)
+    if after:
+        return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(0, name), *after))]
     return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....ir import MATH_MODES, Expr, Segment, dtype_of
+from ....ir import MATH_MODES, Expr, Segment, dtype_of, promotion_interval
 from ...geometry import Count, Geometry, StagedTile, may_split_k, product
 from ..memory_access import EvaluationSite
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
@@ -77,6 +77,8 @@ def _add_warpgroup_products(
     totals.add("chain", work.steps * trips * ATOM_CHAIN)
     read = (atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
+    if promotion_interval(segment.reductions[0].math, atom.name):
+        totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
     for side in work.sides:
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
         totals.add("issue", staged[side.expr].count * place.all_trips * work.splitting * 1.0)
