@@ -123,7 +123,7 @@ def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F3
 
 
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}
-#: Elements of k after which sums of 8-bit floats, which keep 13 bits behind the point, are promoted.
+#: Elements of k after which sums of 8-bit floats, whose fractions have 13 bits, are promoted.
 _FLOAT8_EVERY = 128
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {

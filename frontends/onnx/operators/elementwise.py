@@ -67,6 +67,9 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
     source = call.type(0).dtype
     if dtype is source:
         call.give(call.operand(0))
+    elif dtype is DType.F8E5M2 and source.is_float and call.attribute("saturate", 1):
+        largest = float(dtype.element.largest)
+        call.result("cast", call.emit("clip", call.operand(0), min=-largest, max=largest), to=dtype.value)
     elif not source.is_float or not dtype.is_int:
         call.result("cast", call.operand(0), to=dtype.value)
     elif dtype is DType.U64:

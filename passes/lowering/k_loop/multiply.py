@@ -90,8 +90,8 @@ class Multiplication:
         )
 
     @property
-    def apart(self) -> tuple[tuple[Phase, ...], Phase, tuple[Phase, ...]]:
-        """The initialisation of partial sums, the products of a K block, and the promotion of partial sums."""
+    def block_phases(self) -> tuple[tuple[Phase, ...], Phase, tuple[Phase, ...]]:
+        """Initialisation of partial sums, products of a K block, and promotion."""
         loop = self._loop(None)
         products: list[Root] = [*self._products(self.a, self.b, loop)]
         zero, added = self._initialise_partial(), self._promote_partial()

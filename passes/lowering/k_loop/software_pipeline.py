@@ -249,7 +249,7 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     barrier. Partial sums that are promoted end with their K block.
     """
     at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
-    before, products, after = multiplication.apart
+    before, products, after = multiplication.block_phases
     following = [
         guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
     ]
