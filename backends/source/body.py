@@ -171,6 +171,6 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         if not item.pending:  # no read of the sums may move before the wait
             _pin_registers(item.name, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
-        if isinstance(item, ProductFence) and item.name and names.dialect.pin:  # nor a write behind the fence
+        if isinstance(item, ProductFence) and item.name and names.dialect.pin:  # nor a write after the fence
             _pin_registers(item.name, names, out)
         out.line(text)

@@ -135,6 +135,8 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _instruction(16, "f16", DType.F16, DType.F32),
         _instruction(8, "bf16", DType.BF16, DType.F32),
         _instruction(16, "bf16", DType.BF16, DType.F32),
+        _instruction(32, "f8e4m3", DType.F8E4M3, DType.F32),
+        _instruction(32, "f8e5m2", DType.F8E5M2, DType.F32),
         _instruction(16, "i8", DType.I8, DType.I32),
         _instruction(32, "i8", DType.I8, DType.I32),
         _instruction(16, "u8", DType.U8, DType.I32),

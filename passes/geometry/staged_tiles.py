@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 
 from ...ir import (
     HALF_BYTES,
+    MATH_MODES,
     Expr,
     FusedGroup,
     Index,
@@ -111,9 +112,14 @@ def _staged_tile(
     if halo is not False:
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
-    nbytes = ceil_div(elements * geometry.loop.stages * size, 16) * 16
+    nbytes = ceil_div(elements * geometry.loop.stages * size, 16) * 16 * _matrices(reduction, structure.mma)
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
                       pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
+
+
+def _matrices(reduction: Reduction, mma: str) -> int:
+    """Return the matrices of an operand: one for each part in a math mode where instructions read them in place."""
+    return len(MATH_MODES[reduction.math].parts) if reduction.math and reads_shared_matrices(mma) else 1
 
 
 def _lies_deep(expr: Expr, reduction: Reduction) -> bool:

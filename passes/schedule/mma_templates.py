@@ -112,13 +112,13 @@ def _suits_warpgroup(
 
     Rows and columns fill an instruction, results do not lie along the rows, where a thread has no neighbours, and
     accesses of 16 bytes move both factors: neighbours in memory are neighbours along the depth or along the side. Bytes
-    are neighbours along the depth. A math mode has operands of one part, rounded on the way to shared memory.
+    are neighbours along the depth. A math mode stages its parts, rounded on the way to shared memory.
     """
     (reduction,) = segment.reductions
     if any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
         return False
     found = mma_operands(reduction, dims[rows], dims[columns])
-    if reduction.math and len(MATH_MODES[reduction.math].parts) > 1:
+    if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
         return False
     if found is None or any(prod(a.extent for a in dims[d]) < MIN_SIDE for d in (rows, columns)):
         return False

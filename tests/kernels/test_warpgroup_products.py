@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.ir import (
+    MATH_MODES,
     Barrier,
     FusedGroup,
     Kernel,
@@ -47,7 +49,7 @@ from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
 from .cases import legal_point
-from .test_matrix_instructions import GPU, _device, check, convolution, product
+from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -76,7 +78,7 @@ def point(
     sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
     dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
     kind, mode = group.tensors["a"].dtype, segment.reductions[0].math
-    name = f"m64n8k{32 // kind.size}_{mode or kind}"
+    name = f"m64n8k{32 // kind.size}_{MATH_MODES[mode].format if mode else kind}"
     staging = tuple(
         Staging(n, (1, 0) if deep[n] or kind.size != 2 else (), swizzle=swizzle)
         for n, swizzle in zip((0, 1), swizzles, strict=True)
@@ -92,9 +94,10 @@ def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DTyp
     return product(kind, "", shape, (not deep[0], deep[1]))
 
 
-def others(kind: DType, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
-    """Return a product of f32 in TF32, or of bytes."""
-    return product(kind, "tf32" if kind is DType.F32 else "", shape, (not deep[0], deep[1]))
+def others(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
+    """Return a product of f32 in a math mode, or of bytes."""
+    mode = name if name in MATH_MODES else ""
+    return product(DType.F32 if mode else DType(name), mode, shape, (not deep[0], deep[1]))
 
 
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
@@ -119,11 +122,13 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
 
 
-#: Types of other sizes, and majors of their operands in memory; swizzles, columns, stages, bytes of a K block, shape.
+#: Math modes and types of other sizes, and majors of their operands in memory.
 OTHERS = (
-    *((DType.F32, deep) for deep in MAJORS),
-    *((kind, (True, True)) for kind in (DType.I8, DType.U8, DType.F8E4M3, DType.F8E5M2)),
+    *(("tf32", deep) for deep in MAJORS),
+    *(("fp32x3", deep) for deep in MAJORS[:2]),
+    *((name, (True, True)) for name in ("i8", "u8", "f8e4m3", "f8e5m2")),
 )
+#: Swizzles, columns, stages, bytes of a K block, shape.
 OTHER_CASES = (
     ((128, 128), 64, 3, 128, (1, 70, 52, 132)),
     ((64, 32), 96, 4, 64, (2, 64, 88, 96)),
@@ -132,22 +137,36 @@ OTHER_CASES = (
 
 
 @needs_opencl
-@pytest.mark.parametrize(("kind", "deep"), OTHERS)
+@pytest.mark.parametrize(("name", "deep"), OTHERS)
 @pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_warpgroups_multiply_other_numbers_opencl(kind: DType, deep: tuple[bool, bool], case: tuple) -> None:
+def test_warpgroups_multiply_other_numbers_opencl(name: str, deep: tuple[bool, bool], case: tuple) -> None:
     swizzles, columns, stages, nbytes, shape = case
-    group = others(kind, shape, deep)
-    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, nbytes // kind.size)
+    group = others(name, shape, deep)
+    chunk = nbytes // group.tensors["a"].dtype.size
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
     check(_device("opencl"), GPU, group, chosen)
 
 
+@needs_opencl
+@pytest.mark.parametrize(("mode", "bound"), [("tf32", 5e-4), ("fp32x3", 4e-7)])
+def test_operands_of_f32_are_rounded_and_split(mode: str, bound: float) -> None:
+    group = others(mode, (1, 64, 64, 512), (True, False))
+    function = emit(extract(lower(group, point(group, (True, False), chunk=32), {}, GPU)), "opencl")
+    generator = np.random.default_rng(0)
+    arrays = {t: generator.standard_normal(group.tensors[t].shape).astype(np.float32) for t in group.inputs}
+    exact = meaning(group, arrays)
+    error = np.linalg.norm(run(_device("opencl"), function, group, arrays) - exact) / np.linalg.norm(exact)
+    assert bound / 10 < error < bound
+
+
 @needs_cuda
-@pytest.mark.parametrize(("kind", "deep"), OTHERS)
+@pytest.mark.parametrize(("name", "deep"), OTHERS)
 @pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_warpgroups_multiply_other_numbers_cuda(kind: DType, deep: tuple[bool, bool], case: tuple) -> None:
+def test_warpgroups_multiply_other_numbers_cuda(name: str, deep: tuple[bool, bool], case: tuple) -> None:
     swizzles, columns, stages, nbytes, shape = case
-    group = others(kind, shape, deep)
-    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, nbytes // kind.size)
+    group = others(name, shape, deep)
+    chunk = nbytes // group.tensors["a"].dtype.size
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
     check(_device("cuda"), find_target("cuda:sm_90"), group, chosen)
 
 
@@ -200,13 +219,14 @@ def test_products_compile_without_serialisation(groups: int, atoms: int, columns
 
 
 @needs_toolchain
-@pytest.mark.parametrize(("kind", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[-4:]])
-@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 4), (1, 2, 64, 4)])
+@pytest.mark.parametrize(("name", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[4:]])
+@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 3), (1, 2, 64, 3)])
 def test_products_of_other_numbers_compile_without_serialisation(
-    kind: DType, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
+    name: str, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
 ) -> None:
-    group = others(kind, (1, 4096, 4096, 4096), deep)
-    schedule = point(group, deep, (128, 128), groups, atoms, columns, 2, stages, 128 // kind.size)
+    group = others(name, (1, 4096, 4096, 4096), deep)
+    chunk = 128 // group.tensors["a"].dtype.size
+    schedule = point(group, deep, (128, 128), groups, atoms, columns, 2, stages, chunk)
     assert check_schedule(group, schedule, GPU) == []
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
@@ -285,7 +305,7 @@ SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms 
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
     """Draw a product or a convolution, and a legal point."""
     kind = draw(st.sampled_from((DType.F16, DType.BF16, DType.F32, DType.I8, DType.F8E4M3)))
-    mode = "tf32" if kind is DType.F32 else ""
+    mode = draw(st.sampled_from(("tf32", "fp32x3"))) if kind is DType.F32 else ""
     if draw(st.booleans()):
         side = st.sampled_from((64, 72, 128, 136))
         shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))

@@ -39,7 +39,7 @@ class _Format:
         )
 
     def half_bits(self) -> str:
-        """Return the bits of a half; `scale` times it is the byte `h`."""
+        """Return the bits of a half: the byte `h` over `scale`."""
         return f"(({{half}})(h & 0x80u) << 8 | ({{half}})(h & 0x7fu) << {10 - self.mantissa})"
 
     @property
@@ -66,6 +66,12 @@ def _from_sm89(new: str, old: str) -> str:
 def _nan(format_: _Format, text: str, nan: str) -> str:
     """Return a number, or NaN for the byte that is one in a format whose half is a number."""
     return f"(h & 0x7fu) == 0x7fu ? {nan} : {text}" if format_.bias == 7 else text
+
+
+def _pack_four(device: str, name: str, word: str) -> str:
+    """Return the helper that packs four numbers into a register."""
+    bits = " | ".join(f"({word})cuts_to_{name}({x}) << {8 * n}" for n, x in enumerate("abcd"))
+    return f"{device} {word} cuts_pack_{name}(float a, float b, float c, float d) {{ return {bits}; }}"
 
 
 def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
@@ -97,6 +103,7 @@ def cuda_floats8(device: str) -> Iterator[tuple[str, str]]:
         limit = f"__int_as_float({f.infinite:#x})"  # the instruction has no infinity
         both = f"if (!(fabsf(a) < {limit} && fabsf(b) < {limit})) {{ {each} }} " if f.infinity else ""
         both += pair.format("a", "b") + "return w;"
+        yield f"cuts_pack_{name}", _pack_four(device, name, "unsigned")
         yield (
             f"cuts_pair_{name}",
             f"{device} unsigned short cuts_pair_{name}(float a, float b) {{{_from_sm89(both, each)}}}",
@@ -113,6 +120,7 @@ def opencl_floats8(device: str) -> Iterator[tuple[str, str]]:
             f"{device} float cuts_from_{f.name}(uchar h) {{ const ushort b = {half}; return {found}; }}",
         )
         bits = f.encoding().format(word="uint", bits="as_uint", number="as_float")
+        yield f"cuts_pack_{f.name}", _pack_four(device, f.name, "uint")
         yield (
             f"cuts_to_{f.name}",
             f"{device} uchar cuts_to_{f.name}(float x) {{ uint u = as_uint(x); {bits} }}",

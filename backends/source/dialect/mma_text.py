@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ....ir import ELEMENT, LANE, LANES, MMA_INSTRUCTIONS, MatrixFragment, MmaInstruction, as_index, substitute
 from ..index_ctext import index_text
+from .float8 import FLOATS8
 
 #: Names of types in PTX, where they differ.
 PTX_TYPES = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "i32": "s32"}
@@ -91,6 +92,7 @@ _ELEMENT_TEXTS = {
     "tf32": "cuts_tf32_cut(as_float({0}))",
     "f16": "cuts_{2}_f16({0})",
     "bf16": "cuts_{2}_bf16({0})",
+    **{name: f"cuts_from_{name}((uchar)({{0}} >> 8 * {{1}} & 255))" for name in FLOATS8},
     "i8": "(int)(char)({0} >> 8 * {1} & 255)",
     "u8": "(int)({0} >> 8 * {1} & 255)",
 }

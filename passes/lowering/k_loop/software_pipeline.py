@@ -18,6 +18,7 @@ from ....ir import (
     Item,
     Load,
     Loop,
+    MathMode,
     Phase,
     ProductCommit,
     ProductFence,
@@ -73,11 +74,23 @@ def staged_tiles(
         if matrix is not None:
             layout = matrix.layout
             buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
-            if reduction.math:
-                tile = evolve(tile, value=call(MATH_MODES[reduction.math].parts[0], tile.value))
-        state.layout.buffers[buffer.name] = buffer
-        tiles[operand] = (tile, buffer)
+        if matrix is not None and reduction.math:
+            found = _part_tiles(operand, tile, buffer, MATH_MODES[reduction.math])
+        else:
+            found = {operand: (tile, buffer)}
+        state.layout.buffers |= {b.name: b for _, b in found.values()}
+        tiles |= found
     return tiles
+
+
+def _part_tiles(
+    operand: Expr, tile: Tile, buffer: SharedBuffer, mode: MathMode
+) -> dict[Expr, tuple[Tile, SharedBuffer]]:
+    """Return the tiles of an operand's parts in a math mode, each a matrix of its own."""
+    return {
+        call(fn, operand): (evolve(tile, value=call(fn, tile.value)), evolve(buffer, name=buffer.name + "p" * number))
+        for number, fn in enumerate(mode.parts)
+    }
 
 
 def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:

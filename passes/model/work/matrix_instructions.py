@@ -81,7 +81,9 @@ def _add_warpgroup_products(
         totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
     for side in work.sides:
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
-        totals.add("issue", staged[side.expr].count * place.all_trips * work.splitting * 1.0)
+        moved = staged[side.expr].count * place.all_trips * 1.0
+        totals.add("issue", moved * work.splitting)
+        totals.add("wavefronts", moved * (work.parts - 1.0) * atom.held.size / totals.target.shared_bandwidth)
     wait(totals, staged, place, geometry)
 
 
