@@ -58,7 +58,7 @@ class MmaInstruction:
     `format` names an element type, or is "tf32": f32 with a significand of 11 bits. `operand_dtype` is the type of the
     values that operands are made of. `warps` multiply together. An instruction whose operands lie in shared memory has
     no fragments of A and B, and multiplies one of several numbers of `columns` at once. One whose accumulator keeps few
-    digits is promoted (see `MathMode`) after at most `every` elements of k.
+    digits is promoted (see `MathMode`) after at most `every` elements of k. B has the type `other` where that differs.
     """
 
     name: str
@@ -74,6 +74,17 @@ class MmaInstruction:
     warps: int = 1
     columns: tuple[int, ...] = ()
     every: int = 0
+    other: DType | None = None
+
+    @property
+    def operand_dtypes(self) -> tuple[DType, DType]:
+        """Element types of A and of B."""
+        return self.held, self.other or self.held
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """Formats of A and of B."""
+        return self.format, self.other.value if self.other is not None else self.format
 
     @property
     def reads_shared(self) -> bool:
@@ -110,15 +121,18 @@ WARPGROUP_COLUMNS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 _WARPGROUP_DEPTH_BYTES = 32
 
 
-def _warpgroup_instruction(kind: str, held: DType, accumulator: DType = DType.F32, every: int = 0) -> MmaInstruction:
+def _warpgroup_instruction(
+    kind: str, held: DType, accumulator: DType = DType.F32, every: int = 0, other: DType | None = None
+) -> MmaInstruction:
     """Return the instruction of 64 rows, 16 of each warp, which reduces 32 bytes of k."""
     k, none = _WARPGROUP_DEPTH_BYTES // _BYTES[kind], MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
     thread = as_index(WARPGROUP_THREAD)
     row = thread // LANES * _TILE_ROWS + thread % LANES // 4 + _I // 2 * 8
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
-    rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{kind}"
+    rows, kinds = WARPGROUP * _TILE_ROWS, kind if other is None else f"{kind}_{other}"
+    name = f"m64n8k{k}_{kinds}"
     return MmaInstruction(
-        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS, every
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS, every, other
     )
 
 
@@ -146,6 +160,8 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _warpgroup_instruction("tf32", DType.F32),
         _warpgroup_instruction("f8e4m3", DType.F8E4M3, every=_FLOAT8_EVERY),
         _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY),
+        _warpgroup_instruction("f8e4m3", DType.F8E4M3, every=_FLOAT8_EVERY, other=DType.F8E5M2),
+        _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY, other=DType.F8E4M3),
         _warpgroup_instruction("i8", DType.I8, DType.I32),
         _warpgroup_instruction("u8", DType.U8, DType.I32),
     )

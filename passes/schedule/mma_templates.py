@@ -75,9 +75,13 @@ def _structures(
     kinds: dict[Var, frozenset[int]],
 ) -> Iterator[SegmentTemplate]:
     (reduction,) = segment.reductions
-    if not _are_matrix_sides(dims, rows, columns, kinds) or mma_operands(reduction, dims[rows], dims[columns]) is None:
+    operands = mma_operands(reduction, dims[rows], dims[columns])
+    if not _are_matrix_sides(dims, rows, columns, kinds) or operands is None:
         return
+    stored = tuple(dtype_of(factor, group.tensors) for factor in operands)
     for name in _worthwhile(reduction, group, target):
+        if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
+            continue
         if reads_shared_matrices(name) and not _suits_warpgroup(
             MMA_INSTRUCTIONS[name], group, segment, dims, rows, columns
         ):
@@ -163,4 +167,4 @@ def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) ->
     held = {dtype_of(part, group.tensors) for part in stored}
     if reduction.math:
         return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
-    return atom.format == atom.held.value and held == {atom.held}
+    return atom.format == atom.held.value and held == {*atom.operand_dtypes}

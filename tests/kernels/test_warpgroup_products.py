@@ -35,6 +35,7 @@ from cuts.ir import (
     Var,
     as_index,
     call,
+    operands,
 )
 from cuts.ir.expr import Cast, Const
 from cuts.ir.types import DType
@@ -78,7 +79,9 @@ def point(
     sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
     dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
     kind, mode = group.tensors["a"].dtype, segment.reductions[0].math
-    name = f"m64n8k{32 // kind.size}_{MATH_MODES[mode].format if mode else kind}"
+    other = group.tensors["c"].dtype
+    kinds = MATH_MODES[mode].format if mode else kind if other is kind else f"{kind}_{other}"
+    name = f"m64n8k{32 // kind.size}_{kinds}"
     staging = tuple(
         Staging(n, (1, 0) if deep[n] or kind.size != 2 else (), swizzle=swizzle)
         for n, swizzle in zip((0, 1), swizzles, strict=True)
@@ -145,6 +148,27 @@ def test_warpgroups_multiply_other_numbers_opencl(name: str, deep: tuple[bool, b
     chunk = nbytes // group.tensors["a"].dtype.size
     chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
     check(_device("opencl"), GPU, group, chosen)
+
+
+def product_of_two(kinds: tuple[DType, DType], shape: tuple[int, int, int, int]) -> FusedGroup:
+    """Return a product of two types of 8-bit floats."""
+    group = product(kinds[0], "", shape, (False, True))
+    (segment,), (reduction,) = group.segments, group.segments[0].reductions
+    a, c = operands(reduction)
+    body = call("mul", Cast(DType.F32, a), Cast(DType.F32, c))
+    types = {**group.tensors, "c": evolve(group.tensors["c"], dtype=kinds[1])}
+    return evolve(group, segments=(evolve(segment, reductions=(evolve(reduction, body=body),)),), tensors=types)
+
+
+@needs_opencl
+@pytest.mark.parametrize("kinds", [(DType.F8E4M3, DType.F8E5M2), (DType.F8E5M2, DType.F8E4M3)])
+def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> None:
+    group = product_of_two(kinds, (1, 70, 64, 160))
+    check(_device("opencl"), GPU, group, point(group, (True, True), chunk=128))
+    names = {t.segments[0].mma for t in make_space(group, GPU).templates}
+    assert f"m64n8k32_{kinds[0]}_{kinds[1]}" in names
+    large = choose(product_of_two(kinds, (1, 4096, 4096, 4096)), GPU)[0].schedule
+    assert large.segments[0].reductions[0].mma.startswith("m64n8k32_f8")
 
 
 @needs_opencl

@@ -54,7 +54,7 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
     """Return the name of CUDA C++'s helper for a number of columns."""
-    return f"cuts_m{row.m}n{columns}k{row.k}_{row.format}"
+    return f"cuts_{row.name.replace(f'n{row.n}', f'n{columns}')}"
 
 
 def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -70,14 +70,14 @@ def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator
         "{ return layout | (__cvta_generic_to_shared(p) & 0x3ffff) >> 4; }",
     )
     for row in warpgroup_rows():
-        format_, adds = (PTX_TYPES.get(t, t) for t in (row.format, row.accumulator.value))
+        of_a, of_b, adds = (PTX_TYPES.get(t, t) for t in (*row.formats, row.accumulator.value))
         kind, constraint = types[row.accumulator.value], "f" if row.accumulator.is_float else "r"
         for columns in row.columns:
             registers = [
                 f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
             ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
-            shape, first = f"m{row.m}n{columns}k{row.k}.{adds}.{format_}.{format_}", f"%{count}, %{count + 1}, 1"
+            shape, first = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}, 1"
             turned = row.held.size == 2
             flags = f", 1, 1, %{count + 2}, %{count + 3}" if turned else ", 1, 1" * row.accumulator.is_float
             text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {first}{flags};"
@@ -133,7 +133,8 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
         parameters = f"{kind}* u, {kind}* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
         at = {WARPGROUP_THREAD: as_index(WARPGROUP_THREAD), ELEMENT: as_index(ELEMENT)}
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
-        a, b = (_ELEMENT_TEXTS[row.format].format(m, place.format(x, m, size)) for m, x in (("a", "r"), ("b", "c")))
+        sides = zip(row.formats, "ab", "rc", strict=True)
+        a, b = (_ELEMENT_TEXTS[f].format(m, place.format(x, m, size)) for f, m, x in sides)
         yield (
             f"cuts_{row.name}",
             f"{qualifier} void cuts_{row.name}({parameters}) {{ const int t = tid % {WARPGROUP_THREAD.extent}; "
