@@ -21,7 +21,7 @@ from ..ir import Array, DType, GraphError, TensorType, atomic_write, quote
 from .files import map_inside
 
 MAX_HEADER_BYTES = 100_000_000
-_DTYPES = {d.value.upper(): d for d in DType}
+_DTYPES = {d.file_name: d for d in DType}
 
 
 @frozen

@@ -178,6 +178,7 @@ from .machine import (
     ACCUMULATOR_VECTOR,
     COPIES,
     ELEMENT,
+    HALF_BYTES,
     INSTRUCTIONS,
     LANE,
     LANES,
@@ -205,6 +206,7 @@ from .machine import (
     Target,
     copy_row,
     matrix_load_row,
+    promotion_interval,
 )
 from .recurrence import (
     Slice,
@@ -276,6 +278,7 @@ __all__ = [
     "FALLBACK_KEY",
     "FULL_SHARE",
     "FUNCTIONS",
+    "HALF_BYTES",
     "INSTRUCTIONS",
     "LANE",
     "LANES",
@@ -497,6 +500,7 @@ __all__ = [
     "print_graph",
     "print_ir",
     "processor_count",
+    "promotion_interval",
     "quote",
     "raise_all",
     "ranges",

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .affine import Guard, Index, Indirect, Values, Var, index_value
 from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read
 from .functions import FUNCTIONS
-from .types import DType
+from .types import DType, dtype_of_numpy
 
 
 def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[Any]:
@@ -30,9 +30,15 @@ def working_dtype(dtype: DType, floats: npt.DTypeLike = np.float64) -> np.dtype[
 
 
 def as_dtype(value: npt.ArrayLike, dtype: np.dtype[Any]) -> Values:
-    """Convert numbers to a NumPy type; overflow follows NumPy's conversion."""
+    """Convert numbers to a NumPy type.
+
+    Overflow follows NumPy's conversion, or gives the largest number of a float type without infinities.
+    """
+    kind, array = dtype_of_numpy(dtype), np.asarray(value)
     with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype)
+        if kind is not None and kind.is_float and not kind.element.infinite:
+            array = np.clip(array, kind.element.lowest, kind.element.highest)
+        return array.astype(dtype)
 
 
 def saturate(value: Values, dtype: DType) -> Values:

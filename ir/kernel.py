@@ -96,7 +96,12 @@ class ProxyFence:
 
 @frozen(cache_hash=True)
 class ProductFence:
-    """Order a warpgroup's register writes before the products after it."""
+    """Order a warpgroup's register writes before the products after it.
+
+    Those of the registers `name`, if there is one, are written in each K block.
+    """
+
+    name: str = ""
 
 
 @frozen(cache_hash=True)

@@ -1,8 +1,8 @@
 """Element types, as a table, and tensor types.
 
-Half types (f16, bf16) are stored narrow and computed in f32: a value is rounded, to nearest and of two nearest to the
-even one, where it is stored and where it is converted to its type. A new type is a row here, its name in `DType`, and
-its spelling in each dialect.
+Half types (f16, bf16) and 8-bit floats (f8e4m3, f8e5m2) are stored narrow and computed in f32: a value is rounded, to
+nearest and of two nearest to the even one, where it is stored and where it is converted to its type. A new type is a
+row here, its name in `DType`, and its spelling in each dialect.
 
 **NaN propagates.** Every type that has a NaN follows one rule: a function of a NaN is NaN, `max`, `min` and reductions
 by them included; the position of the greatest or the least element is that of the first NaN. The exceptions are those
@@ -45,15 +45,23 @@ class Element:
     def lowest(self) -> float | int | bool:
         """The least value: an infinity where the type has one."""
         if self.kind == "float":
-            return -math.inf
+            return -self.highest
         return -(1 << self.digits) if self.kind == "signed" else 0 if self.kind == "unsigned" else False
 
     @property
     def highest(self) -> float | int | bool:
         """The greatest value: an infinity where the type has one."""
         if self.kind == "float":
-            return math.inf
+            return math.inf if self.infinite else self.largest
         return (1 << self.digits) - 1 if self.kind != "condition" else True
+
+    @property
+    def infinite(self) -> bool:
+        """Return whether the type has infinities.
+
+        Numbers too large for a type without become the largest one.
+        """
+        return self.kind == "float" and self.numpy != "float8_e4m3fn"
 
     @property
     def epsilon(self) -> float:
@@ -77,6 +85,8 @@ _ROWS = (
     Element("f32", "float", "float32", 4, 24, "f32", "f32", "f32"),
     Element("f16", "float", "float16", 2, 11, "f32", "f32", "f16"),
     Element("bf16", "float", "bfloat16", 2, 8, "f32", "f32", "bf16"),
+    Element("f8e4m3", "float", "float8_e4m3fn", 1, 4, "f32", "f32", "f8e4m3"),
+    Element("f8e5m2", "float", "float8_e5m2", 1, 3, "f32", "f32", "f8e5m2"),
     Element("i64", "signed", "int64", 8, 63, "i64", "i64", "i64"),
     Element("i32", "signed", "int32", 4, 31, "i32", "i32", "i64"),
     Element("i16", "signed", "int16", 2, 15, "i16", "i16", "i64"),
@@ -98,6 +108,8 @@ class DType(Enum):
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
     I64 = "i64"
     I32 = "i32"
     I16 = "i16"
@@ -117,6 +129,11 @@ class DType(Enum):
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy element type of the same width."""
         return np.dtype(self.element.numpy)
+
+    @property
+    def file_name(self) -> str:
+        """The name in safetensors files."""
+        return self.value.upper().replace("F8", "F8_")
 
     @property
     def size(self) -> int:

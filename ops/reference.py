@@ -78,7 +78,7 @@ def evaluate(
                     one.run(turn)
                     if stored:
                         written = tensors[one.statement.target]
-                        written[...] = written.astype(program.tensors[one.statement.target].dtype.numpy)
+                        written[...] = as_dtype(written, program.tensors[one.statement.target].dtype.numpy)
     return {name: tensors[name] for name in program.outputs}
 
 

@@ -11,10 +11,12 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from ..backends import Array, Device, Pointer
-from ..ir import DType, TensorType, UsageError, dtype_of_numpy, quote, raise_all
+from ..ir import DType, TensorType, UsageError, as_dtype, dtype_of_numpy, quote, raise_all
 
 _DLPACK_HOST = {1, 3, 13}  # kDLCPU, and host memory pinned or managed by CUDA
-_DLPACK_UINT, _DLPACK_BFLOAT = 1, 4
+_DLPACK_UINT = 1
+#: Element types that NumPy refuses, by DLPack's code and bits.
+_DLPACK_FLOATS = {(4, 16): DType.BF16, (10, 8): DType.F8E4M3, (12, 8): DType.F8E5M2}
 #: Bytes before the element type (code, bits) of a managed tensor: its address, device and number of dims.
 _DLPACK_TYPE = 20
 
@@ -105,7 +107,7 @@ class _Exported:
 
 
 def _from_dlpack(value: Any) -> Array:
-    """Return an array over another library's export; bfloat16, which NumPy refuses, is imported as 16-bit integers."""
+    """Return an array over another library's export; floats that NumPy refuses are imported as integers."""
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
@@ -113,11 +115,12 @@ def _from_dlpack(value: Any) -> Array:
         address = ctypes.pythonapi.PyCapsule_GetPointer
         address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         kind = (ctypes.c_uint8 * 2).from_address(address(capsule, b"dltensor") + _DLPACK_TYPE)
-        if tuple(kind) != (_DLPACK_BFLOAT, 16):
+        code, bits = kind
+        if (code, bits) not in _DLPACK_FLOATS:
             raise
         kind[0] = _DLPACK_UINT
         exported: Any = _Exported(capsule, value.__dlpack_device__())
-        return np.from_dlpack(exported).view(DType.BF16.numpy)
+        return np.from_dlpack(exported).view(_DLPACK_FLOATS[code, bits].numpy)
 
 
 def _stands_for(found: np.dtype[Any], expected: DType) -> bool:
@@ -179,7 +182,7 @@ def checked_inputs(
             if (
                 not hasattr(given[name], "dtype") and array.dtype.kind in "biuf"
             ):  # lists of numbers have no element type of their own
-                array = array.astype(types[name].dtype.numpy)
+                array = as_dtype(array, types[name].dtype.numpy)
             check_type(name, array.dtype, array.shape, types[name], kind)
             arrays[name] = array.view(types[name].dtype.numpy)
         except UsageError as error:

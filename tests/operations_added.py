@@ -13,6 +13,10 @@ def _integers(kind: DType, *shape: int) -> TensorType:
     return TensorType(kind, shape)
 
 
+def _floats8(*shape: int) -> TensorType:
+    return TensorType(DType.F8E4M3, shape)
+
+
 DIFFERENTIABLE: list[Use] = [
     uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
     uses("roi_align_adaptive", (1, 2, 5, 4), (3, 4), i64(3), low=0.1, sizes=(2, 1), scale=4.0),
@@ -36,6 +40,10 @@ DIFFERENTIABLE: list[Use] = [
 ]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
+    uses("quantize", (2, 3), (3,), _floats8(3), low=0.1, to="f8e4m3"),
+    uses("dequantize", _floats8(2, 3), (3,), _floats8(3), low=0.1),
+    *(uses("scaled_matmul", *(_floats8(*shape) for shape in ((4, 8), (8, 6))), *scales, low=0.2, to="bf16")
+      for scales in (((1, 1), (1, 1)), ((4, 1), (1, 6)), ((4, 2), (2, 1)))),
     *(uses("exchanges", i64(2, n), classes=n + 1, ascending=True) for n in (1, 3)),
     *(uses(op, i64(2, 3), i64(3), classes=60) for op in ("gcd", "lcm")),
     uses("mode", _integers(DType.I32, 3, 7), classes=3, axis=0),

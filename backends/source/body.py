@@ -19,6 +19,7 @@ from ...ir import (
     Loop,
     Mma,
     Phase,
+    ProductFence,
     ProductWait,
     RegisterWrite,
     SharedBuffer,
@@ -146,6 +147,13 @@ def _declare_buffer(buffer: SharedBuffer, dialect: Dialect) -> list[str]:
     return [bits, dialect.shared_part.format(type=kind, name=buffer.name, offset=0)]
 
 
+def _pin_registers(name: str, names: KernelNames, out: Writer) -> None:
+    """Print a statement that reads and writes some registers where it stands."""
+    with out.loop(Var("e", prod(names.shapes[name]))):
+        kind = "f" if names.types[name].is_float else "r"
+        out.line(names.dialect.pin.format(kind=kind, x=f"{names.registers[name]}[e]"))
+
+
 def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
     """Declare the registers of every reduction, and those of stored operands."""
     for phase in phases(kernel.items):
@@ -175,7 +183,8 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
     elif isinstance(item, ProductWait) and names.dialect.product_wait:
         out.line(names.dialect.product_wait.format(pending=item.pending))
         if not item.pending:  # no read of the sums may move before the wait
-            with out.loop(Var("e", prod(names.shapes[item.name]))):
-                out.line(names.dialect.pin.format(x=f"{names.registers[item.name]}[e]"))
+            _pin_registers(item.name, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
+        if isinstance(item, ProductFence) and item.name and names.dialect.pin:  # nor a write after the fence
+            _pin_registers(item.name, names, out)
         out.line(text)

@@ -47,7 +47,7 @@ class FileLayout:
     def header(self) -> bytes:
         """The file's first page or pages."""
         entries: dict[str, object] = {}
-        kind, width = self.dtype.value.upper(), self.dtype.size
+        kind, width = self.dtype.file_name, self.dtype.size
         following = [*list(self.offsets.values())[1:], self.nbytes]
         for (name, shape), near in zip(self.shapes.items(), following, strict=True):
             begin, end = self.offsets[name], self.offsets[name] + width * math.prod(shape)

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from ...ir import MAX_ELEMENTS, Array, GraphError, Node, TensorType
+from ...ir import MAX_ELEMENTS, Array, GraphError, Node, TensorType, as_dtype
 from ...ops import evaluate
 from ...ops.language import Registry
 
@@ -100,8 +100,7 @@ def fold_by_declaration(
         f: constants[v] for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None
     }
     results = evaluate(program, operands)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {v: results[f].astype(types[v].dtype.numpy) for f, v in zip(instance.outputs, node.outputs, strict=True)}
+    return {v: as_dtype(results[f], types[v].dtype.numpy) for f, v in zip(instance.outputs, node.outputs, strict=True)}
 
 
 def _evaluator(graph: onnx.GraphProto, opset: int) -> ReferenceEvaluator:

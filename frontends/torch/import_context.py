@@ -21,6 +21,7 @@ from ...ir import (
     Infer,
     Node,
     TensorType,
+    as_dtype,
     dtype_of_numpy,
     fresh_name,
     live_graph,
@@ -31,12 +32,16 @@ from .scalars import Number, convert_checked, convert_wrapping
 
 DTYPES = {
     torch.float64: DType.F64, torch.float32: DType.F32, torch.float16: DType.F16, torch.bfloat16: DType.BF16,
+    torch.float8_e4m3fn: DType.F8E4M3,
+    torch.float8_e5m2: DType.F8E5M2,
     torch.int64: DType.I64,
     torch.int32: DType.I32,
     torch.int16: DType.I16, torch.int8: DType.I8, torch.uint8: DType.U8, torch.bool: DType.BOOL,
 }  # fmt: skip
 
 
+#: Types that PyTorch gives NumPy as bits only, and types of these.
+BITS = {torch.bfloat16: torch.uint16, torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
 #: PyTorch's names of our element types.
 TORCH_TYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
@@ -63,8 +68,7 @@ def array_of(tensor: torch.Tensor) -> Array:
     """Return a tensor's elements on the host."""
     kind = dtype_of(tensor.dtype)
     plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
-    # PyTorch gives NumPy no bfloat16: it goes as bits.
-    array = plain.view(torch.int16).numpy().view(kind.numpy) if kind is DType.BF16 else plain.numpy()
+    array = plain.view(BITS[plain.dtype]).numpy().view(kind.numpy) if plain.dtype in BITS else plain.numpy()
     return np.ascontiguousarray(array).reshape(tuple(tensor.shape))
 
 
@@ -179,8 +183,7 @@ class ImportContext:
         """Return a new constant."""
         data = np.asarray(array)
         if dtype is not None:
-            with np.errstate(over="ignore"):
-                data = data.astype(dtype.numpy)
+            data = as_dtype(data, dtype.numpy)
         found = dtype_of_numpy(data.dtype)
         assert found is not None, data.dtype
         name = self.fresh(hint or f"{self.origin}.const")

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...ir import DType, ObjectCache, dtype_of_numpy
+from ...ir import ObjectCache, dtype_of_numpy
 from .captured_graph import CapturedGraph, GraphSignature
 from .compiled_function import CompiledFunction
+from .import_context import BITS, TORCH_TYPES
 from .program import ArrayFunction, Choice, CompileGraph
 from .result_memory import Memory
 from .results import MemoryForm, form_of_memory, gather_results, result_views, view_of
@@ -92,13 +93,14 @@ def _memory(memory: Memory, form: MemoryForm, found: Mapping[str, Any]) -> torch
 
 def tensor_of_array(value: Any) -> torch.Tensor:
     """Return an array as a tensor, without a copy."""
-    if dtype_of_numpy(value.dtype) is DType.BF16:  # PyTorch and NumPy have no common name for it: it goes as bits
-        return torch.as_tensor(value.view(np.int16)).view(torch.bfloat16)
+    if value.dtype.isbuiltin != 1 and (dtype := dtype_of_numpy(value.dtype)) is not None:
+        kind = TORCH_TYPES[dtype]
+        return torch.as_tensor(value.view(f"u{value.dtype.itemsize}")).view(kind)
     return torch.as_tensor(value)
 
 
 def _array(value: Any) -> Any:
     """Return a tensor as an array, without a copy where it is contiguous."""
     tensor = value.detach().contiguous()
-    tensor = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
+    tensor = tensor.view(BITS.get(tensor.dtype, tensor.dtype))
     return tensor.resolve_neg().numpy()

@@ -12,7 +12,7 @@ from .traversal import substitute
 #: Bytes of the widest access that buffers are aligned to.
 WIDEST_BYTES = 16
 #: Element types whose neighbours are loaded into registers, and stored from them, at once.
-VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16)
+VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2)
 
 
 def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:

@@ -26,9 +26,10 @@ from .matrix_instructions import (
     MathMode,
     MatrixFragment,
     MmaInstruction,
+    promotion_interval,
 )
 from .precision import PRECISIONS, Precision, PrecisionName
-from .shared_matrices import LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
+from .shared_matrices import HALF_BYTES, LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ACCUMULATOR_VECTOR",
     "COPIES",
     "ELEMENT",
+    "HALF_BYTES",
     "INSTRUCTIONS",
     "LANE",
     "LANES",
@@ -63,4 +65,5 @@ __all__ = [
     "Target",
     "copy_row",
     "matrix_load_row",
+    "promotion_interval",
 ]

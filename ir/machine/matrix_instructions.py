@@ -57,7 +57,8 @@ class MmaInstruction:
 
     `format` names an element type, or is "tf32": f32 with a significand of 11 bits. `operand_dtype` is the type of the
     values that operands are made of. `warps` multiply together. An instruction whose operands lie in shared memory has
-    no fragments of A and B, and multiplies one of several numbers of `columns` at once.
+    no fragments of A and B, and multiplies one of several numbers of `columns` at once. One whose accumulator keeps few
+    digits is promoted (see `MathMode`) after at most `every` elements of k. B has the type `other` where that differs.
     """
 
     name: str
@@ -72,6 +73,18 @@ class MmaInstruction:
     c: MatrixFragment
     warps: int = 1
     columns: tuple[int, ...] = ()
+    every: int = 0
+    other: DType | None = None
+
+    @property
+    def operand_dtypes(self) -> tuple[DType, DType]:
+        """Element types of A and of B."""
+        return self.held, self.other or self.held
+
+    @property
+    def formats(self) -> tuple[str, str]:
+        """Formats of A and of B."""
+        return self.format, self.other.value if self.other is not None else self.format
 
     @property
     def reads_shared(self) -> bool:
@@ -102,23 +115,30 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
     return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
 
 
-#: Columns that an instruction of a warpgroup may multiply at once.
+#: Columns that an instruction of a warpgroup may multiply at once, in all formats.
 WARPGROUP_COLUMNS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+#: Bytes of a row of A that it multiplies.
+_WARPGROUP_DEPTH_BYTES = 32
 
 
-def _warpgroup_instruction(k: int, kind: str, held: DType) -> MmaInstruction:
-    """Return the instruction of 64 rows, 16 of each warp, with `k` reduced elements."""
-    none = MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
+def _warpgroup_instruction(
+    kind: str, held: DType, accumulator: DType = DType.F32, every: int = 0, other: DType | None = None
+) -> MmaInstruction:
+    """Return the instruction of 64 rows, 16 of each warp, which reduces 32 bytes of k."""
+    k, none = _WARPGROUP_DEPTH_BYTES // _BYTES[kind], MatrixFragment(Index(), Index(), 0, 4 // _BYTES[kind])
     thread = as_index(WARPGROUP_THREAD)
     row = thread // LANES * _TILE_ROWS + thread % LANES // 4 + _I // 2 * 8
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
-    rows, name = WARPGROUP * _TILE_ROWS, f"m64n8k{k}_{kind}"
+    rows, kinds = WARPGROUP * _TILE_ROWS, kind if other is None else f"{kind}_{other}"
+    name = f"m64n8k{k}_{kinds}"
     return MmaInstruction(
-        name, rows, _TILE_COLUMNS, k, kind, held, DType.F32, none, none, c, WARPGROUP, WARPGROUP_COLUMNS
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS, every, other
     )
 
 
-_BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "i8": 1, "u8": 1}
+_BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}
+#: Elements of k after which sums of 8-bit floats, whose fractions have 13 bits, are promoted.
+_FLOAT8_EVERY = 128
 
 MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
     atom.name: atom
@@ -129,12 +149,21 @@ MMA_INSTRUCTIONS: Mapping[str, MmaInstruction] = {
         _instruction(16, "f16", DType.F16, DType.F32),
         _instruction(8, "bf16", DType.BF16, DType.F32),
         _instruction(16, "bf16", DType.BF16, DType.F32),
+        _instruction(32, "f8e4m3", DType.F8E4M3, DType.F32),
+        _instruction(32, "f8e5m2", DType.F8E5M2, DType.F32),
         _instruction(16, "i8", DType.I8, DType.I32),
         _instruction(32, "i8", DType.I8, DType.I32),
         _instruction(16, "u8", DType.U8, DType.I32),
         _instruction(32, "u8", DType.U8, DType.I32),
-        _warpgroup_instruction(16, "f16", DType.F16),
-        _warpgroup_instruction(16, "bf16", DType.BF16),
+        _warpgroup_instruction("f16", DType.F16),
+        _warpgroup_instruction("bf16", DType.BF16),
+        _warpgroup_instruction("tf32", DType.F32),
+        _warpgroup_instruction("f8e4m3", DType.F8E4M3, every=_FLOAT8_EVERY),
+        _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY),
+        _warpgroup_instruction("f8e4m3", DType.F8E4M3, every=_FLOAT8_EVERY, other=DType.F8E5M2),
+        _warpgroup_instruction("f8e5m2", DType.F8E5M2, every=_FLOAT8_EVERY, other=DType.F8E4M3),
+        _warpgroup_instruction("i8", DType.I8, DType.I32),
+        _warpgroup_instruction("u8", DType.U8, DType.I32),
     )
 }
 
@@ -164,3 +193,12 @@ MATH_MODES: Mapping[str, MathMode] = {
     "tf32": MathMode("tf32", ("tf32_near",), ((0, 0),), 2.0**-10),
     "fp32x3": MathMode("tf32", ("tf32", "tf32_rest"), ((1, 0), (0, 1), (0, 0)), 2.0**-21, every=32),
 }
+
+
+def promotion_interval(math: str, instruction: str) -> int:
+    """Return the elements of k after which partial sums are promoted.
+
+    It is that of the math mode, or of the instruction; 0 where they never are.
+    """
+    mode = MATH_MODES.get(math)
+    return (mode.every if mode is not None else 0) or MMA_INSTRUCTIONS[instruction].every

@@ -21,6 +21,8 @@ from ..affine import Index, IndexLike, as_index
 SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}
 #: Bytes of a line without swizzle, lines of a group, and period in bytes of the widest swizzle.
 LINE_BYTES, GROUP_LINES, SWIZZLE_PERIOD = 16, 8, 1024
+#: Bytes of the numbers that a matrix may have along either side; those of others lie along k.
+HALF_BYTES = 2
 
 
 @frozen(cache_hash=True)
@@ -78,7 +80,7 @@ class SharedMatrixLayout:
         if self.swizzle not in SWIZZLES:
             return [f"a swizzle of {self.swizzle} bytes, expected one of {', '.join(map(str, sorted(SWIZZLES)))}"]
         line = self.width // self.size
-        if not self.deep and self.size != 2:
+        if not self.deep and self.size != HALF_BYTES:
             found.append("a matrix of other numbers than halves lies along k")
         if (self.depth if self.deep else self.extent) % line or self.depth % read or self.extent % GROUP_LINES:
             found.append(f"{self.extent} by {self.depth} elements are no whole lines of {line}, steps of {read}")

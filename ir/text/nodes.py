@@ -155,7 +155,7 @@ FORMS: dict[type, Form] = {
     Commit: Form("commit"),
     Wait: Form("wait <pending>"),
     ProxyFence: Form("fence_proxy"),
-    ProductFence: Form("fence_products"),
+    ProductFence: Form("fence_products{? of <name>?}"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending> of <name>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)

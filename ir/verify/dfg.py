@@ -116,11 +116,11 @@ def check_instructions_known(roots: Sequence[Root]) -> Iterator[str]:
             yield f"'{name}' multiplies nothing"
             continue
         atom = MMA_INSTRUCTIONS[name]
-        for value, fragment in ((root.a, atom.a), (root.b, atom.b)):
+        for value, fragment, dtype in zip((root.a, root.b), (atom.a, atom.b), atom.operand_dtypes, strict=True):
             held = value.arg if isinstance(value, Pack) else value
             kept = isinstance(value, (RegisterRead, PackedLoad, LdMatrix)) and value.dtype is DType.U32
-            if held.dtype is not atom.held and not kept:
-                yield f"{name} multiplies {atom.held}, not {held.dtype}"
+            if held.dtype is not dtype and not kept:
+                yield f"{name} multiplies {dtype}, not {held.dtype}"
             if isinstance(value, Pack) and value.axis.extent != fragment.packed:
                 yield f"a register of {name} holds {fragment.packed} elements, not {value.axis.extent}"
         if root.dtype is not atom.accumulator:

@@ -19,10 +19,9 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
-import numpy as np
 from attrs import evolve
 
-from ...ir import Array, Program
+from ...ir import Array, Program, as_dtype
 from ...ops import evaluate
 from ..statements import Programs, Unit
 from .cut_units import copy_source
@@ -65,8 +64,7 @@ def _values(unit: Unit, programs: Programs, constants: dict[str, Array]) -> dict
     tables = {tensor: programs.tables[tensor] for tensor in unit.tensors if tensor in programs.tables}
     program = Program(tensors, unit.reads, unit.writes, unit.statements, tables)
     found = evaluate(program, {tensor: constants[tensor] for tensor in unit.reads})
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {tensor: values.astype(tensors[tensor].dtype.numpy) for tensor, values in found.items()}
+    return {tensor: as_dtype(values, tensors[tensor].dtype.numpy) for tensor, values in found.items()}
 
 
 def drop_unused(programs: Programs) -> Programs:

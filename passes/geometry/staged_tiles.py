@@ -9,6 +9,8 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ...ir import (
+    HALF_BYTES,
+    MATH_MODES,
     Expr,
     FusedGroup,
     Index,
@@ -102,6 +104,8 @@ def _staged_tile(
     if np.any(turned):  # all tiles, or, for order 2, those whose memory runs along a reduced axis
         natural = np.where(np.equal(turned, REGISTER_STAGED_ORDER), 0, turned)
         turned = np.where(np.equal(turned, 2), deep, natural)
+    if reads_shared_matrices(structure.mma) and size != HALF_BYTES:
+        turned = np.int64(1)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
     count, halo = product(shape.gather), shape.halo
@@ -110,7 +114,7 @@ def _staged_tile(
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
     stages = 1 if is_staged_once(expr, structure) else geometry.loop.stages
-    nbytes = ceil_div(elements * stages * size, 16) * 16
+    nbytes = ceil_div(elements * stages * size, 16) * 16 * _matrices(reduction, structure.mma)
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
                       pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
 
@@ -118,6 +122,11 @@ def _staged_tile(
 def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
     """Return whether all parts of a chain read one tile."""
     return structure.holds_results and expr_variables(expr).isdisjoint(structure.dims[structure.columns])
+
+
+def _matrices(reduction: Reduction, mma: str) -> int:
+    """Return the matrices of an operand: one for each part in a math mode where instructions read them in place."""
+    return len(MATH_MODES[reduction.math].parts) if reduction.math and reads_shared_matrices(mma) else 1
 
 
 def _lies_deep(expr: Expr, reduction: Reduction) -> bool:

@@ -137,7 +137,7 @@ def reduction_loop(
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):
-            return warpgroup_k_loop(ring, found.whole(), found.accumulator)
+            return warpgroup_k_loop(ring, found)
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]

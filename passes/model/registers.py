@@ -14,7 +14,6 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import (
-    MATH_MODES,
     SORT_ORDERS,
     WIDEST_BYTES,
     Expr,
@@ -30,6 +29,7 @@ from ...ir import (
     expr_variables,
     is_affine,
     operands,
+    promotion_interval,
     reads,
     substitute_expr,
 )
@@ -175,8 +175,7 @@ def _atom_registers(
     fragments of a warp's step: one of each part, and those that are loaded ahead, besides the sources of several parts.
     """
     work = mma_work(segment, geometry)
-    mode = MATH_MODES.get(segment.reductions[0].math)
-    held = product(geometry.thread) * (2.0 if mode is not None and mode.every else 1.0)
+    held = product(geometry.thread) * (2.0 if promotion_interval(segment.reductions[0].math, work.mma.name) else 1.0)
     sets = work.parts + np.where(geometry.loop.prefetch, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.

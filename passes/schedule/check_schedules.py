@@ -15,7 +15,6 @@ from typing import TypeAlias
 from attrs import frozen
 
 from ...ir import (
-    MATH_MODES,
     MMA_INSTRUCTIONS,
     FusedGroup,
     PassError,
@@ -27,6 +26,7 @@ from ...ir import (
     Target,
     TileDim,
     operands,
+    promotion_interval,
 )
 from ..geometry import (
     cached_reads,
@@ -170,9 +170,10 @@ def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule
         yield f"{loop.mma}: reduction {reduction.name} is no sum of products of its rows and columns"
     elif reads_shared_matrices(loop.mma):
         yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
-    mode = MATH_MODES.get(reduction.math)
-    if mode is not None and mode.every and any(d.block_k > mode.every * schedule.reduction_threads for d in loop.dims):
-        yield f"{loop.mma}: math mode {reduction.math} promotes partial sums after at most {mode.every} elements"
+    every = promotion_interval(reduction.math, loop.mma)
+    if every and any(d.block_k > every * schedule.reduction_threads for d in loop.dims):
+        mode = f"math mode {reduction.math}: " if reduction.math else ""
+        yield f"{loop.mma}: {mode}partial sums are promoted after at most {every} elements"
 
 
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:

@@ -8,6 +8,7 @@ from math import prod
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
@@ -102,8 +103,8 @@ def warpgroup_parameters(
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
             values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
         elif d == structure.columns:
-            deep = _lies_deep(reduction, structure, 1) and _is_contiguous(axes, segment)
-            vectors = powers(2, widest) if deep else (2,)
+            deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)
+            vectors = powers(2, widest) if deep and _is_contiguous(axes, segment) else (2,)
             lanes, extent = ACCUMULATOR_THREADS[1], prod(a.extent for a in axes)
             widths = (n for n in (*PRODUCT_COLUMNS, *(n for n in EXACT_COLUMNS if extent % n == 0)) if n <= limit)
             values = (

@@ -12,20 +12,26 @@ from itertools import permutations
 from math import prod
 
 from ...ir import (
+    HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    WIDEST_BYTES,
     FusedGroup,
     MmaInstruction,
+    Read,
     Reduction,
     Segment,
     Target,
     Var,
     dtype_of,
     factors,
+    linearise,
+    row_major,
     stored_factor,
     variables,
 )
 from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands, reads_shared_matrices
+from ..model import running_axis
 
 #: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
 MIN_SIDES = (48, 32)
@@ -70,10 +76,16 @@ def _structures(
     kinds: dict[Var, frozenset[int]],
 ) -> Iterator[SegmentTemplate]:
     (reduction,) = segment.reductions
-    if not _are_matrix_sides(dims, rows, columns, kinds) or mma_operands(reduction, dims[rows], dims[columns]) is None:
+    operands = mma_operands(reduction, dims[rows], dims[columns])
+    if not _are_matrix_sides(dims, rows, columns, kinds) or operands is None:
         return
+    stored = tuple(dtype_of(factor, group.tensors) for factor in operands)
     for name in _worthwhile(reduction, group, target):
-        if reads_shared_matrices(name) and not _suits_warpgroup(segment, dims, rows, columns):
+        if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
+            continue
+        if reads_shared_matrices(name) and not _suits_warpgroup(
+            MMA_INSTRUCTIONS[name], group, segment, dims, rows, columns
+        ):
             continue
         yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
 
@@ -93,17 +105,46 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
             yield atom.name
 
 
-def _suits_warpgroup(segment: Segment, dims: tuple[tuple[Var, ...], ...], rows: int, columns: int) -> bool:
+def _suits_warpgroup(
+    atom: MmaInstruction,
+    group: FusedGroup,
+    segment: Segment,
+    dims: tuple[tuple[Var, ...], ...],
+    rows: int,
+    columns: int,
+) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
     Rows and columns fill most of an instruction, and results do not lie along the rows, where a thread has no
-    neighbours. Any factor is staged: copies move as many bytes at once as its address allows, and values of an
-    expression are stored by the threads that compute them.
+    neighbours. Any factor of halves is staged: copies move as many bytes at once as its address allows, and values of
+    an expression are stored by the threads that compute them. Accesses of 16 bytes move other factors: neighbours in
+    memory are neighbours along the depth or along the side, bytes along the depth. Parts of a math mode are staged,
+    rounded on the way to shared memory.
     """
     (reduction,) = segment.reductions
-    if reduction.math or any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
+    if any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
         return False
-    return all(prod(a.extent for a in dims[d]) >= least for d, least in zip((rows, columns), MIN_SIDES, strict=True))
+    found = mma_operands(reduction, dims[rows], dims[columns])
+    if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
+        return False
+    if found is None or any(
+        prod(a.extent for a in dims[d]) < least for d, least in zip((rows, columns), MIN_SIDES, strict=True)
+    ):
+        return False
+    if atom.held.size == HALF_BYTES:
+        return True
+    for factor, d in zip(found, (rows, columns), strict=True):
+        if not isinstance(factor, Read) or (axis := running_axis(factor)[0]) not in (reduction.reduce[-1], dims[d][-1]):
+            return False
+        if atom.held.size == 1 and axis != reduction.reduce[-1]:
+            return False
+        kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
+        pitches = row_major(kind.shape)
+        address = linearise(factor.indices, pitches)
+        steps = [step for primary, step in address.terms if primary != axis]
+        if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):
+            return False
+    return True
 
 
 def _are_matrix_sides(
@@ -128,9 +169,9 @@ def multiplies(atom: MmaInstruction, reduction: Reduction, group: FusedGroup) ->
     if group.tensors[reduction.name].dtype is not atom.accumulator:
         return False
     parts = factors(reduction.body)
-    # Integers are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
-    stored = tuple(map(stored_factor, parts)) if atom.accumulator.is_int else parts
+    # Bytes are stored narrow and converted where they are used; a float with a conversion is meant to be wide.
+    stored = tuple(map(stored_factor, parts)) if atom.held.size == 1 else parts
     held = {dtype_of(part, group.tensors) for part in stored}
     if reduction.math:
         return MATH_MODES[reduction.math].format == atom.format and held == {atom.held}
-    return atom.format == atom.held.value and held == {atom.held}
+    return atom.format == atom.held.value and held == {*atom.operand_dtypes}

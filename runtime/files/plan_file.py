@@ -224,7 +224,7 @@ def read_weights(content: bytes) -> dict[str, Array]:
 
     Raises `PlanError` where they cannot be read.
     """
-    kinds = {d.value.upper(): d.numpy for d in DType}
+    kinds = {d.file_name: d.numpy for d in DType}
     try:
         found = dict(deserialize(content))  # type: ignore[no-untyped-call]
         return {

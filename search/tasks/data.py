@@ -29,7 +29,14 @@ _MAX_DEVICE_SEQUENCES = 24
 #: Elements below which memory is filled from the host: not worth a whole period.
 _MIN_DEVICE_FILL = PERIOD // 16
 #: Values of outputs before a kernel runs.
-_POISON = {DType.F16: -60000.0, DType.BF16: -7.75e29, DType.F32: -7.75e29, DType.F64: -7.75e299}
+_POISON = {
+    DType.F16: -60000.0,
+    DType.BF16: -7.75e29,
+    DType.F8E4M3: -416.0,
+    DType.F8E5M2: -49152.0,
+    DType.F32: -7.75e29,
+    DType.F64: -7.75e299,
+}
 
 
 @frozen(eq=False)

@@ -138,6 +138,8 @@ def test_machines_list_known_instructions_and_instruction_set(description: Descr
     if target.dialect == "cuda":
         arch = int(target.arch.removeprefix("sm_"))
         warp = {name for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared}
+        before_ada = {name for name in warp if not MMA_INSTRUCTIONS[name].format.startswith("f8")}
+        warp = warp if arch >= 89 else before_ada
         every = (
             set(MMA_INSTRUCTIONS) if arch == 90 else warp if arch >= 80 else {"m16n8k8_f16"} if arch >= 75 else set()
         )

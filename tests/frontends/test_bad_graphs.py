@@ -68,8 +68,8 @@ ROWS = {
     ),
     "element type": (
         replace_fields(types__y__dtype="f8"),
-        "at $.types['y'].dtype: expected an element type (f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, "
-        "bool), "
+        "at $.types['y'].dtype: expected an element type (f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, "
+        "i8, u64, u32, u16, u8, bool), "
         'found "f8"',
     ),
     "unknown op": (replace_fields(nodes__1__op="relo"), "node 'n2' (relo): unknown op 'relo'; did you mean 'relu'"),
@@ -242,8 +242,8 @@ def test_foreign_weights(folder: Path, data: bytes, expected: str) -> None:
     ("entry", "expected"),
     [
         (
-            {"dtype": "F8_E4M3", "shape": [3], "data_offsets": [0, 3]},
-            "tensor 'c': element type 'F8_E4M3' is not supported",
+            {"dtype": "F8_E8M0", "shape": [3], "data_offsets": [0, 3]},
+            "tensor 'c': element type 'F8_E8M0' is not supported",
         ),
         ({"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}, "tensor 'c': expected 12 bytes for f32[3], found 8"),
         ({"dtype": "F32", "shape": [3], "data_offsets": [1000, 1012]}, "tensor 'c': the file is truncated"),

@@ -170,9 +170,9 @@ def test_small_model_cannot_request_a_huge_constant(op: str, constants: dict[str
 
 def test_unsupported_element_types_are_named() -> None:
     proto = model([node("Relu", "x")], {"x": (3,)}, 13)
-    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FN
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT8E4M3FNUZ
     assert faults(proto) == [
-        "<onnx>: input 'x': element type FLOAT8E4M3FN is not supported; "
+        "<onnx>: input 'x': element type FLOAT8E4M3FNUZ is not supported; "
         "convert the model to float32, float16 or bfloat16"
     ]
 

@@ -39,7 +39,7 @@ from .cases import legal_point
 GPU = find_target("cuda:sm_90")
 _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 #: Format of operands -> math mode of the reduction.
-MODES = {"tf32": ("tf32", "fp32x3"), "f16": ("",), "bf16": ("",), "i8": ("",), "u8": ("",)}
+MODES = {"tf32": ("tf32", "fp32x3"), **dict.fromkeys(("f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2"), ("",))}
 
 
 @cache
@@ -183,7 +183,7 @@ def check_what_is_no_number(device: Device, name: str, mode: str) -> None:
     arrays = {t: np.ones(group.tensors[t].shape, kind.numpy if t in "ac" else np.float32) for t in group.inputs}
     arrays["a"][0, 3, 20], arrays["a"][0, 7, 0], arrays["c"][0, 5, 12] = np.nan, np.inf, -np.nan
     expected = np.full((19, 13), 22.0)
-    expected[7] = np.nan if mode == "fp32x3" else np.inf
+    expected[7] = np.nan if mode == "fp32x3" or not kind.element.infinite else np.inf
     expected[3], expected[:, 12] = np.nan, np.nan
     np.testing.assert_array_equal(run(device, function, group, arrays)[0], expected)
 
@@ -329,6 +329,6 @@ def test_every_atom_has_structures(name: str) -> None:
     """Targets that list a matrix instruction have templates with it."""
     atom = MMA_INSTRUCTIONS[name]
     target = evolve(GPU, atoms=((name, 4.0),))
-    group = product(atom.held, MODES[atom.format][0], (1, atom.m + 16, 64, 32), (False, False))
+    group = product(atom.held, MODES[atom.format][0], (1, atom.m + 16, 64, 32), (False, True))
     found = {s.segments[0].mma for s in make_space(group, target).templates}
     assert found == {"", name}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.ir import (
+    MATH_MODES,
     Barrier,
     FusedGroup,
     Guard,
@@ -34,6 +36,7 @@ from cuts.ir import (
     Var,
     as_index,
     call,
+    operands,
 )
 from cuts.ir.expr import Cast, Const
 from cuts.ir.types import DType
@@ -48,7 +51,7 @@ from hypothesis import strategies as st
 
 from ..needs import disassemble, needs_cuda, needs_disassembler, needs_opencl, needs_toolchain
 from .cases import legal_point
-from .test_matrix_instructions import GPU, _device, check, convolution, product
+from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run
 
 #: Whether A and B are K-major.
 MAJORS = ((True, True), (True, False), (False, True), (False, False))
@@ -76,10 +79,14 @@ def point(
     sizes = (rows, 2 * atoms, 1), (columns, columns // lanes, vector)
     sides = zip((i, j), reversed(sizes) if swapped else sizes, strict=True)
     dims = (TileDim((batch,), 1, 1), *(TileDim((axis,), *size) for axis, size in sides))
+    kind, mode = group.tensors["a"].dtype, segment.reductions[0].math
+    other = group.tensors["c"].dtype
+    kinds = MATH_MODES[mode].format if mode else kind if other is kind else f"{kind}_{other}"
+    name = f"m64n8k{32 // kind.size}_{kinds}"
     staging = tuple(
-        Staging(n, (1, 0) if deep[n] else (), swizzle=swizzle) for n, swizzle in zip((0, 1), swizzles, strict=True)
+        Staging(n, (1, 0) if deep[n] or kind.size != 2 else (), swizzle=swizzle)
+        for n, swizzle in zip((0, 1), swizzles, strict=True)
     )
-    name = f"m64n8k16_{group.tensors['a'].dtype}"
     loop = ReductionSchedule(
         (ReduceDim(segment.reductions[0].reduce, chunk),), staging, stages, name, 1 + swapped, 2 - swapped
     )
@@ -89,6 +96,12 @@ def point(
 def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DType = DType.F16) -> FusedGroup:
     """Return a product whose operands lie as their tiles do."""
     return product(kind, "", shape, (not deep[0], deep[1]))
+
+
+def others(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
+    """Return a product of f32 in a math mode, or of bytes."""
+    mode = name if name in MATH_MODES else ""
+    return product(DType.F32 if mode else DType(name), mode, shape, (not deep[0], deep[1]))
 
 
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape: whole, ragged, batched.
@@ -111,6 +124,75 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     group = halves(shape, deep, kind)
     vector = 8 if deep[1] and columns % 32 == 0 else 2
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+
+
+#: Math modes and types of other sizes, and majors of their operands in memory.
+OTHERS = (
+    *(("tf32", deep) for deep in MAJORS),
+    *(("fp32x3", deep) for deep in MAJORS[:2]),
+    *((name, (True, True)) for name in ("i8", "u8", "f8e4m3", "f8e5m2")),
+)
+#: Swizzles, columns, stages, bytes of a K block, shape.
+OTHER_CASES = (
+    ((128, 128), 64, 3, 128, (1, 70, 52, 132)),
+    ((64, 32), 96, 4, 64, (2, 64, 88, 96)),
+    ((0, 128), 128, 3, 128, (1, 60, 256, 400)),
+)
+
+
+@needs_opencl
+@pytest.mark.parametrize(("name", "deep"), OTHERS)
+@pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_warpgroups_multiply_other_numbers_opencl(name: str, deep: tuple[bool, bool], case: tuple) -> None:
+    swizzles, columns, stages, nbytes, shape = case
+    group = others(name, shape, deep)
+    chunk = nbytes // group.tensors["a"].dtype.size
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
+    check(_device("opencl"), GPU, group, chosen)
+
+
+def product_of_two(kinds: tuple[DType, DType], shape: tuple[int, int, int, int]) -> FusedGroup:
+    """Return a product of two types of 8-bit floats."""
+    group = product(kinds[0], "", shape, (False, True))
+    (segment,), (reduction,) = group.segments, group.segments[0].reductions
+    a, c = operands(reduction)
+    body = call("mul", Cast(DType.F32, a), Cast(DType.F32, c))
+    types = {**group.tensors, "c": evolve(group.tensors["c"], dtype=kinds[1])}
+    return evolve(group, segments=(evolve(segment, reductions=(evolve(reduction, body=body),)),), tensors=types)
+
+
+@needs_opencl
+@pytest.mark.parametrize("kinds", [(DType.F8E4M3, DType.F8E5M2), (DType.F8E5M2, DType.F8E4M3)])
+def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> None:
+    group = product_of_two(kinds, (1, 70, 64, 160))
+    check(_device("opencl"), GPU, group, point(group, (True, True), chunk=128))
+    names = {t.segments[0].mma for t in make_space(group, GPU).templates}
+    assert f"m64n8k32_{kinds[0]}_{kinds[1]}" in names
+    large = choose(product_of_two(kinds, (1, 4096, 4096, 4096)), GPU)[0].schedule
+    assert large.segments[0].reductions[0].mma.startswith("m64n8k32_f8")
+
+
+@needs_opencl
+@pytest.mark.parametrize(("mode", "bound"), [("tf32", 5e-4), ("fp32x3", 4e-7)])
+def test_operands_of_f32_are_rounded_and_split(mode: str, bound: float) -> None:
+    group = others(mode, (1, 64, 64, 512), (True, False))
+    function = emit(extract(lower(group, point(group, (True, False), chunk=32), {}, GPU)), "opencl")
+    generator = np.random.default_rng(0)
+    arrays = {t: generator.standard_normal(group.tensors[t].shape).astype(np.float32) for t in group.inputs}
+    exact = meaning(group, arrays)
+    error = np.linalg.norm(run(_device("opencl"), function, group, arrays) - exact) / np.linalg.norm(exact)
+    assert bound / 10 < error < bound
+
+
+@needs_cuda
+@pytest.mark.parametrize(("name", "deep"), OTHERS)
+@pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_warpgroups_multiply_other_numbers_cuda(name: str, deep: tuple[bool, bool], case: tuple) -> None:
+    swizzles, columns, stages, nbytes, shape = case
+    group = others(name, shape, deep)
+    chunk = nbytes // group.tensors["a"].dtype.size
+    chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
+    check(_device("cuda"), find_target("cuda:sm_90"), group, chosen)
 
 
 @needs_opencl
@@ -158,6 +240,20 @@ def test_products_compile_without_serialisation(groups: int, atoms: int, columns
     assert check_schedule(group, schedule, GPU) == []
     function = emit(extract(lower(group, schedule, {}, GPU)), "cuda")
     cubin = compile_kernel(function, GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_toolchain
+@pytest.mark.parametrize(("name", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[4:]])
+@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 3), (1, 2, 64, 3)])
+def test_products_of_other_numbers_compile_without_serialisation(
+    name: str, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
+) -> None:
+    group = others(name, (1, 4096, 4096, 4096), deep)
+    chunk = 128 // group.tensors["a"].dtype.size
+    schedule = point(group, deep, (128, 128), groups, atoms, columns, 2, stages, chunk)
+    assert check_schedule(group, schedule, GPU) == []
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
@@ -327,9 +423,22 @@ def drawn_groups(draw: st.DrawFn) -> FusedGroup:
 
 
 @st.composite
+def drawn_types(draw: st.DrawFn) -> FusedGroup:
+    """Draw a product or a convolution of any type."""
+    kind = draw(st.sampled_from((DType.F16, DType.BF16, DType.F32, DType.I8, DType.F8E4M3)))
+    mode = draw(st.sampled_from(("tf32", "fp32x3"))) if kind is DType.F32 else ""
+    if draw(st.booleans()):
+        side = st.sampled_from((64, 72, 128, 136))
+        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
+        return product(kind, mode, shape, (draw(st.booleans()), draw(st.booleans())))
+    filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
+    return convolution(kind, mode, (1, filters, 9, channels), 1, last=True)
+
+
+@st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
     """Draw a sum of products, and a legal point of a warpgroup."""
-    group = draw(drawn_groups())
+    group = draw(st.one_of(drawn_groups(), drawn_types()))
     space = make_space(group, SMALL_SHARED)
     templates = [t for t in space.templates if t.segments[0].mma]
     assume(templates)

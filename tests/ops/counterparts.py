@@ -23,6 +23,7 @@ from .counterparts_windows import WINDOWS
 
 #: Operations that no other library has, and why.
 WITHOUT: dict[str, str] = {
+    "scaled_matmul": "PyTorch rounds its results to bf16; `tests/frontends/test_float8_models.py` has exact products.",
     **{f"{kind}_{step}": f"A step of {name}, which libraries have only as a whole; the algorithm is held against conv."
        for kind, name in (("winograd", "Winograd's algorithm"), ("line", "Winograd's algorithm along a line"),
                           ("fourier", "convolution by Fourier transforms"))

@@ -9,6 +9,7 @@ from attrs import frozen
 
 from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
 from .arithmetic import arithmetic_helpers, clamped_conversions
+from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
     CUDA_LOAD,
     CUDA_ROUND,
@@ -146,9 +147,9 @@ _HELPER = re.compile(r"\bcuts_\w+")
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
 
 _TYPES = {
-    "f64": "double", "f32": "float", "f16": "float", "bf16": "float", "i64": "long", "i32": "int", "i16": "short",
-    "i8": "signed char", "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short", "u8": "unsigned char",
-    "bool": "bool",
+    **dict.fromkeys(("f32", "f16", "bf16", *FLOATS8), "float"), "f64": "double", "i64": "long", "i32": "int",
+    "i16": "short", "i8": "signed char", "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short",
+    "u8": "unsigned char", "bool": "bool",
 }  # fmt: skip
 
 
@@ -240,6 +241,7 @@ _CUDA_HELPERS = (
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
         **cuda_halves(_DEVICE),
+        **dict(cuda_floats8(_DEVICE)),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
@@ -256,7 +258,7 @@ _CUDA_HELPERS = (
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
-        **dict(warpgroup_instructions(_DEVICE)),
+        **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),
     }
 )
 
@@ -320,11 +322,14 @@ CUDA = Dialect(
     restrict_="__restrict__",
     math_suffix="f",
     types=_CUDA_TYPES,
-    storage={"f16": "unsigned short", "bf16": "unsigned short", "bool": "unsigned char"},
+    storage={
+        **dict.fromkeys(("f16", "bf16"), "unsigned short"),
+        **dict.fromkeys((*FLOATS8, "bool"), "unsigned char"),
+    },
     spaces={"global": "", "shared": ""},
-    load={**CUDA_LOAD, "bool": "({p}[{i}] != 0)"},
-    store={**CUDA_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
-    round=CUDA_ROUND,
+    load={**CUDA_LOAD, **FLOAT8_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**CUDA_STORE, **FLOAT8_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round={**CUDA_ROUND, **FLOAT8_ROUND},
     vectors=CUDA_VECTORS,
     instructions=CUDA_INSTRUCTIONS,
     commit='asm volatile("cp.async.commit_group;");',
@@ -352,7 +357,7 @@ CUDA = Dialect(
         "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
     },
     product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
-    pin='asm volatile("" : "+f"({x}) :: "memory");',
+    pin='asm volatile("" : "+{kind}"({x}) :: "memory");',
     shared_matrix=descriptor_text,
 )
 
@@ -362,6 +367,7 @@ OPENCL = Dialect(
     helpers=_index_helpers("static inline", _OPENCL_TYPES)
     | arithmetic_helpers("static inline", _OPENCL_TYPES)
     | opencl_halves("static inline")
+    | dict(opencl_floats8("static inline"))
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
@@ -375,7 +381,7 @@ OPENCL = Dialect(
         **_ordering_helpers("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
         "cuts_swizzled": swizzle_helper("static inline"),
-        **dict(warpgroup_emulations("static inline")),
+        **dict(warpgroup_emulations("static inline", _OPENCL_TYPES)),
         **dict(
             emulations(
                 "static inline __attribute__((always_inline))",
@@ -414,11 +420,11 @@ OPENCL = Dialect(
     restrict_="restrict",
     math_suffix="",
     types=_OPENCL_TYPES,
-    storage={"f16": "half", "bf16": "ushort", "bool": "unsigned char"},
+    storage={"f16": "half", "bf16": "ushort", **dict.fromkeys((*FLOATS8, "bool"), "uchar")},
     spaces={"global": "__global ", "shared": "__local "},
-    load={**OPENCL_LOAD, "bool": "({p}[{i}] != 0)"},
-    store={**OPENCL_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
-    round=OPENCL_ROUND,
+    load={**OPENCL_LOAD, **FLOAT8_LOAD, "bool": "({p}[{i}] != 0)"},
+    store={**OPENCL_STORE, **FLOAT8_STORE, "bool": "{p}[{i}] = ({v}) ? 1 : 0;"},
+    round={**OPENCL_ROUND, **FLOAT8_ROUND},
     vectors=OPENCL_VECTORS,
     instructions=OPENCL_INSTRUCTIONS,
     commit="",

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from ....ir import ELEMENT, LANE, LANES, MMA_INSTRUCTIONS, MatrixFragment, MmaInstruction, as_index, substitute
 from ..index_ctext import index_text
+from .float8 import FLOATS8
 
-_PTX = {"i8": "s8", "u8": "u8", "i32": "s32"}
+#: Names of types in PTX, where they differ.
+PTX_TYPES = {"f8e4m3": "e4m3", "f8e5m2": "e5m2", "i8": "s8", "u8": "u8", "i32": "s32"}
 
 
 def operand_words(atom: MmaInstruction) -> int:
@@ -39,7 +41,7 @@ def instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str
         parameters = [*(f"{kind}& {x}" for x in d), *(f"unsigned {x}" for x in (*a, *b))]
         numbers = iter(range(len(parameters)))
         groups = ["{" + ", ".join(f"%{next(numbers)}" for _ in each) + "}" for each in (d, a, b)]
-        format_, adds = _PTX.get(atom.format, atom.format), _PTX.get(atom.accumulator.value, atom.accumulator.value)
+        format_, adds = (PTX_TYPES.get(t, t) for t in (atom.format, atom.accumulator.value))
         name = f"mma.sync.aligned.m{atom.m}n{atom.n}k{atom.k}.row.col.{adds}.{format_}.{format_}.{adds}"
         constraint = "f" if atom.accumulator.is_float else "r"
         out, into = ", ".join(f'"+{constraint}"({x})' for x in d), ", ".join(f'"r"({x})' for x in (*a, *b))
@@ -90,6 +92,7 @@ _ELEMENT_TEXTS = {
     "tf32": "cuts_tf32_cut(as_float({0}))",
     "f16": "cuts_{2}_f16({0})",
     "bf16": "cuts_{2}_bf16({0})",
+    **{name: f"cuts_from_{name}((uchar)({{0}} >> 8 * {{1}} & 255))" for name in FLOATS8},
     "i8": "(int)(char)({0} >> 8 * {1} & 255)",
     "u8": "(int)({0} >> 8 * {1} & 255)",
 }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from .float8 import FLOATS8
+
 
 @frozen
 class Vectors:
@@ -62,11 +64,17 @@ def _cuda_halves(name: str) -> Vectors:
     return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pack_{name}({{0}}, {{1}})", guarded=guarded)
 
 
+def _cuda_bytes(name: str) -> Vectors:
+    elements = (f"cuts_low_{name}({{x}}.{{c}})", f"cuts_high_{name}({{x}}.{{c}})")
+    return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pair_{name}({{0}}, {{1}})")
+
+
 CUDA_VECTORS: Mapping[str, Vectors] = {
     "f32": Vectors("float{words}", _CUDA_LOAD, _CUDA_STORE),
     "i32": Vectors("int{words}", _CUDA_LOAD, _CUDA_STORE),
     "f16": _cuda_halves("f16"),
     "bf16": _cuda_halves("bf16"),
+    **{name: _cuda_bytes(name) for name in FLOATS8},
 }
 
 OPENCL_VECTORS: Mapping[str, Vectors] = {
@@ -86,4 +94,15 @@ OPENCL_VECTORS: Mapping[str, Vectors] = {
         "cuts_to_bf16({0})",
         _COMPONENTS,
     ),
+    **{
+        name: Vectors(
+            "uchar{words}",
+            _OPENCL_LOAD,
+            _OPENCL_STORE,
+            (f"cuts_from_{name}({{x}}.{{c}})",),
+            f"cuts_to_{name}({{0}})",
+            _COMPONENTS,
+        )
+        for name in FLOATS8
+    },
 }

@@ -20,6 +20,8 @@ from ....ir import (
     substitute,
 )
 from ..index_ctext import PointerName, index_text
+from .float8 import FLOATS8
+from .mma_text import PTX_TYPES
 
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
 ROW_REGISTERS, UNIT_BYTES, ROW_BYTES = 2, 16, 128
@@ -52,11 +54,13 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
     """Return the name of CUDA C++'s helper for a number of columns."""
-    return f"cuts_m{row.m}n{columns}k{row.k}_{row.format}"
+    return f"cuts_{row.name.replace(f'n{row.n}', f'n{columns}')}"
 
 
-def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
+def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the helpers of CUDA C++ by name, one `wgmma` each.
+
+    Halves may lie along either side; other numbers lie along k.
 
     Every `p`th register from `u` and from `l` on is one of a thread's upper and of its lower row.
     """
@@ -67,22 +71,24 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
         "return (layout & 0xffffffff00000000ull) | low; }",
     )
     for row in warpgroup_rows():
+        of_a, of_b, adds = (PTX_TYPES.get(t, t) for t in (*row.formats, row.accumulator.value))
+        kind, constraint = types[row.accumulator.value], "f" if row.accumulator.is_float else "r"
         for columns in row.columns:
             registers = [
                 f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
             ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
-            kind = f"m{row.m}n{columns}k{row.k}.f32.{row.format}.{row.format}"
-            text = (
-                f"wgmma.mma_async.sync.aligned.{kind} {{{listed}}}, %{count}, %{count + 1}, "
-                f"1, 1, 1, %{count + 2}, %{count + 3};"
-            )
-            out = ", ".join(f'"+f"({x})' for x in registers)
+            shape, first = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}, 1"
+            turned = row.held.size == 2
+            flags = f", 1, 1, %{count + 2}, %{count + 3}" if turned else ", 1, 1" * row.accumulator.is_float
+            text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {first}{flags};"
+            out, into = ", ".join(f'"+{constraint}"({x})' for x in registers), '"l"(a), "l"(b)'
+            into += ', "n"(ta), "n"(tb)' * turned
             name = warpgroup_helper_name(row, columns)
             yield (
                 name,
-                f"template <int ta, int tb, int p> {qualifier} void {name}(float* u, float* l, unsigned long long a, "
-                f'unsigned long long b) {{ asm volatile("{text}" : {out} : "l"(a), "l"(b), "n"(ta), "n"(tb)); }}',
+                f"template <int ta, int tb, int p> {qualifier} void {name}({kind}* u, {kind}* l, unsigned long long a, "
+                f'unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
             )
 
 
@@ -97,7 +103,18 @@ def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
     return f"cuts_matrix({name}, {layout.descriptor:#x}ull, {index_text(offset, {})})"
 
 
-def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
+#: Element at the byte {1} of the matrix {0} as a number of an instruction's format, in OpenCL C.
+_ELEMENT_TEXTS = {
+    "tf32": "cuts_tf32_cut(*(const __local float*)({0} + {1}))",
+    "f16": "cuts_low_f16(*(const __local ushort*)({0} + {1}))",
+    "bf16": "cuts_low_bf16(*(const __local ushort*)({0} + {1}))",
+    **{name: f"cuts_from_{name}(*({{0}} + {{1}}))" for name in FLOATS8},
+    "i8": "(int)*(const __local char*)({0} + {1})",
+    "u8": "(int)*({0} + {1})",
+}
+
+
+def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the helpers of OpenCL C by name.
 
     A matrix is its memory, the byte at which it begins, leading and stride byte offset, bytes of a swizzle, and whether
@@ -115,18 +132,18 @@ def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:
     )
     place = "cuts_matrix_place({0}, k, {1}s, {1}lead, {1}stride, {1}width, {1}deep, {2})"
     for row in warpgroup_rows():
-        size = row.held.size
-        matrix = "const __local ushort* {0}, int {0}s, int {0}lead, int {0}stride, int {0}width, int {0}deep"
-        parameters = f"float* u, float* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
+        size, kind = row.held.size, types[row.accumulator.value]
+        matrix = "const __local uchar* {0}, int {0}s, int {0}lead, int {0}stride, int {0}width, int {0}deep"
+        parameters = f"{kind}* u, {kind}* l, int tid, int columns, int p, {matrix.format('a')}, {matrix.format('b')}"
         at = {WARPGROUP_THREAD: as_index(WARPGROUP_THREAD), ELEMENT: as_index(ELEMENT)}
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
-        a = f"cuts_low_{row.format}(a[{place.format('r', 'a', size)} / {size}])"
-        b = f"cuts_low_{row.format}(b[{place.format('c', 'b', size)} / {size}])"
+        sides = zip(row.formats, "ab", "rc", strict=True)
+        a, b = (_ELEMENT_TEXTS[f].format(m, place.format(x, m, size)) for f, m, x in sides)
         yield (
             f"cuts_{row.name}",
             f"{qualifier} void cuts_{row.name}({parameters}) {{ const int t = tid % {WARPGROUP_THREAD.extent}; "
             f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-            f"const int r = {r}, c = n + {c}; float s = 0; "
+            f"const int r = {r}, c = n + {c}; {kind} s = 0; "
             f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
             f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
         )
@@ -136,4 +153,4 @@ def emulated_matrix(layout: SharedMatrixLayout, name: str, start: Index) -> str:
     """Return the parameters of a matrix for the emulation."""
     first = index_text(start * layout.size, {})
     numbers = (layout.leading, layout.stride, layout.swizzle, int(layout.deep))
-    return f"(const __local ushort*){name}, {first}, {', '.join(map(str, numbers))}"
+    return f"(const __local uchar*){name}, {first}, {', '.join(map(str, numbers))}"

@@ -67,6 +67,8 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
     source = call.type(0).dtype
     if dtype is source:
         call.give(call.operand(0))
+    elif dtype in (DType.F8E4M3, DType.F8E5M2) and source.is_float:
+        call.result("cast", _within(call, dtype), to=dtype.value)
     elif not source.is_float or not dtype.is_int:
         call.result("cast", call.operand(0), to=dtype.value)
     elif dtype is DType.U64:
@@ -75,6 +77,20 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
         wide = DType.I64 if dtype in (DType.U32, DType.I64) else DType.I32
         whole = _whole(call, call.operand(0), source, wide)
         call.give(whole if wide is dtype else call.emit("cast", whole, to=dtype.value))
+
+
+def _within(call: NodeCall, dtype: DType) -> str:
+    """Return an operand that is to become an 8-bit float, moved into its range.
+
+    Those of `f8e4m3` are moved by the conversion. `FLOAT8E5M2` keeps infinities where it does not saturate.
+    """
+    saturates, largest = call.attribute("saturate", 1), float(dtype.element.largest)
+    if not saturates and not dtype.element.infinite:
+        call.refuse("conversions to FLOAT8E4M3FN saturate here", hint="set attribute 'saturate' to 1")
+    if not saturates or not dtype.element.infinite:
+        return call.operand(0)
+    found: str = call.emit("clip", call.operand(0), min=-largest, max=largest)
+    return found
 
 
 def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
-from ....ir import DType
+from ....ir import DType, GraphError
 from ...einsum import einsum_steps
-from ..import_context import Convert, ImportContext, Value
+from ..import_context import Convert, ImportContext, Value, dtype_of
 from .movement import expand
 
 
@@ -26,6 +27,26 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
 def _int_mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     """Convert a product of bytes, added up in 32 bits."""
     return ctx.emit("matmul", *(ctx.cast(value, DType.I32) for value in (a, b)))
+
+
+def _scaled_mm(
+    ctx: ImportContext, a: Value, b: Value, a_scale: Value, b_scale: Value, bias: Value | None = None,
+    result_scale: Value | None = None, dtype: torch.dtype | None = None, *_: Any,
+) -> Any:  # fmt: skip
+    """Convert a product of 8-bit floats with scales.
+
+    Both operands have one scale, or one for each row and each column, or for blocks.
+
+    Raises `GraphError` for a scale of the result.
+    """
+    if result_scale is not None:
+        raise GraphError("a scale of the result is not supported", hint="scale the result of aten._scaled_mm")
+    kind = dtype_of(dtype) if dtype is not None else ctx.type(a).dtype
+    scales = (v if len(ctx.shape(v)) == 2 else ctx.reshape(v, (1, 1)) for v in (a_scale, b_scale))
+    if bias is None:
+        return ctx.emit("scaled_matmul", a, b, *scales, to=kind.value)
+    product = ctx.emit("scaled_matmul", a, b, *scales, to=DType.F32.value)
+    return ctx.cast(ctx.emit("add", product, ctx.cast(bias, DType.F32)), kind)
 
 
 def _addmm(ctx: ImportContext, c: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Any:
@@ -228,6 +249,6 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
-    "aten._int_mm": _int_mm,
+    "aten._int_mm": _int_mm, "aten._scaled_mm": _scaled_mm,
     "aten._trilinear": _trilinear,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from attrs import evolve, frozen
 
-from ....ir import Array, DType, Graph, Node, Program, Read
+from ....ir import Array, DType, Graph, Node, Program, Read, as_dtype
 from ....ops import evaluate
 from ....ops.language import Instances
 from ..rewrite import prune
@@ -60,11 +60,9 @@ class FoldConstants:
             if f is not None and v is not None
         }
         results = evaluate(instance.program, operands, np.float32 if _only_moves(instance.program) else np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return {
-                v: results[f].astype(graph.types[v].dtype.numpy, copy=False)
-                for f, v in zip(instance.outputs, node.outputs, strict=True)
-            }
+        found = {v: results[f] for f, v in zip(instance.outputs, node.outputs, strict=True)}
+        kinds = {v: graph.types[v].dtype.numpy for v in found}
+        return {v: a if a.dtype == kinds[v] else as_dtype(a, kinds[v]) for v, a in found.items()}
 
 
 def _only_moves(program: Program) -> bool:

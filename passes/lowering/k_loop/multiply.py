@@ -29,10 +29,12 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    call,
+    promotion_interval,
     substitute_node,
 )
 from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices
-from ..index_values import value_of
+from ..index_values import Context, value_of
 from ..layout import AxisBinding, MmaLoop, held_register, mma_loop, products, use_address_tables
 from ..segment_state import SegmentState
 from .warp_split_k import warp_sum_register
@@ -43,7 +45,7 @@ class Multiplication:
     """The products of one K block of a reduction.
 
     `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
-    over the block's variables, as registers hold them.
+    over the block's variables, as registers hold them; `pairs` are the staged operands of products in place.
     """
 
     state: SegmentState
@@ -54,6 +56,7 @@ class Multiplication:
     a: Value
     b: Value
     prefix: str
+    pairs: tuple[tuple[Value, Value], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -73,8 +76,8 @@ class Multiplication:
 
         They hold the warp's sums or, where the math mode promotes partial sums, those of one K block.
         """
-        mode = MATH_MODES.get(self.reduction.math)
-        return f"{self.reduction.name}.part" if mode is not None and mode.every else self.sums
+        promoted = promotion_interval(self.reduction.math, self.schedule.mma)
+        return f"{self.reduction.name}.part" if promoted else self.sums
 
     @property
     def sums(self) -> str:
@@ -87,6 +90,16 @@ class Multiplication:
         return self._phase(
             "", [*self._initialise_partial(), *self._products(self.a, self.b, loop), *self._promote_partial()], loop
         )
+
+    @property
+    def block_phases(self) -> tuple[tuple[Phase, ...], Phase, tuple[Phase, ...]]:
+        """Initialisation of partial sums, products of a K block, and promotion."""
+        loop = self._loop(None)
+        products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
+        zero, added = self._initialise_partial(), self._promote_partial()
+        before = (self._phase("zero", zero, loop),) if zero else ()
+        after = (self._phase("sum", added, loop),) if added else ()
+        return before, self._phase("", products, loop), after
 
     def step(self, number: int) -> Phase:
         """Return the phase that multiplies the fragments of one step."""
@@ -207,18 +220,34 @@ def multiplication(
     if parts is None or frame.warp is None or frame.when:
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
+    if reads_shared_matrices(schedule.mma):
+        pairs = _pairs_in_place(reduction, schedule, parts, context)
+        return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     flats = {f.var: f for f in binding.flats.values()}
     a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
     held = MMA_INSTRUCTIONS[schedule.mma].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
-    if reads_shared_matrices(schedule.mma) and not all(isinstance(v, Load) and v.space == "shared" for v in (a, b)):
-        raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
     mode = MATH_MODES.get(reduction.math)
     if mode is not None and len(mode.parts) == 1:
         # Registers keep the only part of a number; of several parts they would keep more than the number itself takes.
         a, b = (Op(mode.parts[0], (v,), DType.F32) for v in (a, b))
     return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
+
+
+def _pairs_in_place(
+    reduction: Reduction, schedule: ReductionSchedule, parts: tuple[Expr, Expr], context: Context
+) -> tuple[tuple[Value, Value], ...]:
+    """Return the staged matrices that are multiplied, in order: the factors, or their parts in a math mode.
+
+    Raises `PassError` where one of them is not staged.
+    """
+    mode = MATH_MODES.get(reduction.math)
+    exprs = [[call(fn, part) for fn in mode.parts] if mode is not None else [part] for part in parts]
+    a, b = ([value_of(expr, context) for expr in each] for each in exprs)
+    if not all(isinstance(v, Load) and v.space == "shared" for v in (*a, *b)):
+        raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
+    return tuple((a[i], b[j]) for i, j in (mode.products if mode is not None else ((0, 0),)))
 
 
 def _present(

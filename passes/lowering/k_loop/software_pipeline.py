@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from attrs import evolve, frozen
 
 from ....ir import (
+    HALF_BYTES,
+    MATH_MODES,
     WIDEST_BYTES,
     Barrier,
     Commit,
@@ -16,6 +18,7 @@ from ....ir import (
     Item,
     Load,
     Loop,
+    MathMode,
     Phase,
     ProductCommit,
     ProductFence,
@@ -30,6 +33,7 @@ from ....ir import (
     Var,
     Wait,
     as_index,
+    call,
     clamp,
     dtype_of,
     operands,
@@ -76,9 +80,23 @@ def staged_tiles(
         if matrix is not None:
             layout = matrix.layout
             buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
-        state.layout.buffers[buffer.name] = buffer
-        tiles[operand] = (tile, buffer)
+        if matrix is not None and reduction.math:
+            found = _part_tiles(operand, tile, buffer, MATH_MODES[reduction.math])
+        else:
+            found = {operand: (tile, buffer)}
+        state.layout.buffers |= {b.name: b for _, b in found.values()}
+        tiles |= found
     return tiles
+
+
+def _part_tiles(
+    operand: Expr, tile: Tile, buffer: SharedBuffer, mode: MathMode
+) -> dict[Expr, tuple[Tile, SharedBuffer]]:
+    """Return the tiles of an operand's parts in a math mode, each a matrix of its own."""
+    return {
+        call(fn, operand): (evolve(tile, value=call(fn, tile.value)), evolve(buffer, name=buffer.name + "p" * number))
+        for number, fn in enumerate(mode.parts)
+    }
 
 
 def tile_load(tile: Tile, buffer: SharedBuffer, slot: Index) -> Value:
@@ -154,12 +172,12 @@ class SharedPipeline:
         return FetchPhases(*map(tuple, kinds))
 
     def _phases(self, tile: Tile, buffer: SharedBuffer, slot: Index, name: str) -> tuple[Phase, ...]:
-        """Return the phases of one tile: two with register staging."""
+        """Return the phases of one tile: two with register staging, as where a matrix transposes memory."""
         layout = self.state.layout
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
-            if tile.staging.register_staged
+            if tile.staging.register_staged or (tile.matrix is not None and buffer.dtype.size != HALF_BYTES)
             else ()
         )
         return carried or (
@@ -240,24 +258,29 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
     ]
 
 
-def warpgroup_k_loop(pipeline: SharedPipeline, products: Phase, name: str) -> list[Item]:
+def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -> list[Item]:
     """Return the K loop of products that read the stages in place.
 
-    They add to registers `name`. The products of one K block are unfinished while those of the next one are issued:
+    The products of one K block are unfinished while those of the next one are issued:
 
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
-    barrier.
+    barrier. Partial sums that are promoted end with their K block.
     """
-    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
+    before, products, after = multiplication.block_phases
     following = [
         guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
     ]
+    filled = [pipeline.fetch(Index(n)).whole if n < pipeline.step.extent else () for n in range(distance)]
+    begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    body = (*waiting, ProxyFence(), barrier, ProductFence(), products, ProductCommit())
+    body = (*waiting, ProxyFence(), barrier, *before, ProductFence(name if before else ""), products, ProductCommit())
     copies = (*following, *pipeline.commit)
-    return [*pipeline.prologue(), Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
+    if after:
+        return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(0, name), *after))]
+    return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

@@ -247,11 +247,12 @@ def products(
 ) -> list[MmaAccumulate]:
     """Return the multiplications of one K block, into registers `name`.
 
-    They follow the order of the reduction's math mode, which splits an operand into several parts, or into one.
+    They follow the order of the reduction's math mode, which splits an operand in registers into several parts, or into
+    one.
     """
     mode, atom = MATH_MODES.get(reduction.math), MMA_INSTRUCTIONS[loop.mma]
     pairs = [operands]
-    if mode is not None and len(mode.parts) > 1:
+    if mode is not None and len(mode.parts) > 1 and not atom.reads_shared:
         split = [[Op(fn, (value,), DType.F32) for fn in mode.parts] for value in operands]
         pairs = [(split[0][i], split[1][j]) for i, j in mode.products]
     return [

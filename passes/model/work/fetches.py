@@ -7,7 +7,17 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, main_read, segments_of
+from ...geometry import (
+    MIN_COPY_BYTES,
+    Count,
+    Geometry,
+    StagedTile,
+    is_scattered,
+    least,
+    main_read,
+    reads_shared_matrices,
+    segments_of,
+)
 from ..memory_access import (
     SCATTERED_LINE_WEIGHT,
     EvaluationSite,
@@ -94,7 +104,8 @@ def fill(
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
     totals.add("copies", moved * cost * stretch)
     if looked_at:
-        carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and not isinstance(expr, Read))
+        rounds = reads_shared_matrices(geometry.structure.mma) and any(r.math for r in segment.reductions)
+        carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and (rounds or not isinstance(expr, Read)))
         totals.add("register_staged", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
     totals.add("wavefronts", moved * size / totals.target.shared_bandwidth)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import MATH_MODES, Expr, Segment, dtype_of
+from ....ir import MATH_MODES, Expr, Segment, dtype_of, promotion_interval
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -128,8 +128,13 @@ def _add_warpgroup_products(
     totals.add("chain", work.steps * trips * ATOM_CHAIN)
     read = (atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
+    if promotion_interval(segment.reductions[0].math, atom.name):
+        totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
     for side in work.sides:
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
+        moved = staged[side.expr].count * place.all_trips * 1.0
+        totals.add("issue", moved * work.splitting)
+        totals.add("wavefronts", moved * (work.parts - 1.0) * atom.held.size / totals.target.shared_bandwidth)
     wait(totals, staged, place, geometry)
 
 
