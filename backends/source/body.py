@@ -12,11 +12,14 @@ from ...ir import (
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     Barrier,
+    BulkFetch,
     Commit,
     Initialise,
     Item,
     Kernel,
     Loop,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
     Phase,
     ProductWait,
@@ -27,6 +30,7 @@ from ...ir import (
     has_synchronisation,
     phases,
 )
+from .bulk_copies import print_bulk
 from .ctext import number_text
 from .dialect import Dialect, operand_words
 from .index_ctext import PointerName, index_text
@@ -50,14 +54,19 @@ class BodyText:
 
 
 def body_text(
-    kernel: Kernel, dialect: Dialect, pointers: Mapping[str, PointerName], block: str, prefix: str = "k"
+    kernel: Kernel,
+    dialect: Dialect,
+    pointers: Mapping[str, PointerName],
+    block: str,
+    prefix: str = "k",
+    maps: Mapping[str, str] | None = None,
 ) -> BodyText:
     """Return the body of a kernel with these pointers.
 
-    `block` is the number of its block; names of constants begin with `prefix`.
+    `maps` names its tensor maps; `block` is the number of its block; names of constants begin with `prefix`.
     """
     constants = {t: PointerName(f"{prefix}{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
-    names = KernelNames(kernel, dialect, {**pointers, **constants})
+    names = KernelNames(kernel, dialect, {**pointers, **constants}, maps or {})
     head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
     for tensor, values in kernel.constants.items():
         dtype = kernel.dtypes[tensor]
@@ -163,5 +172,7 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         if not item.pending:  # no read of the sums may move before the wait
             with out.loop(Var("e", prod(names.shapes[item.name]))):
                 out.line(names.dialect.pin.format(x=f"{names.registers[item.name]}[e]"))
+    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait)):
+        print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
         out.line(text)

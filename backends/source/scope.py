@@ -95,6 +95,7 @@ class KernelNames:
     kernel: Kernel
     dialect: Dialect
     pointers: Mapping[str, PointerName]
+    maps: Mapping[str, str] = field(factory=dict)
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)

@@ -59,6 +59,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         tables=dict(layout.tables.values),
         constants=group.constants,
         min_blocks=schedule.min_blocks,
+        maps=tuple(layout.maps),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from math import prod
 
 from attrs import evolve
@@ -44,6 +45,8 @@ from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
+    bulk_k_loop,
+    bulk_pipeline,
     combine_warps,
     k_loop,
     multiplication,
@@ -137,7 +140,9 @@ def reduction_loop(
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):
-            return warpgroup_k_loop(ring, found.whole(), found.accumulator)
+            bulk = bulk_pipeline(ring)
+            make = partial(bulk_k_loop, bulk) if bulk else partial(warpgroup_k_loop, ring)
+            return make(found.whole(), found.accumulator)
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]

@@ -1,5 +1,6 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
+from .bulk_copies import bulk_k_loop, bulk_pipeline
 from .multiply import multiplication
 from .software_pipeline import (
     SharedPipeline,
@@ -15,6 +16,8 @@ from .warp_split_k import combine_warps, warp_sum_register
 
 __all__ = [
     "SharedPipeline",
+    "bulk_k_loop",
+    "bulk_pipeline",
     "combine_warps",
     "guard_fetch",
     "k_loop",

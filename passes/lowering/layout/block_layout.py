@@ -26,6 +26,7 @@ from ....ir import (
     Share,
     SharedBuffer,
     Target,
+    TensorMap,
     TileDim,
     Var,
     as_index,
@@ -88,6 +89,7 @@ class BlockLayout:
     frames: list[Frame] = field(factory=list)
     defines: list[Define] = field(factory=list)
     buffers: dict[str, SharedBuffer] = field(factory=dict)
+    maps: list[TensorMap] = field(factory=list)
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)

@@ -1,0 +1,232 @@
+"""Stages that one thread fills by bulk copies, exact for integers.
+
+On OpenCL all threads copy the boxes. For CUDA the kernels are compiled: ptxas serialises no product and spills nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+from cuts.backends.cuda.compile import compile_kernel
+from cuts.backends.devices import find_target
+from cuts.ir import (
+    Barrier,
+    BulkFetch,
+    FusedGroup,
+    HorizontalKernel,
+    Index,
+    Kernel,
+    Loop,
+    MbarrierInit,
+    MbarrierWait,
+    ProductWait,
+    Schedule,
+    Storage,
+    bulk_fetches,
+    kernel_violations,
+)
+from cuts.ir.kernel import Item
+from cuts.ir.types import DType
+from cuts.passes.lowering import extract, lower
+from cuts.passes.lowering.races import check_barriers
+from cuts.passes.schedule import check_schedule
+from cuts.tests.emission import emit
+
+from ..needs import needs_cuda, needs_opencl, needs_toolchain
+from .test_matrix_instructions import GPU, _device, check, product
+from .test_warpgroup_products import halves, large, point
+
+
+def with_tma(schedule: Schedule) -> Schedule:
+    """Return a schedule whose operands are staged by bulk copies."""
+    (segment,) = schedule.segments
+    (loop,) = segment.reductions
+    return evolve(schedule, segments=(evolve(segment, reductions=(evolve(loop, tma=1),)),))
+
+
+#: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape.
+CASES = (
+    ((128, 128), 1, 1, 64, 3, 64, (1, 64, 64, 512)),
+    ((128, 128), 2, 1, 128, 4, 64, (1, 256, 128, 200)),
+    ((128, 128), 1, 2, 64, 6, 64, (2, 256, 64, 1088)),
+    ((64, 64), 1, 1, 96, 3, 32, (1, 128, 96, 256)),
+    ((0, 0), 1, 1, 32, 3, 16, (1, 64, 32, 40)),
+)
+#: Whether A is K-major, which it must be, and B.
+MAJORS = ((True, True), (True, False))
+
+
+def case_point(case: tuple, deep: tuple[bool, bool], kind: DType) -> tuple[FusedGroup, Schedule]:
+    swizzles, groups, atoms, columns, stages, chunk, shape = case
+    group = halves(shape, deep, kind)
+    vector = 8 if deep[1] and columns % 32 == 0 else 2
+    return group, with_tma(point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+
+
+@needs_opencl
+@pytest.mark.parametrize("deep", MAJORS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_bulk_copies_bring_the_operands_opencl(case: tuple, deep: tuple[bool, bool]) -> None:
+    check(_device("opencl"), GPU, *case_point(case, deep, DType.BF16 if deep[1] else DType.F16))
+
+
+@needs_cuda
+@pytest.mark.parametrize("deep", MAJORS)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool]) -> None:
+    for kind in (DType.F16, DType.BF16):
+        check(_device("cuda"), find_target("cuda:sm_90"), *case_point(case, deep, kind))
+
+
+@needs_opencl
+def test_ragged_columns_are_zeros_opencl() -> None:
+    group = halves((1, 64, 72, 136), (True, True))
+    check(_device("opencl"), GPU, group, with_tma(point(group, (True, True))))
+    group = halves((1, 128, 40, 136), (True, False))
+    check(_device("opencl"), GPU, group, with_tma(point(group, (True, False))))
+
+
+def test_each_operand_is_one_box() -> None:
+    for deep in MAJORS:
+        group = large() if not deep[1] else halves((1, 4096, 4096, 4096), deep, DType.BF16)
+        kernel = lower(group, with_tma(point(group, deep, groups=2, columns=256, stages=4)), {}, GPU)
+        assert [len(fetch.copies) for fetch in bulk_fetches(kernel.items)] == [2, 2, 2]
+        assert {fetch.nbytes for fetch in bulk_fetches(kernel.items)} == {(128 + 256) * 128}
+        assert not any(item for item in kernel.items if getattr(item, "kind", "") == "fetch")
+
+
+@pytest.mark.parametrize(
+    ("shape", "deep"),
+    [((1, 70, 64, 64), (True, True)), ((1, 64, 72, 64), (False, True)), ((1, 64, 64, 60), (True, True))],
+)
+def test_operands_that_are_no_box_are_named(shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> None:
+    group = halves(shape, deep)
+    faults = check_schedule(group, with_tma(point(group, deep)), GPU)
+    assert "operand 0 of t is no box of a tensor map" in faults
+
+
+def test_only_products_in_place_are_staged_so() -> None:
+    group = product(DType.F16, "", (1, 64, 64, 64), (False, True))
+    good = point(group, (True, True))
+    (segment,) = good.segments
+    loop = evolve(segment.reductions[0], mma="m16n8k16_f16", tma=1)
+    assert check_schedule(group, evolve(good, segments=(evolve(segment, reductions=(loop,)),)), GPU)
+
+
+def test_views_with_odd_pitches_are_copied_by_threads() -> None:
+    group = halves((1, 64, 64, 512), (True, True))
+    schedule = with_tma(point(group, (True, True)))
+    assert bulk_fetches(lower(group, schedule, {"a": Storage("a", 0, (0, 1024, 1))}, GPU).items)
+    for storage in (Storage("a", 0, (0, 1025, 1)), Storage("a", 1, (0, 1024, 1)), Storage("a", 0, (0, 1024, 1), by=4)):
+        kernel = lower(group, schedule, {"a": storage}, GPU)
+        assert not bulk_fetches(kernel.items)
+        assert check_barriers(kernel) == ()
+
+
+def small_kernel(stages: int = 3, depth: int = 1024) -> Kernel:
+    group = halves((1, 64, 64, depth), (True, True))
+    return lower(group, with_tma(point(group, (True, True), stages=stages)), {}, GPU)
+
+
+def replace_items(kernel: Kernel, replace: Callable[[Item], Item | None]) -> Kernel:
+    """Return a kernel with other items, without those that become None."""
+
+    def replace_all(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        inner = (evolve(i, body=replace_all(i.body)) if isinstance(i, Loop) else replace(i) for i in items)
+        return tuple(i for i in inner if i is not None)
+
+    return evolve(kernel, items=replace_all(kernel.items))
+
+
+def without(kind: type) -> Callable[[Item], Item | None]:
+    return lambda item: None if isinstance(item, kind) else item
+
+
+def with_fields(kind: type, **fields: object) -> Callable[[Item], Item | None]:
+    return lambda item: evolve(item, **fields) if isinstance(item, kind) else item
+
+
+@pytest.mark.parametrize("stages", [3, 4, 6, 8])
+@pytest.mark.parametrize("depth", [64, 128, 1024, 8192])
+def test_each_phase_is_waited_for_once(stages: int, depth: int) -> None:
+    kernel = small_kernel(stages, depth)
+    assert kernel_violations(kernel) == []
+    assert check_barriers(kernel) == ()
+
+
+@pytest.mark.parametrize(
+    ("bug", "report"),
+    [
+        (without(MbarrierWait), "may still be copying"),
+        (without(BulkFetch), "for a phase that nothing begins"),
+        (without(MbarrierInit), "before it is initialised"),
+        (without(Barrier), "before it is initialised"),
+        (without(ProductWait), "may still be reading"),
+        (with_fields(MbarrierWait, parity=Index(0)), "has parity 0, its phase 1 has 1"),
+        (with_fields(MbarrierWait, parity=Index(1)), "has parity 1, its phase 0 has 0"),
+        (with_fields(BulkFetch, nbytes=16384 - 16), "expects 16368 bytes at mbarrier full[0], its copies bring 16384"),
+        (with_fields(BulkFetch, nbytes=16384 + 16), "expects 16400 bytes"),
+        (with_fields(BulkFetch, slot=Index(0)), "before its last phase was waited for"),
+    ],
+)
+def test_planted_bugs_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
+    faults = check_barriers(replace_items(small_kernel(), bug))
+    assert any(report in fault for fault in faults), faults
+
+
+def test_a_stage_that_products_read_is_not_refilled() -> None:
+    kernel = small_kernel()
+    size = next(b.elements for b in kernel.shared if b.name.endswith("s0")) // 3
+
+    def early(item: Item) -> Item:
+        if not isinstance(item, BulkFetch) or not item.when:
+            return item
+        copies = tuple(evolve(c, address=(c.address + 2 * size)) for c in item.copies[:1])
+        return evolve(item, copies=(*copies, *item.copies[1:]))
+
+    faults = check_barriers(replace_items(kernel, early))
+    assert any("may still be reading" in fault or "touches" in fault for fault in faults), faults
+
+
+def test_faults_of_maps_and_copies_are_named() -> None:
+    kernel = small_kernel()
+    first = kernel.maps[0]
+    for broken, reason in (
+        (
+            evolve(kernel, maps=(evolve(first, strides=tuple(24 for _ in first.strides)), *kernel.maps[1:])),
+            "no multiples of 16",
+        ),
+        (evolve(kernel, maps=(evolve(first, tensor="z"), *kernel.maps[1:])), "is read so"),
+        (evolve(kernel, maps=kernel.maps[1:]), "no copy by map"),
+        (evolve(kernel, maps=(first, first)), "have one name"),
+        (replace_items(kernel, with_fields(MbarrierWait, barriers="s0r0s0")), "no shared buffer of u64"),
+    ):
+        assert any(reason in error.message for error in kernel_violations(broken)), reason
+
+
+def test_kernels_with_maps_share_no_launch() -> None:
+    kernel = extract(small_kernel())
+    assert not HorizontalKernel((kernel, kernel)).legal
+
+
+def test_maps_are_the_first_arguments() -> None:
+    function = emit(extract(small_kernel()), "cuda")
+    assert [(a.tensor, a.map is not None) for a in function.arguments] == [
+        ("a", True), ("c", True), ("y", False), ("d", False)
+    ]  # fmt: skip
+    assert "const __grid_constant__ cuts_map p0" in function.source
+
+
+@needs_toolchain
+@pytest.mark.parametrize(
+    ("groups", "atoms", "columns", "stages"), [(2, 1, 256, 4), (2, 2, 128, 4), (2, 2, 192, 4), (1, 1, 64, 3)]
+)
+def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int) -> None:
+    group = large()
+    schedule = with_tma(point(group, (True, False), (128, 128), groups, atoms, columns, 2, stages))
+    if (faults := check_schedule(group, schedule, GPU)) and columns == 192:
+        pytest.skip(faults[0])
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
