@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from itertools import permutations
 from math import prod
 
+from attrs import evolve
+
 from ...ir import (
     MATH_MODES,
     MMA_INSTRUCTIONS,
@@ -31,6 +33,8 @@ from ...ir import (
 )
 from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands, reads_shared_matrices
 from ..model import running_axis
+from .bulk_copy_parameters import suits_bulk_copies
+from .mma_parameters import K_BLOCK_BYTES
 
 #: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
 MIN_SIDE = 64
@@ -80,7 +84,9 @@ def _structures(
     for name in _worthwhile(reduction, group, target):
         if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, dims, rows, columns):
             continue
-        yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
+        found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
+        block_k = K_BLOCK_BYTES // MMA_INSTRUCTIONS[name].held.size
+        yield evolve(found, bulk=reads_shared_matrices(name) and suits_bulk_copies(group, segment, found, block_k))
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:

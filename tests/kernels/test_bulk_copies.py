@@ -31,12 +31,18 @@ from cuts.ir.kernel import Item
 from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
+from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule
+from cuts.passes.schedule.space import make_space
+from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
+from .cases import legal_point
 from .test_matrix_instructions import GPU, _device, check, product
-from .test_warpgroup_products import halves, large, point
+from .test_warpgroup_products import SMALL_SHARED, halves, large, point
 
 
 def with_tma(schedule: Schedule) -> Schedule:
@@ -230,3 +236,56 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
         pytest.skip(faults[0])
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+def test_spaces_have_bulk_copies_of_boxes_only() -> None:
+    for shape, deep, found in (
+        ((1, 256, 256, 512), (True, False), True),
+        ((1, 256, 256, 512), (False, False), False),
+        ((1, 200, 256, 512), (True, False), False),
+    ):
+        space = make_space(halves(shape, deep), GPU)
+        (template,) = [t for t in space.templates if t.segments[0].mma.startswith("m64")]
+        assert ("s0.tma" in {name for knob in template.parameters for name in knob.names}) is found
+
+
+def test_features_count_one_copy_per_operand() -> None:
+    group = halves((1, 256, 256, 512), (True, False))
+    plain = point(group, (True, False))
+    copied, bulk = (features_of(group, schedule, GPU) for schedule in (plain, with_tma(plain)))
+    kernel = lower(group, with_tma(plain), {}, GPU)
+    assert bulk.shared == kernel.shared_bytes == copied.shared + 32
+    assert copied.copies / bulk.copies == 64 * 64 / 8
+    assert bulk.certain < copied.certain
+    assert bulk.fetched == copied.fetched
+
+
+@st.composite
+def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
+    """Draw a product, and a legal point with bulk copies."""
+    rows, columns = draw(st.sampled_from((64, 128, 192))), draw(st.sampled_from((64, 72, 128)))
+    shape = (draw(st.sampled_from((1, 2))), rows, columns, draw(st.sampled_from((8, 64, 136, 200))))
+    kind, deep = draw(st.sampled_from((DType.F16, DType.BF16))), draw(st.booleans())
+    group = halves(shape, (True, deep), kind)
+    space = make_space(group, SMALL_SHARED)
+    template = next((t for t in space.templates if t.segments[0].bulk), None)
+    assume(template is not None)
+    assert template is not None
+    schedule = legal_point(space, template, draw(st.integers(0, 1 << 30)))
+    assume(schedule is not None and schedule.segments[0].reductions[0].tma)
+    assert schedule is not None
+    return group, schedule
+
+
+@needs_opencl
+@settings(max_examples=examples(6, 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_with_bulk_copies_compute_the_reference_opencl(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("opencl"), SMALL_SHARED, *drawn)
+
+
+@needs_cuda
+@settings(max_examples=examples(50, 500), deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_points())
+def test_points_with_bulk_copies_compute_the_reference_cuda(drawn: tuple[FusedGroup, Schedule]) -> None:
+    check(_device("cuda"), SMALL_SHARED, *drawn)

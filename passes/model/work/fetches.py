@@ -7,7 +7,17 @@ from collections.abc import Collection
 import numpy as np
 
 from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
-from ...geometry import MIN_COPY_BYTES, Count, Geometry, StagedTile, is_scattered, least, main_read, segments_of
+from ...geometry import (
+    MIN_COPY_BYTES,
+    Count,
+    Geometry,
+    StagedTile,
+    is_scattered,
+    least,
+    main_read,
+    reads_shared_matrices,
+    segments_of,
+)
 from ..memory_access import (
     SCATTERED_LINE_WEIGHT,
     EvaluationSite,
@@ -67,6 +77,9 @@ def fill(
     shape = totals.group.tensors[main.tensor].shape
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
+    in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
+    if in_bulk is not None:  # one thread copies the whole tile
+        cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -76,8 +89,9 @@ def fill(
         kind = totals.group.tensors[read.tensor].dtype
         narrow = totals.target.async_copy or bool(vector_widths(kind))
         at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
-        totals.add("global_loads", moved / at_once)
-        totals.add("certain", moved / at_once)
+        pieces = moved / at_once if in_bulk is None else np.where(in_bulk, moved * cost, moved / at_once)
+        totals.add("global_loads", pieces)
+        totals.add("certain", pieces)
         more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
         totals.add("fetched", moved * kind.size + more)
         once = totals.block_traffic(read, place)
