@@ -161,9 +161,11 @@ from .kernel import (
     Item,
     Kernel,
     Loop,
+    MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
     Phase,
+    Producer,
     ProductCommit,
     ProductFence,
     ProductWait,
@@ -225,7 +227,7 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
     SCAN_MODES,
     SORT_ORDERS,
@@ -315,6 +317,7 @@ __all__ = [
     "WARPGROUP",
     "WARPGROUP_THREAD",
     "WIDEST_BYTES",
+    "WITH_PRODUCER",
     "ZERO",
     "Accumulate",
     "Argument",
@@ -376,6 +379,7 @@ __all__ = [
     "MathMode",
     "MatrixFragment",
     "MatrixLoadInstruction",
+    "MbarrierArrive",
     "MbarrierInit",
     "MbarrierWait",
     "Mma",
@@ -396,6 +400,7 @@ __all__ = [
     "Precision",
     "PrecisionName",
     "Primary",
+    "Producer",
     "ProductCommit",
     "ProductFence",
     "ProductWait",

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from .affine import WIDEST_BYTES, Guard, Index, Var
 from .dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
-from .machine import SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
+from .machine import LANES, SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
 from .types import DType
 
 
@@ -165,6 +165,15 @@ class MbarrierWait:
     parity: Index
 
 
+@frozen(cache_hash=True)
+class MbarrierArrive:
+    """Arrive at mbarrier `slot` where `when` holds, once for each warp."""
+
+    barriers: str
+    slot: Index
+    when: tuple[Guard, ...] = ()
+
+
 Item: TypeAlias = Union[
     Phase,
     Barrier,
@@ -177,8 +186,19 @@ Item: TypeAlias = Union[
     MbarrierInit,
     BulkFetch,
     MbarrierWait,
+    MbarrierArrive,
     Loop,
 ]
+
+
+@frozen(cache_hash=True)
+class Producer:
+    """Items of one thread of a warp beside those that compute.
+
+    It begins after the kernel's first barrier.
+    """
+
+    body: tuple[Item, ...]
 
 
 @frozen(cache_hash=True)
@@ -230,7 +250,8 @@ class Kernel:
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `tables` are int32 arrays made on the host, `constants` small arrays that stand in
-    the kernel's text, `maps` the tensor maps of read tensors.
+    the kernel's text, `maps` the tensor maps of read tensors. A `producer`, at most one, fetches for the threads that
+    compute.
     """
 
     blocks: int
@@ -246,6 +267,12 @@ class Kernel:
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     min_blocks: int = 0
     maps: tuple[TensorMap, ...] = ()
+    producer: tuple[Producer, ...] = ()
+
+    @property
+    def launched_threads(self) -> int:
+        """Threads of a block, those of the producer's warp included."""
+        return self.threads + (LANES if self.producer else 0)
 
     @property
     def shared_bytes(self) -> int:
@@ -273,6 +300,11 @@ class HorizontalKernel:
     def threads(self) -> int:
         """Threads of a block: those of the widest member."""
         return max(kernel.threads for kernel in self.kernels)
+
+    @property
+    def launched_threads(self) -> int:
+        """Threads of a block: no member has a producer."""
+        return self.threads
 
     @property
     def shared_bytes(self) -> int:

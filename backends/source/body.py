@@ -18,6 +18,7 @@ from ...ir import (
     Item,
     Kernel,
     Loop,
+    MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
     Mma,
@@ -30,7 +31,7 @@ from ...ir import (
     has_synchronisation,
     phases,
 )
-from .bulk_copies import print_bulk
+from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
 from .dialect import Dialect, operand_words
 from .index_ctext import PointerName, index_text
@@ -75,8 +76,11 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
-    for item in kernel.items:
+    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), 0)
+    for number, item in enumerate(kernel.items):
         _item(item, names, out)
+        if number == meeting and kernel.producer:
+            print_producer(names, out, _item)
     # Buffers without uses (lane scratch where warps shuffle) are not declared.
     shared = tuple(b for b in kernel.shared if b.name in out.used)
     defined = _definitions(kernel, dialect, names, out.used, block)
@@ -172,7 +176,7 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         if not item.pending:  # no read of the sums may move before the wait
             with out.loop(Var("e", prod(names.shapes[item.name]))):
                 out.line(names.dialect.pin.format(x=f"{names.registers[item.name]}[e]"))
-    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait)):
+    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
         print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
         out.line(text)

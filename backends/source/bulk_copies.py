@@ -5,21 +5,51 @@ In CUDA C++ one thread issues them. In OpenCL C all threads of a block copy the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from ...ir import BulkCopy, BulkFetch, Index, MbarrierInit, MbarrierWait, TensorMap, Var, as_index
+from attrs import evolve
+
+from ...ir import (
+    LANES,
+    BulkCopy,
+    BulkFetch,
+    Guard,
+    Index,
+    Item,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    TensorMap,
+    Var,
+    as_index,
+    bulk_fetches,
+)
 from .dialect import MBARRIER_FENCE
 from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
-#: The thread that issues copies and initialises mbarriers.
-_FIRST_THREAD = "tid == 0"
+#: Items with mbarriers.
+MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
 #: Unsigned type of an element's bytes in OpenCL C, which copies them as they are.
 _BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
-def print_bulk(item: MbarrierInit | BulkFetch | MbarrierWait, names: KernelNames, out: Writer) -> None:
+def print_producer(names: KernelNames, out: Writer, print_item: Callable[[Item, KernelNames, Writer], None]) -> None:
+    """Print the items of a kernel's producer, whose warp then ends.
+
+    In OpenCL C there is none: the threads that wait copy instead.
+    """
+    first = names.kernel.threads
+    for producer in names.kernel.producer if names.dialect.map_parameter else ():
+        with out.block(f"if (tid >= {first})"):
+            with out.block(f"if (tid == {first})"):
+                for item in producer.body:
+                    print_item(item, evolve(names, elected=""), out)
+            out.line("return;")
+
+
+def print_bulk(item: MbarrierItem, names: KernelNames, out: Writer) -> None:
     """Print an item with mbarriers."""
     (_CUDA_PRINTERS if names.dialect.map_parameter else _OPENCL_PRINTERS)[type(item)](item, names, out)
 
@@ -30,21 +60,30 @@ def _mbarrier(barriers: str, slot: Index, names: KernelNames) -> str:
 
 def _print_init(item: MbarrierInit, names: KernelNames, out: Writer) -> None:
     count = next(b.elements for b in names.kernel.shared if b.name == item.barriers)
-    with out.block(f"if ({_FIRST_THREAD})"):
+    with out.block(f"if ({names.elected})"):
         with out.loop(Var("e", count)):
             out.line(f"cuts_mbarrier_init(&{item.barriers}[e], {item.arrivals});")
         out.line(MBARRIER_FENCE)
 
 
 def _print_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
-    condition = " && ".join([_FIRST_THREAD, *([guard_text(item.when, names.pointers)] if item.when else [])])
+    condition = _condition(names.elected, item.when, names)
     barrier = _mbarrier(item.barriers, item.slot, names)
-    with out.block(f"if ({condition})"):
+    with out.block(f"if ({condition})" if condition else ""):
         out.line(f"cuts_mbarrier_expect({barrier}, {item.nbytes});")
         for copy in item.copies:
             places = ", ".join(index_text(c, names.pointers) for c in copy.coordinates)
             address = f"&{copy.buffer}[{index_text(copy.address, names.pointers)}]"
             out.line(f"cuts_bulk_copy{len(copy.coordinates)}({address}, {names.maps[copy.map]}, {barrier}, {places});")
+
+
+def _condition(first: str, when: Sequence[Guard], names: KernelNames) -> str:
+    return " && ".join(filter(None, (first, guard_text(when, names.pointers) if when else "")))
+
+
+def _print_arrival(item: MbarrierArrive, names: KernelNames, out: Writer) -> None:
+    condition = _condition(f"tid % {LANES} == 0", item.when, names)
+    out.line(f"if ({condition}) cuts_mbarrier_arrive({_mbarrier(item.barriers, item.slot, names)});")
 
 
 def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
@@ -77,9 +116,12 @@ def _emulate_copy(copy: BulkCopy, box: TensorMap, names: KernelNames, out: Write
 
 def _emulate_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
     out.line(names.dialect.barrier)
+    for fetch in (f for producer in names.kernel.producer for f in bulk_fetches(producer.body)):
+        _emulate_fetch(fetch, names, out)
+        out.line(names.dialect.barrier)
 
 
-def _print_nothing(item: MbarrierInit, names: KernelNames, out: Writer) -> None:
+def _print_nothing(item: MbarrierInit | MbarrierArrive, names: KernelNames, out: Writer) -> None:
     """Print nothing: threads meet at barriers."""
 
 
@@ -87,9 +129,11 @@ _CUDA_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
     MbarrierInit: _print_init,
     BulkFetch: _print_fetch,
     MbarrierWait: _print_wait,
+    MbarrierArrive: _print_arrival,
 }
 _OPENCL_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
     MbarrierInit: _print_nothing,
     BulkFetch: _emulate_fetch,
     MbarrierWait: _emulate_wait,
+    MbarrierArrive: _print_nothing,
 }

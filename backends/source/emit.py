@@ -43,7 +43,9 @@ def emit(
     if dialect.begin:
         body, used = f"  {dialect.begin}();\n{body}", used | {dialect.begin}
     least = min(member.min_blocks for member in members)
-    head = _head(kernel.threads, least, dialect, arguments)
+    alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
+    threads = kernel.threads if alone else kernel.launched_threads
+    head = _head(threads, least, dialect, arguments)
     maps = "".join(repr(argument.map) for argument in arguments if argument.map)
     digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
@@ -56,7 +58,7 @@ def emit(
         dialect=dialect.name,
         source=source,
         grid=(kernel.blocks, 1, 1),
-        block=(kernel.threads, 1, 1),
+        block=(threads, 1, 1),
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
         dynamic_shared=_dynamic(kernel, dialect),

@@ -30,7 +30,19 @@ from ..dfg import (
     post_order,
 )
 from ..errors import VerifyError, quote
-from ..kernel import BulkFetch, Item, Kernel, Loop, MbarrierInit, MbarrierWait, Phase, loops, phases
+from ..kernel import (
+    Barrier,
+    BulkFetch,
+    Item,
+    Kernel,
+    Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    Phase,
+    loops,
+    phases,
+)
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
@@ -56,7 +68,7 @@ def _places(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[_P
             yield from _places(item.body, (*loops, item.var))
 
 
-_MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait
+_MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
 
 
 def _mbarrier_items(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[tuple[_MbarrierItem, set[Var]]]:
@@ -225,12 +237,16 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
     """
     maps, buffers = {m.name: m for m in kernel.maps}, {b.name: b for b in kernel.shared}
     known = {Var("blk", kernel.blocks), *(d.var for d in kernel.defines)}
-    for item, outside in _mbarrier_items(kernel.items):
+    parts = (kernel.items, *(producer.body for producer in kernel.producer))
+    made = [each for items in parts for each in _mbarrier_items(items)]
+    for item, outside in made:
         where = f"mbarriers {quote(item.barriers)}"
         if item.barriers not in buffers or buffers[item.barriers].dtype is not DType.U64:
             yield VerifyError(f"{where} are no shared buffer of u64")
         if isinstance(item, MbarrierWait):
             yield from (e for i in (item.slot, item.parity) for e in _unbound(where, i, known | outside))
+        if isinstance(item, MbarrierArrive):
+            yield from _unbound(where, item.slot, known | outside)
         if not isinstance(item, BulkFetch):
             continue
         for index in (item.slot, *(g.index for g in item.when)):
@@ -244,6 +260,24 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
                 yield VerifyError(f"{where}: buffer {quote(copy.buffer)} has another type or swizzle than its copies")
             for index in (*copy.coordinates, copy.address):
                 yield from _unbound(where, index, known | outside)
+
+
+def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
+    """At most one producer only waits and fetches.
+
+    Threads that compute meet before it begins.
+    """
+    if len(kernel.producer) > 1:
+        yield VerifyError(f"{len(kernel.producer)} producers")
+    for producer in kernel.producer:
+        every = [i for item in producer.body for i in (item.body if isinstance(item, Loop) else (item,))]
+        for item in every:
+            if not isinstance(item, (MbarrierWait, BulkFetch)):
+                yield VerifyError(f"a producer neither waits nor fetches: {type(item).__name__}")
+        barriers = [n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)]
+        inner = [item for loop in loops(kernel.items) for item in loop.body if isinstance(item, Barrier)]
+        if len(barriers) != 1 or inner:
+            yield VerifyError("threads beside a producer meet once, before it begins")
 
 
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
@@ -294,6 +328,7 @@ CHECKS: tuple[Check, ...] = (
     check_registers_read,
     check_tensor_maps,
     check_bulk_fetches,
+    check_producers,
     check_graphs,
 )
 #: Checks of kernels over threads.

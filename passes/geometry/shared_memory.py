@@ -98,7 +98,7 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Coun
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if reads_shared_matrices(geometry.structure.mma):
-        total = total + np.where(geometry.loop.tma, _aligned_size(geometry.loop.stages * DType.U64.size), 0)
+        total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

@@ -18,11 +18,12 @@ address, over the same shares, belong to one thread each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
 from ...ir import (
+    LANES,
     MMA_INSTRUCTIONS,
     Accumulate,
     Barrier,
@@ -37,6 +38,7 @@ from ...ir import (
     LaneReduce,
     Load,
     Loop,
+    MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
     MmaAccumulate,
@@ -141,10 +143,20 @@ class _Walk:
     unfenced: list[_Extent] = field(factory=list)
     hidden: list[_Extent] = field(factory=list)
     mbarriers: Mbarriers[_Extent] = field(factory=Mbarriers)
+    production: Iterator[tuple[Item, dict[Var, int]]] = field(init=False)
+    upcoming: tuple[Item, dict[Var, int]] | None = field(init=False)
     found: dict[str, None] = field(factory=dict)
     known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
         factory=dict
     )  # accesses that phases load, store and combine, by their `id`
+
+    @production.default
+    def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
+        return _steps_of([item for producer in self.kernel.producer for item in producer.body], {})
+
+    @upcoming.default
+    def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
+        return next(self.production, None)
 
     @property
     def scratch(self) -> int:
@@ -176,9 +188,12 @@ class _Walk:
             elif isinstance(item, MbarrierInit):
                 self.mbarriers.initialise(item)
             elif isinstance(item, BulkFetch):
-                self._bulk_fetch(item)
+                self._bulk_fetch(item, self.steps)
             elif isinstance(item, MbarrierWait):
+                self._produce()
                 self._wait_for_bulk(item)
+            elif isinstance(item, MbarrierArrive):
+                self._release(item)
             if isinstance(item, Barrier) or self.kernel.threads == 1:
                 self._synchronise()
 
@@ -198,21 +213,46 @@ class _Walk:
         if not wait.pending:
             self.adding.discard(wait.name)
 
-    def _bulk_fetch(self, fetch: BulkFetch) -> None:
+    def _produce(self) -> None:
+        """Run the producer until a wait of it does not end."""
+        while self.upcoming is not None:
+            item, steps = self.upcoming
+            if isinstance(item, MbarrierWait):
+                if not self.mbarriers.may_reuse(item, steps):
+                    return
+                for fault in self.mbarriers.reuse(item, steps):
+                    self._report(fault)
+            elif isinstance(item, BulkFetch):
+                self._bulk_fetch(item, steps)
+            self.upcoming = next(self.production, None)
+
+    def _release(self, item: MbarrierArrive) -> None:
+        """Release a stage: each warp has ended its reads of it."""
+        if any(g.index.is_const for g in substitute_guards(item.when, self.steps)):
+            return
+        stage, faults = self.mbarriers.arrive(item, self.steps, self.kernel.threads // LANES)
+        for fault in faults:
+            self._report(fault)
+        for read in (r for group in self.products for r in group):
+            if any(read.overlaps(span) for span in stage):
+                self._report(f"{read.text} is released while products of phase {read.phase} may still be reading it")
+        self.reads = [read for read in self.reads if not any(read.overlaps(span) for span in stage)]
+
+    def _bulk_fetch(self, fetch: BulkFetch, steps: Mapping[Var, int]) -> None:
         """Begin the copies of one thread, of whole boxes."""
-        if any(g.index.is_const for g in substitute_guards(fetch.when, self.steps)):
+        if any(g.index.is_const for g in substitute_guards(fetch.when, steps)):
             return
         maps, sizes = {m.name: m for m in self.kernel.maps}, {b.name: b.elements for b in self.kernel.shared}
         spans = []
         for copy in fetch.copies:
-            first = substitute(copy.address, self.steps).const
+            first = substitute(copy.address, steps).const
             span = _Extent(fetch.barriers, copy.buffer, first, first + maps[copy.map].elements - 1)
             if first < 0 or span.last >= sizes[copy.buffer]:
                 self._report(f"a bulk copy touches {span.text}, which has {sizes[copy.buffer]} elements")
             self._write(span)
             spans.append(span)
         brought = sum(maps[copy.map].nbytes for copy in fetch.copies)
-        for fault in self.mbarriers.fetch(fetch, self.steps, spans, brought):
+        for fault in self.mbarriers.fetch(fetch, steps, spans, brought):
             self._report(fault)
 
     def _wait_for_bulk(self, wait: MbarrierWait) -> None:
@@ -228,6 +268,9 @@ class _Walk:
 
     def finish(self) -> None:
         """Report copies and products without a wait."""
+        self._produce()
+        if self.upcoming is not None:
+            self._report("the producer waits for a release of its stage that never comes")
         for name in sorted(self.adding):
             self._report(f"products add to {name}, and the kernel ends without a wait for them")
         for span in self._copying():
@@ -390,6 +433,16 @@ def _registers_used(phase: Phase) -> set[str]:
     """Return the names of the registers that a phase reads or adds to."""
     named = (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce)
     return {n.name for n in post_order(phase.roots) if isinstance(n, named)}
+
+
+def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[Item, dict[Var, int]]]:
+    """Yield items in order with the iteration numbers of the loops around them."""
+    for item in items:
+        if isinstance(item, Loop):
+            for step in _walked_steps(item.var.extent):
+                yield from _steps_of(item.body, {**steps, item.var: step})
+        else:
+            yield item, steps
 
 
 def _walked_steps(extent: int) -> Iterator[int]:

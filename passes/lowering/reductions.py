@@ -11,6 +11,7 @@ from attrs import evolve
 from ...ir import (
     COMBINERS,
     SORT_ORDERS,
+    WITH_PRODUCER,
     Accumulate,
     Expr,
     Index,
@@ -50,6 +51,7 @@ from .k_loop import (
     combine_warps,
     k_loop,
     multiplication,
+    produced_k_loop,
     staged_tiles,
     stepped_k_loop,
     tile_load,
@@ -141,7 +143,8 @@ def reduction_loop(
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):
             bulk = bulk_pipeline(ring)
-            make = partial(bulk_k_loop, bulk) if bulk else partial(warpgroup_k_loop, ring)
+            of_bulk = produced_k_loop if schedule.tma == WITH_PRODUCER else bulk_k_loop
+            make = partial(of_bulk, bulk) if bulk else partial(warpgroup_k_loop, ring)
             return make(found.whole(), found.accumulator)
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ...ir import Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
+from ...ir import LANES, WITH_PRODUCER, Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
 from ..geometry import (
     Count,
     Geometry,
@@ -69,7 +69,7 @@ def count_features(
     if spared is not None:
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
-    limit = register_limit(totals.threads, min_blocks, target)
+    limit = register_limit(totals.threads + _producer_threads(geometry), min_blocks, target)
     return Features(grid=blocks, outer=outer, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
@@ -101,6 +101,15 @@ def _count_segments(
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     return tuple(parts), registers, working
+
+
+def _producer_threads(geometry: Sequence[Geometry]) -> Count:
+    """Return the threads of a producer's warp, 0 without one."""
+    produces: Count = 0
+    for part in geometry:
+        if reads_shared_matrices(part.structure.mma):
+            produces = np.equal(part.loop.tma, WITH_PRODUCER) * LANES
+    return produces
 
 
 def _smallest(tiles: Sequence[Sequence[StagedTile]]) -> Count:

@@ -19,13 +19,17 @@ from cuts.ir import (
     Index,
     Kernel,
     Loop,
+    MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
+    Producer,
     ProductWait,
     Schedule,
     Storage,
+    as_index,
     bulk_fetches,
     kernel_violations,
+    variables,
 )
 from cuts.ir.kernel import Item
 from cuts.ir.types import DType
@@ -45,13 +49,15 @@ from .test_matrix_instructions import GPU, _device, check, product
 from .test_warpgroup_products import SMALL_SHARED, halves, large, point
 
 
-def with_tma(schedule: Schedule) -> Schedule:
+def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
     """Return a schedule whose operands are staged by bulk copies."""
     (segment,) = schedule.segments
     (loop,) = segment.reductions
-    return evolve(schedule, segments=(evolve(segment, reductions=(evolve(loop, tma=1),)),))
+    return evolve(schedule, segments=(evolve(segment, reductions=(evolve(loop, tma=form),)),))
 
 
+#: Without and with a producer.
+FORMS = (1, 2)
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape.
 CASES = (
     ((128, 128), 1, 1, 64, 3, 64, (1, 64, 64, 512)),
@@ -64,26 +70,28 @@ CASES = (
 MAJORS = ((True, True), (True, False))
 
 
-def case_point(case: tuple, deep: tuple[bool, bool], kind: DType) -> tuple[FusedGroup, Schedule]:
+def case_point(case: tuple, deep: tuple[bool, bool], kind: DType, form: int) -> tuple[FusedGroup, Schedule]:
     swizzles, groups, atoms, columns, stages, chunk, shape = case
     group = halves(shape, deep, kind)
     vector = 8 if deep[1] and columns % 32 == 0 else 2
-    return group, with_tma(point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
+    return group, with_tma(point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk), form)
 
 
 @needs_opencl
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("deep", MAJORS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
-def test_bulk_copies_bring_the_operands_opencl(case: tuple, deep: tuple[bool, bool]) -> None:
-    check(_device("opencl"), GPU, *case_point(case, deep, DType.BF16 if deep[1] else DType.F16))
+def test_bulk_copies_bring_the_operands_opencl(case: tuple, deep: tuple[bool, bool], form: int) -> None:
+    check(_device("opencl"), GPU, *case_point(case, deep, DType.BF16 if deep[1] else DType.F16, form))
 
 
 @needs_cuda
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("deep", MAJORS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
-def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool]) -> None:
+def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool], form: int) -> None:
     for kind in (DType.F16, DType.BF16):
-        check(_device("cuda"), find_target("cuda:sm_90"), *case_point(case, deep, kind))
+        check(_device("cuda"), find_target("cuda:sm_90"), *case_point(case, deep, kind, form))
 
 
 @needs_opencl
@@ -131,19 +139,23 @@ def test_views_with_odd_pitches_are_copied_by_threads() -> None:
         assert check_barriers(kernel) == ()
 
 
-def small_kernel(stages: int = 3, depth: int = 1024) -> Kernel:
+def small_kernel(stages: int = 3, depth: int = 1024, form: int = 1) -> Kernel:
     group = halves((1, 64, 64, depth), (True, True))
-    return lower(group, with_tma(point(group, (True, True), stages=stages)), {}, GPU)
+    return lower(group, with_tma(point(group, (True, True), stages=stages), form), {}, GPU)
 
 
 def replace_items(kernel: Kernel, replace: Callable[[Item], Item | None]) -> Kernel:
-    """Return a kernel with other items, without those that become None."""
+    """Return a kernel with other items, without those that become None.
+
+    Items of loops and of a producer count.
+    """
 
     def replace_all(items: tuple[Item, ...]) -> tuple[Item, ...]:
         inner = (evolve(i, body=replace_all(i.body)) if isinstance(i, Loop) else replace(i) for i in items)
         return tuple(i for i in inner if i is not None)
 
-    return evolve(kernel, items=replace_all(kernel.items))
+    producer = tuple(Producer(replace_all(p.body)) for p in kernel.producer)
+    return evolve(kernel, items=replace_all(kernel.items), producer=producer)
 
 
 def without(kind: type) -> Callable[[Item], Item | None]:
@@ -154,10 +166,11 @@ def with_fields(kind: type, **fields: object) -> Callable[[Item], Item | None]:
     return lambda item: evolve(item, **fields) if isinstance(item, kind) else item
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stages", [3, 4, 6, 8])
 @pytest.mark.parametrize("depth", [64, 128, 1024, 8192])
-def test_each_phase_is_waited_for_once(stages: int, depth: int) -> None:
-    kernel = small_kernel(stages, depth)
+def test_each_phase_is_waited_for_once(stages: int, depth: int, form: int) -> None:
+    kernel = small_kernel(stages, depth, form)
     assert kernel_violations(kernel) == []
     assert check_barriers(kernel) == ()
 
@@ -180,6 +193,69 @@ def test_each_phase_is_waited_for_once(stages: int, depth: int) -> None:
 def test_planted_bugs_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
     faults = check_barriers(replace_items(small_kernel(), bug))
     assert any(report in fault for fault in faults), faults
+
+
+#: Waits of the producer, and of the threads that multiply.
+EMPTY_STAGES, FULL_STAGES = "empty", "full"
+
+
+def on(barriers: str, bug: Callable[[Item], Item | None]) -> Callable[[Item], Item | None]:
+    return lambda item: bug(item) if getattr(item, "barriers", "") == barriers else item
+
+
+@pytest.mark.parametrize(
+    ("bug", "report"),
+    [
+        (on(EMPTY_STAGES, without(MbarrierWait)), "before its last phase was waited for"),
+        (on(FULL_STAGES, without(MbarrierWait)), "before all of it was written"),
+        (without(BulkFetch), "for a phase that nothing begins"),
+        (without(MbarrierArrive), "for a phase that nothing begins"),
+        (without(ProductWait), "is released while products"),
+        (with_fields(ProductWait, pending=2), "is released while products"),
+        (on(EMPTY_STAGES, without(MbarrierInit)), "4 warps arrive at empty, which expects 0"),
+        (on(EMPTY_STAGES, with_fields(MbarrierInit, arrivals=1)), "4 warps arrive at empty, which expects 1"),
+        (on(FULL_STAGES, with_fields(MbarrierInit, arrivals=2)), "which expects 2 arrivals"),
+        (on(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(0))), "for a phase that nothing begins"),
+        (on(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(1))), "ends before release 1 of the stage"),
+        (on(FULL_STAGES, with_fields(MbarrierWait, parity=Index(0))), "has parity 0, its phase 1 has 1"),
+        (with_fields(MbarrierArrive, slot=Index(0)), "for a phase that nothing begins"),
+        (with_fields(BulkFetch, nbytes=16384 - 16), "expects 16368 bytes"),
+    ],
+)
+def test_bugs_beside_a_producer_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
+    faults = check_barriers(replace_items(small_kernel(form=2), bug))
+    assert any(report in fault for fault in faults), faults
+
+
+def test_a_stage_is_released_after_its_products_only() -> None:
+    def early(item: Item) -> Item:
+        if not isinstance(item, MbarrierArrive):
+            return item
+        (step,) = {v for guard in item.when for v in variables(guard.index)}
+        return evolve(item, slot=as_index(step) % 3, when=())
+
+    faults = check_barriers(replace_items(small_kernel(form=2), early))
+    assert any("is released while products" in fault for fault in faults), faults
+
+
+def test_producers_wait_and_fetch_only() -> None:
+    kernel = small_kernel(form=2)
+    assert kernel.launched_threads == kernel.threads + 32
+    (producer,) = kernel.producer
+    for broken, reason in (
+        (evolve(kernel, producer=(producer, producer)), "2 producers"),
+        (evolve(kernel, producer=(Producer((Barrier(), *producer.body)),)), "neither waits nor fetches: Barrier"),
+        (evolve(kernel, items=(*kernel.items, Barrier())), "meet once"),
+    ):
+        assert any(reason in error.message for error in kernel_violations(broken)), reason
+
+
+def test_a_producer_has_a_warp_of_its_own() -> None:
+    kernel = extract(small_kernel(form=2))
+    function = emit(kernel, "cuda")
+    assert function.block == (kernel.threads + 32, 1, 1)
+    assert f"if (tid >= {kernel.threads}) {{" in function.source
+    assert emit(kernel, "opencl").block == (kernel.threads, 1, 1)
 
 
 def test_a_stage_that_products_read_is_not_refilled() -> None:
@@ -226,12 +302,13 @@ def test_maps_are_the_first_arguments() -> None:
 
 
 @needs_toolchain
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("groups", "atoms", "columns", "stages"), [(2, 1, 256, 4), (2, 2, 128, 4), (2, 2, 192, 4), (1, 1, 64, 3)]
 )
-def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int) -> None:
+def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int, form: int) -> None:
     group = large()
-    schedule = with_tma(point(group, (True, False), (128, 128), groups, atoms, columns, 2, stages))
+    schedule = with_tma(point(group, (True, False), (128, 128), groups, atoms, columns, 2, stages), form)
     if (faults := check_schedule(group, schedule, GPU)) and columns == 192:
         pytest.skip(faults[0])
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
@@ -256,6 +333,9 @@ def test_features_count_one_copy_per_operand() -> None:
     kernel = lower(group, with_tma(plain), {}, GPU)
     assert bulk.shared == kernel.shared_bytes == copied.shared + 32
     assert copied.copies / bulk.copies == 64 * 64 / 8
+    produced, kernel = features_of(group, with_tma(plain, 2), GPU), lower(group, with_tma(plain, 2), {}, GPU)
+    assert produced.shared == kernel.shared_bytes == copied.shared + 64
+    assert produced.barriers < bulk.barriers == copied.barriers
     assert bulk.certain < copied.certain
     assert bulk.fetched == copied.fetched
 

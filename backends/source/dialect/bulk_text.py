@@ -32,6 +32,11 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
         f'{{ asm volatile("{expect}" :: {at}, "r"(nbytes) : "memory"); }}',
     )
     yield (
+        "cuts_mbarrier_arrive",
+        f"{qualifier} void cuts_mbarrier_arrive({pointer}) "
+        f'{{ asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: {at} : "memory"); }}',
+    )
+    yield (
         "cuts_mbarrier_wait",
         f"{qualifier} void cuts_mbarrier_wait({pointer}, int parity) {{\n  unsigned done;\n"
         f"#ifdef BOUNDED_WAITS\n  int rounds = 0;\n#endif\n  do {{\n"

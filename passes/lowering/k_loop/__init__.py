@@ -1,6 +1,6 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
-from .bulk_copies import bulk_k_loop, bulk_pipeline
+from .bulk_copies import bulk_k_loop, bulk_pipeline, produced_k_loop
 from .multiply import multiplication
 from .software_pipeline import (
     SharedPipeline,
@@ -22,6 +22,7 @@ __all__ = [
     "guard_fetch",
     "k_loop",
     "multiplication",
+    "produced_k_loop",
     "split_prologue",
     "staged_tiles",
     "stepped_k_loop",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, frozen
 
 from ....ir import (
+    LANES,
     WIDEST_BYTES,
     Barrier,
     BulkCopy,
@@ -16,9 +17,11 @@ from ....ir import (
     Index,
     Item,
     Loop,
+    MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
     Phase,
+    Producer,
     ProductCommit,
     ProductFence,
     ProductWait,
@@ -31,8 +34,8 @@ from ....ir import (
 from ..layout import TensorBox, tensor_box
 from .software_pipeline import SharedPipeline
 
-#: The buffer of the mbarriers, one for each stage, at which copies complete.
-FULL = "full"
+#: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
+FULL, EMPTY = "full", "empty"
 
 
 @frozen
@@ -124,7 +127,29 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     first = [pipeline.fetch(Index(n)) for n in range(min(distance, trips))]
     later = guard_bulk_fetch(pipeline.fetch(at + distance), at + distance, trips)
     body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
-    return [MbarrierInit(FULL, 1), Barrier(), *first, Loop(ring.step, body), ProductWait(0, name)]
+    ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
+    return [*first, Loop(ring.step, body), ProductWait(0, name)]
+
+
+def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
+    """Return the K loop of products in place beside a producer.
+
+    The products add to registers `name`. Warps meet at mbarriers only:
+
+        producer    for each block b: wait for the release of block b - stages; copy block b
+        others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
+    """
+    ring, layout = pipeline.ring, pipeline.ring.state.layout
+    at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
+    free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
+    layout.producer.append(Producer((Loop(ring.step, (free, pipeline.fetch(at))),)))
+    layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
+    warps = layout.schedule.threads // LANES
+    layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
+    begun = Guard(at, 1, trips)
+    release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
+    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
+    return [Loop(ring.step, (*body, *((release,) if trips > 1 else ()))), ProductWait(0, name)]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, at: Index, trips: int) -> BulkFetch:

@@ -19,7 +19,9 @@ from ....ir import (
     FusedGroup,
     Guard,
     Index,
+    Item,
     PassError,
+    Producer,
     Schedule,
     Segment,
     SegmentSchedule,
@@ -78,7 +80,8 @@ class Frame:
 class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
-    `boxes`, `pitches` and `names` describe, per tensor passed between segments, the block's box of it and its buffer.
+    `opening` are the items before all others, `maps` and `producer` those of bulk copies. `boxes`, `pitches` and
+    `names` describe, per tensor passed between segments, the block's box of it and its buffer.
     """
 
     group: FusedGroup
@@ -90,6 +93,8 @@ class BlockLayout:
     defines: list[Define] = field(factory=list)
     buffers: dict[str, SharedBuffer] = field(factory=dict)
     maps: list[TensorMap] = field(factory=list)
+    opening: list[Item] = field(factory=list)
+    producer: list[Producer] = field(factory=list)
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)

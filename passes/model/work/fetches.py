@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
+from ....ir import WITH_PRODUCER, Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
 from ...geometry import (
     MIN_COPY_BYTES,
     Count,
@@ -137,7 +137,10 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
-        totals.add("barriers", np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled))
+        rounds = np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled)
+        if reads_shared_matrices(geometry.structure.mma):  # beside a producer, threads meet once
+            rounds = np.where(np.equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
+        totals.add("barriers", rounds)
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:
         totals.add("looped", place.all_trips * totals.repeat * totals.left * 1.0)
