@@ -95,6 +95,7 @@ def test_kernels_of_every_machine_compile(machine: Description) -> None:
         )  # anything else is wrong here, not with the machine
         pytest.skip(why)
     made: list[KernelFunction] = []
+    asynchronous = False
     for name, case in cases(machine).items():
         options = CompileOptions(verify=False, precision=case.precision)
         # One of few results, for a machine of many SMs, is split in two.
@@ -104,7 +105,8 @@ def test_kernels_of_every_machine_compile(machine: Description) -> None:
         assert multiplies == (case.format in formats(target)), name
         if multiplies:
             assert kernel.dynamic_shared + kernel.shared_bytes > 1024, f"{name} is not staged"
-            assert ("cp.async" in kernel.source) == target.async_copy, name
+            asynchronous |= "cp.async" in kernel.source
+    assert asynchronous == target.async_copy
     cubins = compile_kernels(made, target.arch)
     # Nothing was measured: how many registers ptxas takes is an estimate here, which a few words may exceed.
     assert all(cubin.spill_bytes <= 64 for cubin in cubins)

@@ -30,6 +30,8 @@ def test_every_known_name_finds_a_target() -> None:
         ("cuda:sm_89", "sm_89", 142),
         ("cuda:rtx4090", "sm_89", 128),
         ("cuda:L4", "sm_89", 58),
+        ("cuda:b200", "sm_100", 148),
+        ("cuda:sm_120", "sm_120", 170),
         ("opencl", "", 2),
     ],
 )
@@ -51,6 +53,8 @@ def test_names_find_machines(name: str, arch: str, sms: int) -> None:
         ("NVIDIA H100 80GB HBM3", "sm_90", "NVIDIA H100"),
         ("NVIDIA H200", "sm_90", "NVIDIA H200"),
         ("Tesla T4", "sm_75", "NVIDIA T4"),
+        ("NVIDIA B200", "sm_100", "NVIDIA B200"),
+        ("NVIDIA GeForce RTX 5090", "sm_120", "NVIDIA GeForce RTX 5090"),
         ("Orin", "sm_87", "sm_87 (numbers of NVIDIA A10)"),
     ],
 )
@@ -60,7 +64,13 @@ def test_gpu_is_described_by_its_driver_name(device: str, arch: str, name: str) 
 
 @pytest.mark.parametrize(
     ("name", "relative"),
-    [("cuda:sm_90a", "H200"), ("cuda:sm_72", "V100"), ("cuda:sm_87", "A10"), ("cuda:sm_88", "A10")],
+    [
+        ("cuda:sm_90a", "H200"),
+        ("cuda:sm_72", "V100"),
+        ("cuda:sm_87", "A10"),
+        ("cuda:sm_88", "A10"),
+        ("cuda:sm_103", "B200"),
+    ],
 )
 def test_relatives_keep_the_name_that_was_asked_for(name: str, relative: str) -> None:
     target = find_target(name)
@@ -102,6 +112,7 @@ PEAKS = {
     "l4": (121e12, 60e12, 242e12),
     "l40s": (362.05e12, 183e12, 733e12),
     "rtx4090": (165.2e12, 82.6e12, 660.6e12),
+    "rtx5090": (209.5e12, 104.8e12, 838e12),
     "t4": (65e12,),
     "rtx2080": (40.3e12,),
 }

@@ -237,7 +237,16 @@ def test_gpu_attention_of_pytorch_is_one_operation() -> None:
     assert dict(node.attributes) == {"causal": False, "scale": 0.25}
 
 
-def test_attention_without_gradients_stays_whole() -> None:
+ATTENTION_MASKS = {
+    "none": lambda: None,
+    "expanded truth values": lambda: torch.ones(1, 1, 1, 5, dtype=torch.bool).expand(1, 1, 5, 5),
+    "expanded numbers": lambda: torch.zeros(1, 1, 5, 1).expand(1, 2, 5, 5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("mask", ATTENTION_MASKS)
+def test_attention_without_gradients_stays_whole(mask: str, dtype: torch.dtype) -> None:
     from cuts.frontends.torch.dynamo_backend.dynamo import dynamo_backend
 
     torch._dynamo.reset()
@@ -247,16 +256,19 @@ def test_attention_without_gradients_stays_whole() -> None:
         operations.extend(node.op for node in captured.graph.nodes)
         return lambda arrays: evaluate_graph(captured.graph, captured.registry, arrays)
 
-    q = torch.randn(1, 2, 5, 4)
+    q, given = torch.randn(1, 2, 5, 4, dtype=dtype), ATTENTION_MASKS[mask]()
+    if given is not None and given.dtype is torch.float32:
+        given = given.to(dtype)
     attend = nn.functional.scaled_dot_product_attention
     with torch.no_grad():
         compiled = torch.compile(
             attend, backend=lambda module, examples: dynamo_backend(module, examples, compile_graph)
         )
-        assert torch.allclose(
-            compiled(q, q * 2, q + 1, is_causal=True).float(), attend(q, q * 2, q + 1, is_causal=True), atol=1e-5
-        )
-    assert operations == ["attention"]
+        found, wanted = compiled(q, q * 2, q + 1, given), attend(q, q * 2, q + 1, given)
+        assert torch.allclose(found.float(), wanted.float(), atol=1e-5 if dtype is torch.float32 else 0.05)
+        assert found.stride() == wanted.stride()
+    assert operations.count("attention") == 1
+    assert set(operations) <= {"attention", "transpose", "expand", "cast"}
 
 
 def test_unsupported_graphs_run_in_pytorch() -> None:

@@ -280,11 +280,6 @@ def test_complex_values_stay_on_one_side() -> None:
     check(spectrum, x_of(), parts=2)
 
 
-def test_complex_results_leave_the_rest_compiled() -> None:
-    recorder = check(lambda x: (torch.fft.rfft(work(x)), work(x)), x_of(), parts=1)
-    assert "it is complex" in recorder.warnings[0]
-
-
 def test_constants_are_computed_by_each_stage() -> None:
     def model(x: Any) -> Any:
         mask = torch.ones(16, 16, dtype=torch.bool).tril()

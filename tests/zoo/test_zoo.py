@@ -95,3 +95,11 @@ def test_eager_errors_explain_some_differences(exact: float, explained: bool) ->
     one, sensitive = torch.ones(2, 3), []
     faults = [*faults_of({"x": one + 0.01}, {"x": one}, 10, lambda: {"x": one.double() * exact}, sensitive)]
     assert (len(faults), len(sensitive)) == (not explained, explained)
+
+
+@pytest.mark.parametrize(("found", "explained"), [(1e-9, True), (1.0, False)])
+def test_gradients_that_are_zero_may_have_rounding_errors(found: float, explained: bool) -> None:
+    eager = {"x": torch.ones(3), "zero": torch.full((3,), -found)}
+    exact = {"x": torch.ones(3).double(), "zero": torch.zeros(3).double()}
+    faults = [*faults_of({**eager, "zero": torch.full((3,), found)}, eager, 10, lambda: exact, [])]
+    assert bool(faults) != explained

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..decompositions import training_decompositions
 from ..recurrent import decompose_layers
+from .attention import whole_attention
 
 
 def apply_autograd(
@@ -25,7 +26,7 @@ def apply_autograd(
 
     `compile_part` compiles each graph.
     """
-    with sdpa_kernel(_attention_kernels(arguments)), _resizing_whole():
+    with _attention_form(arguments), _resizing_whole():
         backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
@@ -96,8 +97,7 @@ def _resizing_whole() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-def _attention_kernels(arguments: Sequence[Any]) -> list[SDPBackend]:
-    """Return the backends of attention: whole, or decomposed where gradients are wanted."""
+def _attention_form(arguments: Sequence[Any]) -> AbstractContextManager[None]:
+    """Return the form of attention: one operation, or decomposed where gradients are wanted."""
     trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
-    whole = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]  # the second for f32 on a GPU
-    return [SDPBackend.MATH] if trained else [*whole, SDPBackend.MATH]
+    return sdpa_kernel([SDPBackend.MATH]) if trained else whole_attention()

@@ -20,7 +20,7 @@ import torch
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from ....ir import CutsError, UsageError
+from ....ir import CutsError
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..devices import check_devices, device_of
 from ..dispatch import results
@@ -28,11 +28,12 @@ from ..loading import graph_of_nodes
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
 from ..recurrent import ForeignLayerError, compile_layers, decompose_layers
-from ..results import checked_results, is_view_of_input
+from ..results import checked_results, computes
 from ..tensors import TensorFunction, function_of_signature, function_of_tensors
 from .autograd import LazyGraph, apply_autograd
+from .complex_borders import RealGraph, with_real_borders
 from .dynamic import compile_by_shape, is_dynamic
-from .frozen import FrozenFunction
+from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
 
@@ -56,7 +57,7 @@ def dynamo_backend(
     def compile_static(module: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
         held = parameter_inputs(module, arguments)
         frozen = {n: arguments[n] for n in sorted(held)} if freeze else {}
-        _check_frozen(frozen)
+        check_frozen(frozen)
         if cache is None:
             return _compile_module(module, arguments, compile_graph, held, frozen)[0]
         with unset_fake_temporarily():  # constants are numbers here
@@ -92,13 +93,13 @@ def _compile_module(
         return made[0][1]
 
     def compile_part(part: Any, inputs: Sequence[Any]) -> Any:
-        if not _computes(part.graph) or (unread and met.layers):
+        if not computes(results(part.graph)) or (unread and met.layers):
             return make_boxed_func(part.forward)
         try:
             with unset_fake_temporarily():
-                found = _compile_graph(part.graph, device_of(inputs), compile_noted, held, frozen)
-                checked = checked_results(part.graph, results(part.graph), found)
-                if is_direct(part.graph, arguments):
+                real = with_real_borders(part.graph, frozen_inputs(part.graph, frozen))
+                checked = _compile_checked(real, device_of(inputs), compile_noted, held, frozen)
+                if real.graph is part.graph and is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
                     direct.append((checked, CachedGraph(ends, constants, compiled)))
                 return make_boxed_func(checked)
@@ -179,23 +180,6 @@ def _find_cached(
     return FrozenFunction(compile_with, constants) if constants else compile_with({})
 
 
-def _check_frozen(frozen: Mapping[int, Any]) -> None:
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen.values()):
-        raise UsageError(
-            "option 'freeze': gradients of the parameters are wanted",
-            hint="call the model under torch.no_grad(), or leave 'freeze' out to train it",
-        )
-
-
-def _computes(graph: torch.fx.Graph) -> bool:
-    """Return whether a graph has results other than views of its inputs.
-
-    For a batch of no elements Dynamo asks for none.
-    """
-    nodes = [node for node in results(graph) if isinstance(node, torch.fx.Node)]
-    return not all(is_view_of_input(node) for node in nodes)
-
-
 def _compile_stages(
     graph: torch.fx.Graph,
     device: torch.device,
@@ -207,8 +191,8 @@ def _compile_stages(
     """Compile a graph of autograd in parts, where some of it can be; `cause` is the error of the whole."""
 
     def compile_part(part: torch.fx.Graph) -> Callable[..., list[Any]]:
-        function = _compile_graph(part, device, compile_graph, held, frozen)
-        return checked_results(part, results(part), function)
+        real = with_real_borders(part, frozen_inputs(part, frozen))
+        return _compile_checked(real, device, compile_graph, held, frozen)
 
     with unset_fake_temporarily():
         return compile_stages(graph, device, frozen_inputs(graph, frozen), compile_part, cause=cause)
@@ -228,6 +212,18 @@ def _boxed_function(graph: torch.fx.Graph, staged: StagedFunction) -> Any:
         return make_boxed_func(checked)
     call_boxed._boxed_call = True  # type: ignore[attr-defined]
     return call_boxed
+
+
+def _compile_checked(
+    real: RealGraph,
+    device: torch.device,
+    compile_graph: CompileGraph,
+    held: frozenset[int],
+    frozen: Mapping[int, torch.Tensor],
+) -> Callable[..., list[Any]]:
+    """Compile a graph of autograd, whose results are checked where `CUTS_VERIFY` asks for it."""
+    function = _compile_graph(real.graph, device, compile_graph, held, frozen)
+    return real.wrap(checked_results(real.graph, results(real.graph), function))
 
 
 def _compile_graph(

@@ -21,6 +21,15 @@ class FrozenWarning(UserWarning):
     """Warns that a frozen parameter changed and the graph is recompiled."""
 
 
+def check_frozen(frozen: Mapping[int, Any]) -> None:
+    """Raise `UsageError` where gradients of frozen parameters are wanted."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in frozen.values()):
+        raise UsageError(
+            "option 'freeze': gradients of the parameters are wanted",
+            hint="call the model under torch.no_grad(), or leave 'freeze' out to train it",
+        )
+
+
 @frozen(eq=False)
 class _State:
     """Function with its frozen tensors, their addresses and versions.

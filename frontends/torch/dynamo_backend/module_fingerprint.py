@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ..devices import KINDS
-from ..import_context import array_of
 from .parameters import PLAIN_TENSORS
 
 #: Argument classes whose `repr` is complete; subclasses of these may carry more.
@@ -78,7 +77,8 @@ def _elements(tensor: torch.Tensor) -> str:
     """Return a tensor's type, and a digest of its elements."""
     if type(tensor) not in PLAIN_TENSORS or isinstance(tensor, torch._subclasses.FakeTensor):
         raise _UndescribedError
-    data = hashlib.sha256(array_of(tensor).reshape(-1).view("uint8").data).hexdigest()
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    data = hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().data).hexdigest()
     return repr((tensor.dtype, tuple(tensor.shape), tensor.stride(), str(tensor.device), data))
 
 

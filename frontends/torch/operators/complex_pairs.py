@@ -171,6 +171,10 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.cos": lambda ctx, x: _conjugate(ctx, _products(ctx, x, ("cos", "cosh"), ("sin", "sinh"))),
     "aten.sinh": lambda ctx, x: _products(ctx, x, ("sinh", "cos"), ("cosh", "sin")),
     "aten.cosh": lambda ctx, x: _products(ctx, x, ("cosh", "cos"), ("sinh", "sin")),
+    "aten.sqrt": lambda ctx, x: _square_root(ctx, x),
+    "aten.tan": lambda ctx, x: _tangent(ctx, _tan(ctx, x.real), ctx.emit("tanh", x.imaginary), -1.0),
+    "aten.tanh": lambda ctx, x: _tangent(ctx, ctx.emit("tanh", x.real), _tan(ctx, x.imaginary), 1.0),
+    "aten.isnan": lambda ctx, x: ctx.emit("logical_or", *(ctx.emit("is_nan", part) for part in (x.real, x.imaginary))),
     "aten.where": lambda ctx, condition, a, b: _where(ctx, condition, a, b),
     "aten.constant_pad_nd": lambda *given: _pad(*given),
     "aten.angle": lambda ctx, x: ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real),
@@ -198,6 +202,23 @@ def _exponential(ctx: ImportContext, x: Complex) -> Any:
 
 def _logarithm(ctx: ImportContext, x: Complex) -> Any:
     return Complex(ctx.emit("log", _absolute(ctx, x)), ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real))
+
+
+def _square_root(ctx: ImportContext, x: Complex) -> Any:
+    """Return the root of half the angle."""
+    angle = ctx.emit("mul", *ctx.promote(ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real), 0.5))
+    return polar(ctx, ctx.emit("sqrt", _absolute(ctx, x)), angle)
+
+
+def _tan(ctx: ImportContext, x: Value) -> Any:
+    return ctx.emit("div", ctx.emit("sin", x), ctx.emit("cos", x))
+
+
+def _tangent(ctx: ImportContext, re: Value, im: Value, sign: float) -> Any:
+    """Return `(re + i im) / (1 + sign i re im)`, the addition theorem of the tangents, whose parts are bounded."""
+    twist = ctx.emit("mul", *ctx.promote(ctx.emit("mul", re, im), sign))
+    ones = ctx.emit("add", *ctx.promote(ctx.emit("mul", *ctx.promote(twist, 0.0)), 1.0))
+    return _divide(ctx, Complex(re, im), Complex(ones, twist))
 
 
 def _products(ctx: ImportContext, x: Complex, *names: tuple[str, str]) -> Any:

@@ -70,7 +70,9 @@ class Recurrent:
 
     def _layer(self, x: Any, w: Any, r: Any, b: Any, states: Sequence[Any], bidirectional: bool) -> tuple[Any, ...]:
         direction = "bidirectional" if bidirectional else "forward"
-        made: tuple[Any, ...] = _operator(self.op)(x, w, r, b, None, *states, direction=direction, **self.attributes)
+        made: tuple[Any, ...] = layer_operator(self.op)(
+            x, w, r, b, None, *states, direction=direction, **self.attributes
+        )
         return made
 
     def like(
@@ -123,7 +125,7 @@ def _stack_parameters(op: str, parts: Sequence[Any]) -> Any:
 
 
 @cache
-def _operator(op: str) -> Callable[..., Any]:
+def layer_operator(op: str) -> Callable[..., Any]:
     """Return one of our operations as an operator under a reserved name."""
     registry = Registry.builtin()
     made: Callable[..., Any] = define_operator(registry[op], registry, {}, _compile_layer, f"_layer_{op}")

@@ -12,7 +12,7 @@ from .outputs import (
     result_views,
     view_of,
 )
-from .traced_memory import is_view_of_input, result_memory
+from .traced_memory import computes, result_memory
 
 __all__ = [
     "ALIGNMENT",
@@ -20,9 +20,9 @@ __all__ = [
     "OutputAllocation",
     "ResultFunction",
     "checked_results",
+    "computes",
     "form_of_memory",
     "gather_results",
-    "is_view_of_input",
     "output_allocation",
     "result_memory",
     "result_views",

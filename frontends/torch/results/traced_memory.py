@@ -84,10 +84,13 @@ def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         found = next((source for source in sources if storage in _storages(source)), None)
 
 
-def is_view_of_input(node: torch.fx.Node) -> bool:
-    """Return whether a traced node is an input or shares its storage."""
-    *_, source = _chain(node)
-    return source.op == "placeholder"
+def computes(found: Sequence[object]) -> bool:
+    """Return whether traced results are more than views of inputs.
+
+    For a batch of no elements Dynamo asks for nothing else.
+    """
+    nodes = [node for node in found if isinstance(node, torch.fx.Node)]
+    return any(list(_chain(node))[-1].op != "placeholder" for node in nodes)
 
 
 def _storages(node: torch.fx.Node) -> set[int | None]:
