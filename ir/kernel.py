@@ -193,12 +193,15 @@ Item: TypeAlias = Union[
 
 @frozen(cache_hash=True)
 class Producer:
-    """Items of one thread of a warp beside those that compute.
+    """Items of one thread of `threads` beside those that compute.
 
-    It begins after the kernel's first barrier.
+    It begins after the kernel's first barrier. With `registers`, its threads keep so many, and the others get `others`.
     """
 
     body: tuple[Item, ...]
+    threads: int = LANES
+    registers: int = 0
+    others: int = 0
 
 
 @frozen(cache_hash=True)
@@ -271,8 +274,8 @@ class Kernel:
 
     @property
     def launched_threads(self) -> int:
-        """Threads of a block, those of the producer's warp included."""
-        return self.threads + (LANES if self.producer else 0)
+        """Threads of a block, those of the producer included."""
+        return self.threads + sum(producer.threads for producer in self.producer)
 
     @property
     def shared_bytes(self) -> int:

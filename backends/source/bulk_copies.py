@@ -25,7 +25,7 @@ from ...ir import (
     as_index,
     bulk_fetches,
 )
-from .dialect import MBARRIER_FENCE
+from .dialect import MBARRIER_FENCE, REGISTER_LIMIT
 from .index_ctext import guard_text, index_text
 from .scope import KernelNames, Writer
 
@@ -43,10 +43,14 @@ def print_producer(names: KernelNames, out: Writer, print_item: Callable[[Item, 
     first = names.kernel.threads
     for producer in names.kernel.producer if names.dialect.map_parameter else ():
         with out.block(f"if (tid >= {first})"):
+            if producer.registers:
+                out.line(REGISTER_LIMIT.format(way="dec", count=producer.registers))
             with out.block(f"if (tid == {first})"):
                 for item in producer.body:
                     print_item(item, evolve(names, elected=""), out)
             out.line("return;")
+        if producer.others:
+            out.line(REGISTER_LIMIT.format(way="inc", count=producer.others))
 
 
 def print_bulk(item: MbarrierItem, names: KernelNames, out: Writer) -> None:

@@ -170,7 +170,7 @@ FORMS: dict[type, Form] = {
     ProductFence: Form("fence_products"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending> of <name>"),
-    Producer: Form("producer", ("*body",)),
+    Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
     BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),
     BulkCopy: Form("bulk_copy <map>[<coordinates>] to <buffer>[<address>]"),

@@ -154,7 +154,7 @@ def replace_items(kernel: Kernel, replace: Callable[[Item], Item | None]) -> Ker
         inner = (evolve(i, body=replace_all(i.body)) if isinstance(i, Loop) else replace(i) for i in items)
         return tuple(i for i in inner if i is not None)
 
-    producer = tuple(Producer(replace_all(p.body)) for p in kernel.producer)
+    producer = tuple(evolve(p, body=replace_all(p.body)) for p in kernel.producer)
     return evolve(kernel, items=replace_all(kernel.items), producer=producer)
 
 
@@ -256,6 +256,17 @@ def test_a_producer_has_a_warp_of_its_own() -> None:
     assert function.block == (kernel.threads + 32, 1, 1)
     assert f"if (tid >= {kernel.threads}) {{" in function.source
     assert emit(kernel, "opencl").block == (kernel.threads, 1, 1)
+
+
+def test_many_sums_take_registers_of_the_producer() -> None:
+    for groups, columns, threads, others in ((1, 64, 32, 0), (1, 256, 32, 0), (2, 256, 128, 240), (2, 128, 32, 0)):
+        schedule = with_tma(point(large(), (True, False), groups=groups, columns=columns, stages=4), 2)
+        kernel = lower(large(), schedule, {}, GPU)
+        (producer,) = kernel.producer
+        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if others else 0, others)
+        assert (groups * 128 * others + threads * producer.registers) <= GPU.registers_per_sm
+        assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(others)
+        assert features_of(large(), schedule, GPU).limit == (240 if others else 168 if groups == 2 else 255)
 
 
 def test_a_stage_that_products_read_is_not_refilled() -> None:

@@ -62,3 +62,5 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
 
 #: Statement that makes initialised mbarriers visible to bulk copies.
 MBARRIER_FENCE = 'asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");'
+#: Statement by which a warpgroup gives registers back, or takes further ones.
+REGISTER_LIMIT = 'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from attrs import evolve, frozen
 
@@ -31,6 +32,7 @@ from ....ir import (
     as_index,
     delinearise,
 )
+from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..layout import TensorBox, tensor_box
 from .software_pipeline import SharedPipeline
 
@@ -142,7 +144,10 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-    layout.producer.append(Producer((Loop(ring.step, (free, pipeline.fetch(at))),)))
+    items = (Loop(ring.step, (free, pipeline.fetch(at))),)
+    threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
+    own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
+    layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
