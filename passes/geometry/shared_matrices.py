@@ -46,8 +46,8 @@ PRODUCER_REGISTERS, MIN_TAKING_SUMS = 24, 128
 def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, Count]:
     """Return a producer's threads, and the registers of each other thread.
 
-    The `threads` beside it have `sums` sums each, and an SM `registers` registers. The registers are 0 where all threads
-    have equally many.
+    The `threads` beside it have `sums` sums each, an SM has `registers` registers. The second result is 0 where all
+    threads have equally many.
     """
     own, group = WARPGROUP * LANES, 8
     taking = np.greater_equal(sums, MIN_TAKING_SUMS) & np.greater(threads, own)
