@@ -60,9 +60,11 @@ def _groups(partition: Partition, context: CompileContext) -> Iterator[GroupDeci
         loop = None if group.repeat is None else places[group.repeat]
         known = divisions.get(form_key(group.form))
         most = known.parts if known is not None else context.evaluator.best_part_count(group.form)
-        parts = most if len(kernels[group.units]) > 1 else 1
+        several = kernels[group.units] if len(kernels[group.units]) > 1 else []
+        copies = len(several) - 1 if several and not several[0].segments[-1].reductions else 0
+        parts = most if several and not copies else 1
         slices = _slices(group.form, kernels[group.units])
-        yield GroupDecision(segments, loop, parts, slices, stored_tensors(group, shop.units))
+        yield GroupDecision(segments, loop, parts, slices, stored_tensors(group, shop.units), copies)
 
 
 def _slices(formed: FusedGroup, kernels: Sequence[FusedGroup]) -> int:

@@ -26,10 +26,13 @@ from ...ir import (
     ProductWait,
     RegisterWrite,
     SharedBuffer,
+    SharedMatrix,
     Var,
     Wait,
+    WarpgroupMma,
     has_synchronisation,
     phases,
+    variables,
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
@@ -99,12 +102,23 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": block, "tid": dialect.thread_index}
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    if dialect.shuffle_from:
+        # A value of lane 0 is one of the warp, so that descriptors are computed in uniform registers.
+        for name in values.keys() & _matrix_coordinates(kernel):
+            values[name] = dialect.shuffle_from.format(value=values[name], source=0)
     out = Writer(dialect, depth=1)
     for name, value in reversed(values.items()):
         if name in used or name in out.used:
             out.line(f"const int {name} = {value};")
     out.lines.reverse()
     return out
+
+
+def _matrix_coordinates(kernel: Kernel) -> frozenset[str]:
+    """Return the names that matrices of warpgroups begin at."""
+    products = [r for p in phases(kernel.items) for r in p.roots if isinstance(r, WarpgroupMma)]
+    matrices = [m for r in products for m in (r.a, r.b) if isinstance(m, SharedMatrix)]
+    return frozenset(v.name for m in matrices for v in variables(m.start))
 
 
 def declare_shared(buffers: Sequence[SharedBuffer], dialect: Dialect, dynamic: int) -> list[str]:

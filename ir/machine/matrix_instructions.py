@@ -103,7 +103,7 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
 
 
 #: Columns that an instruction of a warpgroup may multiply at once.
-WARPGROUP_COLUMNS = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
+WARPGROUP_COLUMNS = (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
 def _warpgroup_instruction(k: int, kind: str, held: DType) -> MmaInstruction:

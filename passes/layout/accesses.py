@@ -36,6 +36,9 @@ from ..fusion import Order, Programs, Unit, copy_source, permute, unpermute
 TRANSPOSED_COST, SCALAR_COST = 0.005, 0.1
 #: Extra instructions for each further run of a factor's own axes: addresses take divisions.
 RUN_COST = 0.05
+#: Bytes of a sector of memory. Elements of a contraction that lie along none of its rows, columns and reduced axes are
+#: in a sector each, where others share those of neighbouring lanes.
+SECTOR_BYTES = 32
 #: Accesses that touch less than one part in `MINOR_ACCESS_RATIO` of the largest access of a statement follow its order.
 MINOR_ACCESS_RATIO = 8
 
@@ -182,6 +185,7 @@ class InstructionCosts:
             return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
         total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
+        total *= self._sectors(stored.tensor, stored.own, target)
         return total + sum(self._fetch_cost(a, address, line.statement.reduce) for a, address in fetched)
 
     def _fetch_cost(self, access: Access, address: Index, reduce: Sequence[Var]) -> float:
@@ -192,7 +196,14 @@ class InstructionCosts:
         counts = [self._along(v, access, address) for v in reduce]
         across = TRANSPOSED_COST if self.types[access.tensor].dtype.size == 2 else SCALAR_COST
         counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]
-        return min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
+        found = min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
+        return found * self._sectors(access.tensor, (*access.own, *reduce), address)
+
+    def _sectors(self, tensor: str, axes: Iterable[Var], address: Index) -> float:
+        """Return the cost of an element beside one whose neighbours along an axis are neighbours in memory."""
+        moving = [abs(address.coefficient(a)) for a in axes if a.extent > 1]
+        near = 1 in moving or not moving or not is_affine(address)
+        return 1.0 if near else SECTOR_BYTES / self.types[tensor].dtype.size
 
     def _along(self, var: Var, access: Access, address: Index) -> float:
         """Return the instructions of an access if each one moves elements along one variable."""

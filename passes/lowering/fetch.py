@@ -74,7 +74,8 @@ def fetch_phase(
         shares, unrolled = _divide_elements(tile, order, thread, width)
         if width == 1 or _vectorises(store, shares, unrolled[-1], copies, aligned):
             break
-    copies = copies and width * buffer.dtype.size >= MIN_COPY_BYTES
+    # Where no value is loaded from the tile, elements too narrow for a copy are moved as bits, not as numbers.
+    copies = copies and (tile.matrix is not None or width * buffer.dtype.size >= MIN_COPY_BYTES)
     unrolled = tuple(v for v in unrolled if v.extent > 1)
     return Phase("fetch", name, (store,), unrolled, shares, (), copies, copies and tile.staging.l1)
 

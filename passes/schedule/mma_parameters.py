@@ -29,7 +29,9 @@ from ..geometry import (
 from .staging_parameters import MMA_STAGES, cache_parameter
 
 #: Warpgroups along the rows of a block, columns of their instructions, and bytes of a row of a K block.
-WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (64, 96, 128, 192, 256), 128
+WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (32, 64, 96, 128, 192, 256), 128
+#: Columns of instructions that divide all columns of a product, where others do not.
+EXACT_COLUMNS = (48, 80, 112, 160, 224)
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 
@@ -89,9 +91,9 @@ def warpgroup_parameters(
     """Yield the schedule parameters of products that warpgroups read in shared memory.
 
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
-    row of 128 bytes. Neighbours of a lane along the columns are elements of several parts of an instruction where the
-    factor of the columns lies along the depth. One thread may stage both operands by bulk copies, beside
-    the warps that multiply or of them.
+    row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
+    instruction where the factor of the columns lies along the depth. One thread may stage both
+    operands by bulk copies.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -103,15 +105,16 @@ def warpgroup_parameters(
         elif d == structure.columns:
             deep = _lies_deep(reduction, structure, 1) and _is_contiguous(axes, segment)
             vectors = powers(2, widest) if deep else (2,)
-            lanes = ACCUMULATOR_THREADS[1]
+            lanes, extent = ACCUMULATOR_THREADS[1], prod(a.extent for a in axes)
+            widths = (n for n in (*PRODUCT_COLUMNS, *(n for n in EXACT_COLUMNS if extent % n == 0)) if n <= limit)
             values = (
                 (lanes, n // lanes, v)
-                for n in PRODUCT_COLUMNS
-                for v in (vectors[-1:] if coarse else vectors)
-                if n <= limit
+                for n in widths
+                for v in [v for v in vectors if n // lanes % v == 0][-1 if coarse else 0 :]
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
-    yield ScheduleParameter.of(f"{prefix}c0", (K_BLOCK_BYTES // atom.held.size,))
+    depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
+    yield ScheduleParameter.of(f"{prefix}c0", (min(K_BLOCK_BYTES // atom.held.size, depth),))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)

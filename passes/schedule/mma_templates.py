@@ -16,28 +16,23 @@ from attrs import evolve
 from ...ir import (
     MATH_MODES,
     MMA_INSTRUCTIONS,
-    WIDEST_BYTES,
     FusedGroup,
     MmaInstruction,
-    Read,
     Reduction,
     Segment,
     Target,
     Var,
     dtype_of,
     factors,
-    linearise,
-    row_major,
     stored_factor,
     variables,
 )
 from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands, reads_shared_matrices
-from ..model import running_axis
 from .bulk_copy_parameters import suits_bulk_copies
 from .mma_parameters import K_BLOCK_BYTES
 
 #: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
-MIN_SIDE = 64
+MIN_SIDES = (48, 32)
 
 
 def mma_templates(group: FusedGroup, segment: Segment, target: Target) -> Iterator[SegmentTemplate]:
@@ -82,7 +77,7 @@ def _structures(
     if not _are_matrix_sides(dims, rows, columns, kinds) or mma_operands(reduction, dims[rows], dims[columns]) is None:
         return
     for name in _worthwhile(reduction, group, target):
-        if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, dims, rows, columns):
+        if reads_shared_matrices(name) and not _suits_warpgroup(segment, dims, rows, columns):
             continue
         found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
         block_k = K_BLOCK_BYTES // MMA_INSTRUCTIONS[name].held.size
@@ -104,30 +99,17 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
             yield atom.name
 
 
-def _suits_warpgroup(
-    group: FusedGroup, segment: Segment, dims: tuple[tuple[Var, ...], ...], rows: int, columns: int
-) -> bool:
+def _suits_warpgroup(segment: Segment, dims: tuple[tuple[Var, ...], ...], rows: int, columns: int) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
-    Rows and columns fill an instruction, results do not lie along the rows, where a thread has no neighbours, and
-    16-byte copies move both factors as they are: neighbours in memory are neighbours along the depth or along the side.
+    Rows and columns fill most of an instruction, and results do not lie along the rows, where a thread has no
+    neighbours. Any factor is staged: copies move as many bytes at once as its address allows, and values of an
+    expression are stored by the threads that compute them.
     """
     (reduction,) = segment.reductions
-    if any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
+    if reduction.math or any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
         return False
-    found = mma_operands(reduction, dims[rows], dims[columns])
-    if reduction.math or found is None or any(prod(a.extent for a in dims[d]) < MIN_SIDE for d in (rows, columns)):
-        return False
-    for factor, d in zip(found, (rows, columns), strict=True):
-        if not isinstance(factor, Read) or (axis := running_axis(factor)[0]) not in (reduction.reduce[-1], dims[d][-1]):
-            return False
-        kind, unit = group.tensors[factor.tensor], WIDEST_BYTES // group.tensors[factor.tensor].dtype.size
-        pitches = row_major(kind.shape)
-        address = linearise(factor.indices, pitches)
-        steps = [step for primary, step in address.terms if primary != axis]
-        if axis is None or any(n % unit for n in (axis.extent, address.const, *steps)):
-            return False
-    return True
+    return all(prod(a.extent for a in dims[d]) >= least for d, least in zip((rows, columns), MIN_SIDES, strict=True))
 
 
 def _are_matrix_sides(

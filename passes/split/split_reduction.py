@@ -97,8 +97,8 @@ def split_reduction(group: FusedGroup, parts: int) -> tuple[FusedGroup, FusedGro
         outputs.append(Output(name, inner, Read(reduction.name, inner)))
         totals.append(Reduction(reduction.name, tuple(made), reduction.combine, Read(name, inner)))
     held = {r.name: types[o.tensor] for r, o in zip(sums, outputs, strict=True)}
-    before = _group(group, Segment(axes, tuple(sums), tuple(outputs)), {**types, **held}, tuple(types))
-    after = _group(group, evolve(segment, reductions=tuple(totals)), types, group.outputs)
+    before = group_part(group, Segment(axes, tuple(sums), tuple(outputs)), {**types, **held}, tuple(types))
+    after = group_part(group, evolve(segment, reductions=tuple(totals)), types, group.outputs)
     return before, evolve(after, inputs=(*types, *(t for t in after.inputs if t not in types)))
 
 
@@ -176,9 +176,10 @@ def free_name(name: str, segment: Segment, made: Sequence[Var] = ()) -> str:
     return next(n for n in (name, *(f"{name}{k}" for k in range(len(taken)))) if n not in taken)
 
 
-def _group(
+def group_part(
     group: FusedGroup, segment: Segment, types: Mapping[str, TensorType], outputs: tuple[str, ...]
 ) -> FusedGroup:
+    """Return the group of a replacing segment, with new tensors."""
     read = segment.tensors_read
     tables = {t: v for t, v in group.constants.items() if t in read}
     inputs = tuple(t for t in (*group.inputs, *types) if t in read and t not in tables)

@@ -1,4 +1,4 @@
-"""Chooses split-K or sliced-K for groups with few results and long reductions."""
+"""Chooses split-K, sliced-K, or aligned copies of factors for groups."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
+from .align_operands import align_operands, may_be_aligned
 from .slice_reduction import slice_candidates, slice_reduction
 from .split_reduction import candidates, split_reduction
 
@@ -18,11 +19,12 @@ from .split_reduction import candidates, split_reduction
 class Division:
     """Number of parts or slices of a group's reduction.
 
-    Either is 1 where the reduction is whole.
+    Either is 1 where the reduction is whole. Factors that are not `aligned` are copied first.
     """
 
     parts: int = 1
     slices: int = 1
+    aligned: bool = False
 
 
 WHOLE = Division()
@@ -49,6 +51,7 @@ class Splitting:
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
     sliced: dict[Hashable, dict[int, FusedGroup]] = field(factory=dict)
+    copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
         """Return the seconds of a group, or of its faster parts."""
@@ -61,7 +64,25 @@ class Splitting:
             for number, form in self.slicings(group).items():
                 if self.timed(form) and (found := self.evaluator.cost(form)) < seconds:
                     seconds, division = found, Division(slices=number)
+        aligned = self.aligned_kernels(group)
+        if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
+            seconds, division = found, Division(aligned=True)
         return seconds, division
+
+    def _aligned_seconds(self, group: FusedGroup, aligned: tuple[FusedGroup, ...]) -> float:
+        """Return the seconds of a group with aligned copies; infinite where these do not clearly pay."""
+        known = all(map(self.timed, (group, *aligned)))
+        pays = known or _sum(aligned, self.modelled) < self.worth * self.modelled.cost(group)
+        return _sum(aligned, self.evaluator) if pays else inf
+
+    def aligned_kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
+        """Return aligned copies of factors and their contraction, or nothing."""
+        if not may_be_aligned(group, self.target):
+            return ()
+        key = form_key(group)
+        if key not in self.copied:
+            self.copied[key] = _canonical_groups(align_operands(group))
+        return self.copied[key]
 
     def _best_parts(self, group: FusedGroup) -> tuple[float, Division, bool]:
         """Return the least seconds without slices, the division, and whether it was timed."""
@@ -90,10 +111,13 @@ class Splitting:
 
         These are the group and its replacements, without those that take much longer by the model.
         """
-        halves, sliced = self.halves(group), tuple(self.slicings(group).values())
-        whole, parts = self.modelled.cost(group), _sum(halves, self.modelled) if halves else inf
-        close = MAX_CONTENDER_RATIO * min(whole, parts)
-        return (*((group,) if whole <= close else ()), *(halves if parts <= close else ()), *sliced)
+        whole, sliced = self.modelled.cost(group), tuple(self.slicings(group).values())
+        several = [
+            (forms, _sum(forms, self.modelled)) for forms in (self.halves(group), self.aligned_kernels(group)) if forms
+        ]
+        close = MAX_CONTENDER_RATIO * min(whole, *(seconds for _, seconds in several), inf)
+        chosen = [form for forms, seconds in several if seconds <= close for form in forms]
+        return (*((group,) if whole <= close else ()), *chosen, *sliced)
 
     def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
         """Return the sliced group for each number of slices worth comparing."""
@@ -154,6 +178,8 @@ def divide(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
     if division.slices > 1:
         found = slice_reduction(group, division.slices)
         return (group,) if found is None else (found,)
+    if division.aligned:
+        return align_operands(group) or (group,)
     halves = split_reduction(group, division.parts) if division.parts > 1 else None
     return (group,) if halves is None else halves
 
@@ -163,7 +189,8 @@ def split_groups(
 ) -> tuple[Sequence[Group], Views]:
     """Return the groups with their reductions divided, and views with the workspaces.
 
-    Groups of several parts become two; groups of several slices become one of two segments.
+    Groups of several parts become two; groups of several slices become one of two segments; aligned copies of factors
+    are groups before that of the contraction.
     """
     types: dict[str, TensorType] = {}
     result: list[Group] = []
@@ -172,12 +199,14 @@ def split_groups(
         if forms == (group.form,):
             result.append(group)
             continue
-        tensors, kind = dict(group.tensors), "slices" if len(forms) == 1 else "parts"
-        for number, workspace in enumerate(forms[0].shared if len(forms) == 1 else forms[0].outputs):
+        tensors, (*before, last) = dict(group.tensors), forms
+        kind = "slices" if not before else "parts" if before[0].segments[-1].reductions else "copies"
+        workspaces = {t: form.tensors[t] for form in before for t in form.outputs}
+        for number, workspace in enumerate(workspaces or last.shared):
             name = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
             # Several groups may write pieces of one tensor: each has a workspace of its own, as they may run together.
             tensors[workspace] = unused_name(name, types)
-            types[tensors[workspace]] = forms[0].tensors[workspace]
+            types[tensors[workspace]] = last.tensors[workspace]
         for kernel in forms:
             form, canonical = canonical_names(kernel)
             named = {new: tensors[old] for old, new in canonical.items() if old in tensors}

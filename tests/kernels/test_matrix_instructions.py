@@ -68,7 +68,9 @@ def product(kind: DType, mode: str, shape: tuple[int, ...], turned: tuple[bool, 
     )
 
 
-def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int, last: bool = False) -> FusedGroup:
+def convolution(
+    kind: DType, mode: str, shape: tuple[int, ...], stride: int, last: bool = False, dilation: int = 1
+) -> FusedGroup:
     """Return a 3x3 convolution with a border of zeros.
 
     Its layout is NCHW, or has channels `last` in memory and among its axes.
@@ -80,7 +82,7 @@ def convolution(kind: DType, mode: str, shape: tuple[int, ...], stride: int, las
     order, reduce = ("npqk", (r, s, cc)) if last else ("nkpq", (cc, r, s))
     filters = (*reduce, first["k"]) if last else (first["k"], *reduce)
     axes = tuple(first[x] for x in order)
-    row, column = first["p"] * stride + r - 1, first["q"] * stride + s - 1
+    row, column = ((first[x] * stride + tap * dilation - dilation) for x, tap in (("p", r), ("q", s)))
     guards = tuple(g for g in (Guard(row, 0, size), Guard(column, 0, size)) if not g.always)
     pixel = {"n": (as_index(first["n"]), n), "k": (as_index(cc), c), "p": (row, size), "q": (column, size)}
     image = Read("a", tuple(pixel[x][0] for x in order), guards)

@@ -15,6 +15,7 @@ from cuts.backends.devices import find_target
 from cuts.ir import (
     Barrier,
     FusedGroup,
+    Guard,
     Kernel,
     Loop,
     Output,
@@ -170,6 +171,49 @@ def test_a_loop_multiplies_by_warpgroup_instructions(tmp_path: Path) -> None:
     assert "LDSM" not in text
 
 
+#: The space as PoCL draws from it: shared memory for small tiles only.
+SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0].startswith("m64")))
+
+
+def filter_gradient(kind: DType, images: int, size: int, filters: int, channels: int, stride: int) -> FusedGroup:
+    """Return the gradient of a 3x3 convolution by its filters, channels last."""
+    k, r, s, c = Var("k", filters), Var("r", 3), Var("s", 3), Var("c", channels)
+    n, p, q = Var("n", images), Var("p", -(-size // stride)), Var("q", -(-size // stride))
+    row, column = p * stride + r - 1, q * stride + s - 1
+    guards = tuple(g for g in (Guard(row, 0, size), Guard(column, 0, size)) if not g.always)
+    axes = tuple(map(as_index, (k, r, s, c)))
+    gradient = Read("a", tuple(map(as_index, (n, p, q, k))))
+    image = Read("c", (as_index(n), row, column, as_index(c)), guards)
+    total = Reduction("t", (n, p, q), "sum", call("mul", gradient, image))
+    result = TensorType(DType.F32, (filters, 3, 3, channels))
+    types = {
+        "a": TensorType(kind, (images, p.extent, q.extent, filters)),
+        "c": TensorType(kind, (images, size, size, channels)),
+        "t": result,
+        "y": result,
+    }
+    segment = Segment((k, r, s, c), (total,), (Output("y", axes, Read("t", axes)),))
+    return FusedGroup((segment,), types, ("a", "c"), ("y",))
+
+
+def prologue(kind: DType, shape: tuple[int, int, int], turned: bool) -> FusedGroup:
+    """Return a product of computed factors.
+
+    It is that of max(a * s, 0) and `c`, whose f32 elements are rounded.
+    """
+    m, n, k = (Var(name, extent) for name, extent in zip("mnk", shape, strict=True))
+    at = tuple(map(as_index, (m, n)))
+    scaled = call("mul", Cast(DType.F32, Read("a", (as_index(m), as_index(k)))), Read("s", (as_index(k),)))
+    first = Cast(kind, call("max", scaled, Const(0.0, DType.F32)))
+    second = Cast(kind, Read("c", tuple(map(as_index, (n, k) if turned else (k, n)))))
+    total = Reduction("t", (k,), "sum", call("mul", first, second))
+    sizes = {"a": (kind, (m, k)), "s": (DType.F32, (k,)), "c": (DType.F32, (n, k) if turned else (k, n))}
+    sizes |= {"t": (DType.F32, (m, n)), "y": (DType.F32, (m, n))}
+    types = {t: TensorType(dtype, tuple(v.extent for v in axes)) for t, (dtype, axes) in sizes.items()}
+    segment = Segment((m, n), (total,), (Output("y", at, Read("t", at)),))
+    return FusedGroup((segment,), types, ("a", "s", "c"), ("y",))
+
+
 @needs_toolchain
 def test_large_products_choose_a_warpgroup() -> None:
     (candidate,) = choose(large(), GPU)
@@ -177,6 +221,42 @@ def test_large_products_choose_a_warpgroup() -> None:
     function = emit(extract(lower(large(), candidate.schedule, {}, GPU)), "cuda")
     cubin = compile_kernel(function, GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+#: Products whose factors are not copied 16 bytes at once.
+GATHERED_PRODUCTS = {
+    "odd pitches": product(DType.F16, "", (1, 1023, 1025, 511), (False, False)),
+    "pitches of 8 bytes": product(DType.BF16, "", (2, 900, 700, 1500), (False, True)),
+    "computed factors": prologue(DType.F16, (1024, 512, 1024), turned=True),
+    "channels outside": convolution(DType.BF16, "", (8, 256, 28, 128), 1, dilation=2),
+    "filter gradient": filter_gradient(DType.BF16, 16, 28, 128, 128, stride=2),
+}
+
+
+@needs_toolchain
+@pytest.mark.parametrize("name", GATHERED_PRODUCTS)
+def test_gathered_factors_compile_without_serialisation(name: str) -> None:
+    group, target = GATHERED_PRODUCTS[name], evolve(GPU, atoms=SMALL_SHARED.atoms)
+    (candidate,) = choose(group, target)
+    assert candidate.schedule.segments[0].reductions[0].mma.startswith("m64")
+    cubin = compile_kernel(emit(extract(lower(group, candidate.schedule, {}, target)), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        convolution(DType.F16, "", (64, 128, 28, 128), 1, last=True),
+        convolution(DType.BF16, "", (64, 256, 28, 256), 2, last=True),
+        filter_gradient(DType.BF16, 64, 14, 512, 512, stride=1),
+        prologue(DType.F16, (4096, 1024, 1024), turned=True),
+        product(DType.F16, "", (1, 2049, 2047, 2051), (False, False)),
+    ],
+    ids=["convolution", "strides", "filter gradient", "computed factors", "odd pitches"],
+)
+def test_large_contractions_choose_a_warpgroup(group: FusedGroup) -> None:
+    (candidate,) = choose(group, GPU)
+    assert candidate.schedule.segments[0].reductions[0].mma.startswith("m64")
 
 
 def test_small_and_odd_products_keep_warps() -> None:
@@ -225,21 +305,31 @@ def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:
         assert any(reason in fault for fault in check_schedule(group, Schedule((bad,)), GPU)), reason
 
 
-#: The space as PoCL draws from it: shared memory for small tiles only.
-SMALL_SHARED = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0].startswith("m64")))
+@st.composite
+def drawn_groups(draw: st.DrawFn) -> FusedGroup:
+    """Draw a product, of computed factors too, a convolution, or its gradient."""
+    kind, form = draw(st.sampled_from((DType.F16, DType.BF16))), draw(st.integers(0, 3))
+    side = st.sampled_from((50, 64, 72, 100, 131, 136))
+    if form == 0:
+        depth = draw(st.sampled_from((8, 30, 64, 136, 197)))
+        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), depth)
+        return product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
+    channels = draw(st.sampled_from((3, 8, 16, 20, 32, 64)))
+    stride = draw(st.sampled_from((1, 2)))
+    if form == 1:
+        shape = (draw(st.sampled_from((1, 2))), draw(st.sampled_from((32, 48, 72))), draw(st.sampled_from((9, 11))))
+        last, dilation = draw(st.booleans()), draw(st.sampled_from((1, 2)))
+        return convolution(kind, "", (*shape, channels), stride, last, dilation)
+    if form == 2:
+        return filter_gradient(kind, draw(st.sampled_from((1, 3))), draw(st.sampled_from((6, 9))), 64, channels, stride)
+    depth = draw(st.sampled_from((33, 64, 136)))
+    return prologue(kind, (draw(side), draw(side), depth), draw(st.booleans()))
 
 
 @st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
-    """Draw a product or a convolution, and a legal point."""
-    kind = draw(st.sampled_from((DType.F16, DType.BF16)))
-    if draw(st.booleans()):
-        side = st.sampled_from((64, 72, 128, 136))
-        shape = (draw(st.sampled_from((1, 2))), draw(side), draw(side), draw(st.sampled_from((8, 16, 64, 136, 200))))
-        group = product(kind, "", shape, (draw(st.booleans()), draw(st.booleans())))
-    else:
-        filters, channels = draw(st.sampled_from((64, 72))), draw(st.sampled_from((8, 16, 24)))
-        group = convolution(kind, "", (1, filters, 9, channels), 1, last=True)
+    """Draw a sum of products, and a legal point of a warpgroup."""
+    group = draw(drawn_groups())
     space = make_space(group, SMALL_SHARED)
     templates = [t for t in space.templates if t.segments[0].mma]
     assume(templates)

@@ -159,6 +159,17 @@ def test_products_of_matrices_stay_as_they_are() -> None:
     assert not laid_out(made).orders
 
 
+def test_scores_of_odd_length_lie_along_their_rows() -> None:
+    lines = (
+        op("s", "matmul", "q", "k"), op("z", "mul", "s", "c"), op("p", "softmax", "z"), op("o", "matmul", "p", "v"),
+        op("y", "relu", "o"),
+    )  # fmt: skip
+    shapes = {"q": (32, 12, 197, 64), "k": (32, 12, 64, 197), "v": (32, 12, 197, 64), "c": (32, 12, 197, 197)}
+    programs = laid_out(graph({n: half(*s) for n, s in shapes.items()}, *lines, out="y"))
+    # Images side by side would move 16 bytes at once in the softmax, and each score alone in both products.
+    assert programs.orders == {}
+
+
 def test_a_view_has_its_sources_order() -> None:
     made = graph({"x": half(4, 32, 64), "w": half(64, 64)}, op("k", "matmul", "x", "w"),
                  op("t", "transpose", "k", perm=(0, 2, 1)), op("y", "matmul", "x", "t"), out="y")  # fmt: skip

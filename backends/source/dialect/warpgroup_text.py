@@ -62,8 +62,9 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
     """
     yield (
         "cuts_matrix",
-        f"{qualifier} unsigned long long cuts_matrix(const void* p, unsigned long long layout) "
-        "{ return layout | (__cvta_generic_to_shared(p) & 0x3ffff) >> 4; }",
+        f"{qualifier} unsigned long long cuts_matrix(const void* p, unsigned long long layout, unsigned offset) "
+        "{ const unsigned low = (unsigned)layout + ((unsigned)__cvta_generic_to_shared(p) >> 4) + offset; "
+        "return (layout & 0xffffffff00000000ull) | low; }",
     )
     for row in warpgroup_rows():
         for columns in row.columns:
@@ -86,11 +87,14 @@ def warpgroup_instructions(qualifier: str) -> Iterator[tuple[str, str]]:
 
 
 def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
-    """Return the descriptor of a buffer's matrix in CUDA C++."""
+    """Return the descriptor of a buffer's matrix in CUDA C++.
+
+    Only its low half depends on the address.
+    """
     unit = UNIT_BYTES // layout.size
     assert all(f % unit == 0 for _, f in start.terms) and start.const % unit == 0, "matrices begin at whole units"
     offset = Index(start.const // unit, tuple((p, f // unit) for p, f in start.terms))
-    return f"cuts_matrix({name}, {layout.descriptor:#x}ull) + (unsigned)({index_text(offset, {})})"
+    return f"cuts_matrix({name}, {layout.descriptor:#x}ull, {index_text(offset, {})})"
 
 
 def warpgroup_emulations(qualifier: str) -> Iterator[tuple[str, str]]:

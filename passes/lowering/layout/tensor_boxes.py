@@ -85,7 +85,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     """
     address = linearise(read.indices, pitches)
     steps = {v: n for v, n in address.terms if isinstance(v, Var)}
-    if read.guards or address.const or len(steps) != len(address.terms):
+    if read.guards or address.const or len(steps) != len(address.terms) or dtype.size != tile.layout.size:
         return None
     axes = {False: tile.dim.axes, True: loop.dims[0].axes}
     pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
