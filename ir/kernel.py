@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from .affine import WIDEST_BYTES, Guard, Index, Var
 from .dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
-from .machine import SWIZZLE_PERIOD, SharedMatrixLayout
+from .machine import LANES, SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
 from .types import DType
 
 
@@ -120,7 +120,93 @@ class ProductWait:
     name: str
 
 
-Item: TypeAlias = Union[Phase, Barrier, Commit, Wait, ProxyFence, ProductFence, ProductCommit, ProductWait, Loop]
+@frozen(cache_hash=True)
+class MbarrierInit:
+    """Initialise all mbarriers of the shared buffer `barriers`.
+
+    A phase of an mbarrier completes with `arrivals` arrivals and the expected bytes. Threads see it after a barrier.
+    """
+
+    barriers: str
+    arrivals: int
+
+
+@frozen(cache_hash=True)
+class BulkCopy:
+    """Copy of a tensor map's box to `address` of a shared buffer.
+
+    The box begins at `coordinates`.
+    """
+
+    map: str
+    coordinates: tuple[Index, ...]
+    buffer: str
+    address: Index
+
+
+@frozen(cache_hash=True)
+class BulkFetch:
+    """Copies that one thread issues, where `when` holds.
+
+    It arrives at mbarrier `slot` of `barriers`, and expects `nbytes` bytes there.
+    """
+
+    barriers: str
+    slot: Index
+    nbytes: int
+    copies: tuple[BulkCopy, ...]
+    when: tuple[Guard, ...] = ()
+
+
+@frozen(cache_hash=True)
+class MbarrierWait:
+    """Wait for the phase of parity `parity` of mbarrier `slot`.
+
+    Its copies are complete for the waiting thread.
+    """
+
+    barriers: str
+    slot: Index
+    parity: Index
+
+
+@frozen(cache_hash=True)
+class MbarrierArrive:
+    """Arrive at mbarrier `slot` where `when` holds, once for each warp."""
+
+    barriers: str
+    slot: Index
+    when: tuple[Guard, ...] = ()
+
+
+Item: TypeAlias = Union[
+    Phase,
+    Barrier,
+    Commit,
+    Wait,
+    ProxyFence,
+    ProductFence,
+    ProductCommit,
+    ProductWait,
+    MbarrierInit,
+    BulkFetch,
+    MbarrierWait,
+    MbarrierArrive,
+    Loop,
+]
+
+
+@frozen(cache_hash=True)
+class Producer:
+    """Items of one thread of `threads` beside those that compute.
+
+    It begins after the kernel's first barrier. With `registers`, its threads keep so many, and the others get `others`.
+    """
+
+    body: tuple[Item, ...]
+    threads: int = LANES
+    registers: int = 0
+    others: int = 0
 
 
 @frozen(cache_hash=True)
@@ -172,7 +258,8 @@ class Kernel:
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `tables` are int32 arrays made on the host, `constants` small arrays that stand in
-    the kernel's text.
+    the kernel's text, `maps` the tensor maps of read tensors. A `producer`, at most one, fetches for the threads that
+    compute.
     """
 
     blocks: int
@@ -187,6 +274,13 @@ class Kernel:
     tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     min_blocks: int = 0
+    maps: tuple[TensorMap, ...] = ()
+    producer: tuple[Producer, ...] = ()
+
+    @property
+    def launched_threads(self) -> int:
+        """Threads of a block, those of the producer included."""
+        return self.threads + sum(producer.threads for producer in self.producer)
 
     @property
     def shared_bytes(self) -> int:
@@ -216,14 +310,23 @@ class HorizontalKernel:
         return max(kernel.threads for kernel in self.kernels)
 
     @property
+    def launched_threads(self) -> int:
+        """Threads of a block: no member has a producer."""
+        return self.threads
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: the largest of the members."""
         return max(kernel.shared_bytes for kernel in self.kernels)
 
     @property
     def legal(self) -> bool:
-        """Return whether idle threads of narrow members miss no barrier."""
-        return all(kernel.threads == self.threads or not has_synchronisation(kernel.items) for kernel in self.kernels)
+        """Return whether idle threads of narrow members miss no barrier.
+
+        No member has tensor maps.
+        """
+        waits = all(kernel.threads == self.threads or not has_synchronisation(kernel.items) for kernel in self.kernels)
+        return waits and not any(kernel.maps for kernel in self.kernels)
 
 
 def member_name(number: int, tensor: str) -> str:
@@ -237,7 +340,11 @@ def has_synchronisation(items: Sequence[Item]) -> bool:
         combines = isinstance(item, Phase) and any(
             isinstance(root, (LaneReduce, MmaAccumulate, Mma, WarpgroupMma)) for root in item.roots
         )
-        if combines or isinstance(item, Barrier) or (isinstance(item, Loop) and has_synchronisation(item.body)):
+        if (
+            combines
+            or isinstance(item, (Barrier, MbarrierWait))
+            or (isinstance(item, Loop) and has_synchronisation(item.body))
+        ):
             return True
     return False
 
@@ -251,6 +358,13 @@ def phases(items: tuple[Item, ...]) -> list[Phase]:
         elif isinstance(item, Loop):
             found.extend(phases(item.body))
     return found
+
+
+def bulk_fetches(items: tuple[Item, ...]) -> list[BulkFetch]:
+    """Return all bulk fetches, loops entered, in order."""
+    inner = ([item] if isinstance(item, BulkFetch) else bulk_fetches(item.body) for item in items
+             if isinstance(item, (BulkFetch, Loop)))  # fmt: skip
+    return [fetch for found in inner for fetch in found]
 
 
 def loops(items: tuple[Item, ...]) -> list[Loop]:

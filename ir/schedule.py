@@ -14,6 +14,9 @@ from attrs import frozen
 
 from .affine import Var
 
+#: Value of `ReductionSchedule.tma` with which a producer beside the warps that compute issues bulk copies.
+WITH_PRODUCER = 2
+
 
 @frozen(cache_hash=True)
 class TileDim:
@@ -98,7 +101,8 @@ class ReductionSchedule:
     several stages. `mma` names the matrix instruction (`ir.machine`), empty for one multiply-add of numbers at a time:
     the rows of its C lie along the tile dim at position `rows`, the columns along the one at `columns`. With `prefetch`
     1 (prefetch distance), the operands of the next step are loaded into registers before those of a step are
-    multiplied.
+    multiplied. With `tma`, one thread stages the operands by bulk copies of tensor maps; with
+    `tma` 2, it belongs to a warp of its own, the producer.
     """
 
     dims: tuple[ReduceDim, ...]
@@ -108,6 +112,7 @@ class ReductionSchedule:
     rows: int = 0
     columns: int = 0
     prefetch: int = 0
+    tma: int = 0
 
 
 @frozen(cache_hash=True)

@@ -61,7 +61,7 @@ SISTERS = {
     "ir/graph": set(),
     "ir/machine": {"affine"},
     "ir/compiled": {"graph", "machine"},
-    "ir/text": {"affine", "dfg", "graph", "compiled"},
+    "ir/text": {"affine", "dfg", "graph", "machine", "compiled"},
     "ir/verify": {"affine", "dfg", "graph", "machine"},
     "ops/language": set(),
     "ops/gradient": {"language"},

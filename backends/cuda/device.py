@@ -13,6 +13,7 @@ from attrs import frozen
 from ...ir import BackendError, GraphError, KernelFunction, Target
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..library import DIALECT, Routine
+from .arguments import parameter, parameter_kinds
 from .compile import compile_kernels
 from .gap_free_timing import GapFreeSampler
 from .query import current_device, driver, primary_context
@@ -34,17 +35,20 @@ class Foreign:
 
 
 class _BoundKernel:
-    """Launch with its arguments: the addresses are computed once, and the memory is kept alive."""
+    """Launch with its arguments: addresses and tensor maps are computed once, and the memory is kept alive."""
 
     def __init__(self, function: Any, kernel: KernelFunction, pointers: tuple[Pointer, ...], stream: Any) -> None:
         self._launch = function.prepared_async_call
         self._geometry = (kernel.grid, kernel.block, stream)
-        self._addresses = tuple(_address(pointer) for pointer in pointers)
+        self._arguments = tuple(
+            parameter(argument.map, _address(pointer))
+            for argument, pointer in zip(kernel.arguments, pointers, strict=True)
+        )
         self._shared = kernel.dynamic_shared
         self._pointers = pointers
 
     def __call__(self) -> None:
-        self._launch(*self._geometry, *self._addresses, shared_size=self._shared)
+        self._launch(*self._geometry, *self._arguments, shared_size=self._shared)
 
 
 class CudaDevice(Device):
@@ -146,7 +150,7 @@ class CudaDevice(Device):
             if kernel.shared_bytes + kernel.dynamic_shared > _DEFAULT_SHARED:
                 limit = self._driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
                 function.set_attribute(limit, kernel.dynamic_shared)
-            function.prepare("P" * len(kernel.arguments))
+            function.prepare(parameter_kinds(kernel))
         except self._driver.Error as error:
             raise BackendError(f"kernel {kernel.name} does not load on {self.name}: {error}") from error
         return function

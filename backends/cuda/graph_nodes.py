@@ -6,7 +6,6 @@ stream.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -14,6 +13,7 @@ from ...ir import BackendError, KernelFunction
 from ..device import Buffer, Pointer
 from ..launch_sequence import BlockAddress, Copy
 from ..library import Routine
+from .arguments import parameter, parameters_of
 from .device import CudaDevice, Foreign
 from .l2_policy import set_evict_first
 
@@ -41,10 +41,8 @@ class KernelNode:
         passing: tuple[int, int] | None = None,
     ) -> None:
         self.places, self.passing = tuple(places), passing
-        self.values = (ctypes.c_uint64 * max(len(places), 1))()
-        size, start = ctypes.sizeof(ctypes.c_uint64), ctypes.addressof(self.values)
-        self.pointers = (ctypes.c_void_p * max(len(places), 1))(*(start + n * size for n in range(len(places))))
-        self.arguments = ctypes.addressof(self.pointers)
+        self.maps = [argument.map for argument in kernel.arguments]
+        self.parameters = parameters_of(kernel)
         self.shape = (function, *kernel.grid, *kernel.block, kernel.dynamic_shared)
         self.handle: Any = None
         self.driver = driver
@@ -55,12 +53,13 @@ class KernelNode:
         names = ["func", "gridDimX", "gridDimY", "gridDimZ", "blockDimX", "blockDimY", "blockDimZ", "sharedMemBytes"]
         for name, value in zip(names, self.shape, strict=True):
             setattr(params, name, value)
-        params.kernelParams, params.extra = self.arguments, 0
+        params.kernelParams, params.extra = self.parameters.address, 0
         return params
 
     def set(self, addresses: Sequence[int]) -> None:
         for number, place in enumerate(self.places):
-            self.values[number] = addresses[place.block] + place.offset
+            address = addresses[place.block] + place.offset
+            self.parameters.set(number, parameter(self.maps[number], address, self.driver.cu))
 
     def add(self, graph: Any, before: list[Any], addresses: Sequence[int]) -> None:
         self.set(addresses)
@@ -69,7 +68,8 @@ class KernelNode:
         )
         if self.passing is not None:
             argument, nbytes = self.passing
-            set_evict_first(self.driver.cu, self.handle, self.values[argument], nbytes)
+            place = self.places[argument]
+            set_evict_first(self.driver.cu, self.handle, addresses[place.block] + place.offset, nbytes)
 
     def update(self, executable: Any, addresses: Sequence[int]) -> None:
         self.set(addresses)
@@ -78,7 +78,7 @@ class KernelNode:
     def launch(self, addresses: Sequence[int], stream: int) -> None:
         self.set(addresses)
         function, *geometry = self.shape
-        self.driver.check(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.arguments, 0))
+        self.driver.check(self.driver.cu.cuLaunchKernel(function, *geometry, stream, self.parameters.address, 0))
 
 
 class CopyNode:

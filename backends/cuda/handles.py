@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+from .arguments import MAP_KIND, pack_parameters
 from .calls import DriverCalls
 
 #: Result of the driver where the device is still at work.
@@ -82,7 +82,7 @@ class DriverModule:
 
 
 class DriverFunction:
-    """A kernel whose arguments are addresses; it keeps its module."""
+    """A kernel of addresses and tensor maps; it keeps its module."""
 
     def __init__(self, module: DriverModule, calls: DriverCalls, raw: Any) -> None:
         self._module, self._calls, self._raw = module, calls, raw
@@ -92,20 +92,22 @@ class DriverFunction:
         self._calls.check(self._calls.cu.cuFuncSetAttribute(self._raw, attribute, value))
 
     def prepare(self, kinds: str) -> None:
-        """Declare the argument types: only addresses are supported."""
-        assert set(kinds) <= {"P"}, f"arguments {kinds}, expected addresses"
+        """Declare the argument types: only addresses and tensor maps are supported."""
+        assert not kinds.replace(MAP_KIND, "").strip("P"), f"arguments {kinds}, expected addresses"
 
     def prepared_async_call(
-        self, grid: Sequence[int], block: Sequence[int], stream: DriverStream, *addresses: int, shared_size: int = 0
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        stream: DriverStream,
+        *arguments: int | bytes,
+        shared_size: int = 0,
     ) -> None:
         """Launch it on a stream."""
-        values = (ctypes.c_void_p * len(addresses))(*addresses)
-        places = (ctypes.c_void_p * len(addresses))(
-            *(ctypes.addressof(values) + n * ctypes.sizeof(ctypes.c_void_p) for n in range(len(addresses)))
-        )
+        parameters = pack_parameters(arguments)
         self._calls.check(
             self._calls.cu.cuLaunchKernel(
-                self._raw, *_three(grid), *_three(block), shared_size, stream.raw, ctypes.addressof(places), 0
+                self._raw, *_three(grid), *_three(block), shared_size, stream.raw, parameters.address, 0
             )
         )
 

@@ -12,11 +12,15 @@ from ...ir import (
     MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     Barrier,
+    BulkFetch,
     Commit,
     Initialise,
     Item,
     Kernel,
     Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
     Mma,
     Phase,
     ProductFence,
@@ -31,6 +35,7 @@ from ...ir import (
     phases,
     variables,
 )
+from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
 from .dialect import Dialect, operand_words
 from .index_ctext import PointerName, index_text
@@ -54,14 +59,19 @@ class BodyText:
 
 
 def body_text(
-    kernel: Kernel, dialect: Dialect, pointers: Mapping[str, PointerName], block: str, prefix: str = "k"
+    kernel: Kernel,
+    dialect: Dialect,
+    pointers: Mapping[str, PointerName],
+    block: str,
+    prefix: str = "k",
+    maps: Mapping[str, str] | None = None,
 ) -> BodyText:
     """Return the body of a kernel with these pointers.
 
-    `block` is the number of its block; names of constants begin with `prefix`.
+    `maps` names its tensor maps; `block` is the number of its block; names of constants begin with `prefix`.
     """
     constants = {t: PointerName(f"{prefix}{n}", kernel.dtypes[t]) for n, t in enumerate(kernel.constants)}
-    names = KernelNames(kernel, dialect, {**pointers, **constants})
+    names = KernelNames(kernel, dialect, {**pointers, **constants}, maps or {})
     head, out = Writer(dialect, depth=1), Writer(dialect, depth=1)
     for tensor, values in kernel.constants.items():
         dtype = kernel.dtypes[tensor]
@@ -70,8 +80,11 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
-    for item in kernel.items:
+    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), 0)
+    for number, item in enumerate(kernel.items):
         _item(item, names, out)
+        if number == meeting and kernel.producer:
+            print_producer(names, out, _item)
     # Buffers without uses (lane scratch where warps shuffle) are not declared.
     shared = tuple(b for b in kernel.shared if b.name in out.used)
     defined = _definitions(kernel, dialect, names, out.used, block)
@@ -184,6 +197,8 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.product_wait.format(pending=item.pending))
         if not item.pending:  # no read of the sums may move before the wait
             _pin_registers(item.name, names, out)
+    elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
+        print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
         if isinstance(item, ProductFence) and item.name and names.dialect.pin:  # nor a write after the fence
             _pin_registers(item.name, names, out)

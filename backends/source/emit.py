@@ -5,7 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from ...ir import WAITING_SUFFIX, Argument, DType, HorizontalKernel, Kernel, KernelFunction
+from ...ir import (
+    WAITING_SUFFIX,
+    Argument,
+    DType,
+    HorizontalKernel,
+    Kernel,
+    KernelFunction,
+    indirects,
+    phases,
+    post_order,
+)
+from ...ir.dfg import buffer_accesses, own_indices
 from .atomics import combining_helpers
 from .body import body_text, declare_shared
 from .dialect import DIALECTS, Dialect
@@ -32,8 +43,11 @@ def emit(
     if dialect.begin:
         body, used = f"  {dialect.begin}();\n{body}", used | {dialect.begin}
     least = min(member.min_blocks for member in members)
-    head = _head(kernel.threads, least, dialect, arguments)
-    digest = hashlib.sha256((head + body).encode()).hexdigest()[:16]
+    alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
+    threads = kernel.threads if alone else kernel.launched_threads
+    head = _head(threads, least, dialect, arguments)
+    maps = "".join(repr(argument.map) for argument in arguments if argument.map)
+    digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
     combining, more = combining_helpers(used, dialect)
     source = (
@@ -44,7 +58,7 @@ def emit(
         dialect=dialect.name,
         source=source,
         grid=(kernel.blocks, 1, 1),
-        block=(kernel.threads, 1, 1),
+        block=(threads, 1, 1),
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
         dynamic_shared=_dynamic(kernel, dialect),
@@ -57,25 +71,42 @@ _NAME = "CUTS_KERNEL_NAME"
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    """Return the parameters in order: written tensors, read tensors, tables."""
+    """Return the parameters in order: tensor maps, written tensors, read tensors, tables."""
+    maps = [Argument(m.tensor, m.dtype, False, map=m) for m in kernel.maps]
     written = [Argument(t, kernel.dtypes[t], True) for t in kernel.writes]
-    read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes]
-    return (*written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
+    mapped = {m.tensor for m in kernel.maps} - (_loaded_tensors(kernel) if maps else set())
+    read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes and t not in mapped]
+    return (*maps, *written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
+
+
+def _loaded_tensors(kernel: Kernel) -> set[str]:
+    """Return the tensors that threads read by their addresses."""
+    nodes = post_order(root for phase in phases(kernel.items) for root in phase.roots)
+    found = set[str]()
+    for node in nodes:
+        found |= {a.buffer for a in buffer_accesses(node) if a.space == "global"}
+        found |= {i.tensor for index in own_indices(node) for i in indirects(index)}
+    return found
 
 
 def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
-    params = [
-        dialect.pointer.format(const="" if a.written else "const ", type=dialect.memory_type(a.dtype), name=f"p{n}")
-        for n, a in enumerate(arguments)
-    ]
+    params = [_parameter(argument, f"p{n}", dialect) for n, argument in enumerate(arguments)]
     least = f", {min_blocks}" if min_blocks else ""
     return dialect.kernel.format(threads=threads, min_blocks=least, name=_NAME, params=", ".join(params))
 
 
+def _parameter(argument: Argument, name: str, dialect: Dialect) -> str:
+    if argument.map is not None and dialect.map_parameter:
+        return dialect.map_parameter.format(name=name)
+    const = "" if argument.written else "const "
+    return dialect.pointer.format(const=const, type=dialect.memory_type(argument.dtype), name=name)
+
+
 def _body(kernel: Kernel, dialect: Dialect, arguments: tuple[Argument, ...]) -> tuple[str, frozenset[str]]:
     """Return the text of a kernel's body, and the names that it uses."""
-    pointers = {a.tensor: PointerName(f"p{n}", a.dtype) for n, a in enumerate(arguments)}
-    text = body_text(kernel, dialect, pointers, dialect.block_index)
+    pointers = {a.tensor: PointerName(f"p{n}", a.dtype) for n, a in enumerate(arguments) if a.map is None}
+    maps = {a.map.name: f"p{n}" for n, a in enumerate(arguments) if a.map is not None}
+    text = body_text(kernel, dialect, pointers, dialect.block_index, maps=maps)
     head = Writer(dialect, depth=1)
     if dialect.base:
         for number in range(len(arguments)):

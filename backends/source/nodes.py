@@ -36,7 +36,7 @@ from ...ir import (
     substitute_guards,
     vector_piece,
 )
-from .atomic_updates import print_atomic_update
+from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan

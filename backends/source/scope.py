@@ -90,11 +90,16 @@ class Writer:
 
 @define(slots=False)
 class KernelNames:
-    """Names of buffers, held registers and temporaries of one kernel."""
+    """Names of buffers, held registers and temporaries of one kernel.
+
+    `elected` is the condition of the thread that issues bulk copies.
+    """
 
     kernel: Kernel
     dialect: Dialect
     pointers: Mapping[str, PointerName]
+    maps: Mapping[str, str] = field(factory=dict)
+    elected: str = "tid == 0"
     registers: dict[str, str] = field(factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(factory=dict)
     types: dict[str, DType] = field(factory=dict)

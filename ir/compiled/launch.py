@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
+from ..machine import TensorMap
 from ..types import DType
 
 #: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
@@ -53,13 +54,15 @@ class Argument:
 
     It has the graph tensor bound to it, its element type and whether the kernel writes it. The pointer addresses the
     tensor's first element (`Storage.offset` is added at launch); strides are literals of the source. A `table` argument
-    is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor.
+    is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor. An argument with a `map` is the
+    tensor map of its tensor where the machine has such maps, else a pointer; such arguments come first.
     """
 
     tensor: str
     dtype: DType
     written: bool
     table: bool = False
+    map: TensorMap | None = None
 
 
 @frozen

@@ -31,6 +31,7 @@ from .matrix_instructions import (
 from .precision import PRECISIONS, Precision, PrecisionName
 from .shared_matrices import HALF_BYTES, LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
+from .tensor_maps import MAP_UNIT_BYTES, MAX_BOX_ELEMENTS, MAX_MAP_DIMS, TensorMap
 
 __all__ = [
     "ACCUMULATOR_THREADS",
@@ -42,10 +43,13 @@ __all__ = [
     "LANE",
     "LANES",
     "LINE_BYTES",
+    "MAP_UNIT_BYTES",
     "MATH_MODES",
     "MATRIX_LOADS",
     "MATRIX_ROWS",
     "MATRIX_WORDS",
+    "MAX_BOX_ELEMENTS",
+    "MAX_MAP_DIMS",
     "MIN_COPY_BYTES",
     "MMA_INSTRUCTIONS",
     "PRECISIONS",
@@ -63,6 +67,7 @@ __all__ = [
     "PrecisionName",
     "SharedMatrixLayout",
     "Target",
+    "TensorMap",
     "copy_row",
     "matrix_load_row",
     "promotion_interval",

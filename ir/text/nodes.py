@@ -46,12 +46,18 @@ from ..dfg import (
 )
 from ..kernel import (
     Barrier,
+    BulkCopy,
+    BulkFetch,
     Commit,
     Define,
     HorizontalKernel,
     Kernel,
     Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
     Phase,
+    Producer,
     ProductCommit,
     ProductFence,
     ProductWait,
@@ -60,6 +66,7 @@ from ..kernel import (
     SharedBuffer,
     Wait,
 )
+from ..machine import TensorMap
 from ..schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from ..segment import FusedGroup, Output, Reduction, Segment
 from ..source import Source
@@ -134,14 +141,19 @@ FORMS: dict[type, Form] = {
             "*aligned: aligned <key>: <value>",
             "*tables: table <key> = [<value>]",
             "*constants: constant <key> = [<value>]",
+            "*maps",
             "*shared",
             "*defines",
+            "*producer",
             "*items",
         ),
     ),
     HorizontalKernel: Form("bundle", ("*kernels",)),
     SharedBuffer: Form(
         "buffer <name>: <dtype>[<elements>]{? matrix <extent> by <depth>?}{? deep<!deep>?}{? swizzle <swizzle>?}"
+    ),
+    TensorMap: Form(
+        "tensor_map <name> of <tensor>: <dtype> dims (<dims>) strides (<strides>) box (<box>){? swizzle <swizzle>?}"
     ),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
@@ -158,6 +170,12 @@ FORMS: dict[type, Form] = {
     ProductFence: Form("fence_products{? of <name>?}"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending> of <name>"),
+    Producer: Form("producer" + _options(Producer), ("*body",)),
+    MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
+    BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),
+    BulkCopy: Form("bulk_copy <map>[<coordinates>] to <buffer>[<address>]"),
+    MbarrierArrive: Form("arrive_mbarrier <barriers>[<slot>]{? when <when>?}"),
+    MbarrierWait: Form("wait_mbarrier <barriers>[<slot>] parity <parity>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),
     VectorStore: Form(

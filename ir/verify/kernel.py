@@ -30,7 +30,19 @@ from ..dfg import (
     post_order,
 )
 from ..errors import VerifyError, quote
-from ..kernel import Item, Kernel, Loop, Phase, loops, phases
+from ..kernel import (
+    Barrier,
+    BulkFetch,
+    Item,
+    Kernel,
+    Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    Phase,
+    loops,
+    phases,
+)
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
@@ -54,6 +66,18 @@ def _places(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[_P
             yield _Place(item, loops)
         elif isinstance(item, Loop):
             yield from _places(item.body, (*loops, item.var))
+
+
+_MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
+
+
+def _mbarrier_items(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[tuple[_MbarrierItem, set[Var]]]:
+    """Yield items with mbarriers, and the variables of the loops around each."""
+    for item in items:
+        if isinstance(item, _MbarrierItem):
+            yield item, {*loops}
+        elif isinstance(item, Loop):
+            yield from _mbarrier_items(item.body, (*loops, item.var))
 
 
 def check_launch_possible(kernel: Kernel) -> Iterator[VerifyError]:
@@ -196,6 +220,66 @@ def check_registers_read(kernel: Kernel) -> Iterator[VerifyError]:
             unread[name] = phase
 
 
+def check_tensor_maps(kernel: Kernel) -> Iterator[VerifyError]:
+    """Tensor maps are possible, of read tensors, and have one name each."""
+    if len({m.name for m in kernel.maps}) != len(kernel.maps):
+        yield VerifyError("two tensor maps have one name")
+    for tensor_map in kernel.maps:
+        yield from (VerifyError(f"tensor map {quote(tensor_map.name)}: {fault}") for fault in tensor_map.faults())
+        if tensor_map.tensor not in kernel.reads or kernel.dtypes[tensor_map.tensor] is not tensor_map.dtype:
+            yield VerifyError(f"tensor map {quote(tensor_map.name)}: no tensor {quote(tensor_map.tensor)} is read so")
+
+
+def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
+    """Bulk copies move boxes into buffers of their type and swizzle.
+
+    Mbarriers are shared buffers.
+    """
+    maps, buffers = {m.name: m for m in kernel.maps}, {b.name: b for b in kernel.shared}
+    known = {Var("blk", kernel.blocks), *(d.var for d in kernel.defines)}
+    parts = (kernel.items, *(producer.body for producer in kernel.producer))
+    made = [each for items in parts for each in _mbarrier_items(items)]
+    for item, outside in made:
+        where = f"mbarriers {quote(item.barriers)}"
+        if item.barriers not in buffers or buffers[item.barriers].dtype is not DType.U64:
+            yield VerifyError(f"{where} are no shared buffer of u64")
+        if isinstance(item, MbarrierWait):
+            yield from (e for i in (item.slot, item.parity) for e in _unbound(where, i, known | outside))
+        if isinstance(item, MbarrierArrive):
+            yield from _unbound(where, item.slot, known | outside)
+        if not isinstance(item, BulkFetch):
+            continue
+        for index in (item.slot, *(g.index for g in item.when)):
+            yield from _unbound(where, index, known | outside)
+        for copy in item.copies:
+            tensor_map, buffer = maps.get(copy.map), buffers.get(copy.buffer)
+            if tensor_map is None or buffer is None or len(copy.coordinates) != len(tensor_map.dims):
+                yield VerifyError(f"{where}: no copy by map {quote(copy.map)} to {quote(copy.buffer)}")
+                continue
+            if (tensor_map.dtype, tensor_map.swizzle) != (buffer.dtype, buffer.swizzle):
+                yield VerifyError(f"{where}: buffer {quote(copy.buffer)} has another type or swizzle than its copies")
+            for index in (*copy.coordinates, copy.address):
+                yield from _unbound(where, index, known | outside)
+
+
+def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
+    """At most one producer only waits and fetches.
+
+    Threads that compute meet before it begins.
+    """
+    if len(kernel.producer) > 1:
+        yield VerifyError(f"{len(kernel.producer)} producers")
+    for producer in kernel.producer:
+        every = [i for item in producer.body for i in (item.body if isinstance(item, Loop) else (item,))]
+        for item in every:
+            if not isinstance(item, (MbarrierWait, BulkFetch)):
+                yield VerifyError(f"a producer neither waits nor fetches: {type(item).__name__}")
+        barriers = [n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)]
+        inner = [item for loop in loops(kernel.items) for item in loop.body if isinstance(item, Barrier)]
+        if len(barriers) != 1 or inner:
+            yield VerifyError("threads beside a producer meet once, before it begins")
+
+
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
     """The data-flow graph of each phase satisfies its own checks."""
     for phase in phases(kernel.items):
@@ -242,6 +326,9 @@ CHECKS: tuple[Check, ...] = (
     check_variables_bound,
     check_registers_initialised,
     check_registers_read,
+    check_tensor_maps,
+    check_bulk_fetches,
+    check_producers,
     check_graphs,
 )
 #: Checks of kernels over threads.

@@ -60,7 +60,7 @@ from .schedule_template import (
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
-from .shared_matrices import MatrixTile, matrix_tile, shared_matrix_faults
+from .shared_matrices import PRODUCER_REGISTERS, MatrixTile, matrix_tile, producer_share, shared_matrix_faults
 from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
 from .shared_tensors import (
     axis_places,
@@ -86,6 +86,7 @@ from .warp_split_k import (
 __all__ = [
     "FRAGMENT_SETS",
     "MIN_COPY_BYTES",
+    "PRODUCER_REGISTERS",
     "REGISTER_STAGED_ORDER",
     "ROW_CACHE_UNITS",
     "ROW_LANES",
@@ -146,6 +147,7 @@ __all__ = [
     "partial_sum_pitch",
     "places_of",
     "powers",
+    "producer_share",
     "product",
     "random_groups",
     "reads_shared_matrices",

@@ -43,7 +43,8 @@ class SegmentTemplate:
     reduction the positions of its dims in `loops`, `staged` the operands it stages. `shared` names the tensors the
     segment leaves in shared memory. `patch` holds two dims of different class that a warp may be laid over, the faster
     last. A segment that `caches_rows` rows may cache part of them in shared memory between statements. With a matrix
-    instruction `mma`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`.
+    instruction `mma`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`; its
+    operands may be staged by `bulk` copies.
     Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
     along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
     parts; it may
@@ -67,6 +68,7 @@ class SegmentTemplate:
     streams: bool = False
     parts: int = -1
     streamed_loops: tuple[int, ...] = ()
+    bulk: bool = False
 
     @property
     def passes_rows(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from attrs import frozen
 
 from ...ir import (
@@ -31,10 +32,28 @@ from ...ir import (
     as_index,
     operands,
 )
+from .footprint import Count
 from .matrix_instructions import mma_operands, reads_shared_matrices, runs
 
 #: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives.
 MIN_PRODUCT_STAGES = 3
+
+
+#: Registers that a producer's threads keep, and sums of a thread from which on the others take over the rest.
+PRODUCER_REGISTERS, MIN_TAKING_SUMS = 24, 128
+
+
+def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, Count]:
+    """Return a producer's threads, and the registers of each other thread.
+
+    The `threads` beside it have `sums` sums each, an SM has `registers` registers. The second result is 0 where all
+    threads have equally many.
+    """
+    own, group = WARPGROUP * LANES, 8
+    taking = np.greater_equal(sums, MIN_TAKING_SUMS) & np.greater(threads, own)
+    whole = registers // (threads + own) // group * group * (threads + own)
+    others = (whole - PRODUCER_REGISTERS * own) // threads // group * group
+    return np.where(taking, own, LANES), np.where(taking, others, 0)
 
 
 @frozen

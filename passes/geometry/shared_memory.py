@@ -9,6 +9,7 @@ import numpy as np
 from ...ir import DType, FusedGroup, Segment, dtype_of
 from .footprint import Count, ceil_div, product
 from .mask_bounds import mask_bound
+from .matrix_instructions import reads_shared_matrices
 from .row_sharing import ROW_LANES, cached_reads, is_register_chain
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
@@ -99,8 +100,8 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
 def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained: bool) -> Count:
     """Return the shared-memory bytes of a segment besides tiles.
 
-    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, and the
-    bins of a privatised scatter.
+    They hold the scratch of a reduction across threads or of warps, the scales of streamed rows, the row cache, the
+    mbarriers of bulk copies, and the bins of a privatised scatter.
     """
     sizes = {name: kind.dtype.size for name, kind in group.tensors.items()}
     rows = product(geometry.block)
@@ -113,6 +114,8 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
+    if reads_shared_matrices(geometry.structure.mma):
+        total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

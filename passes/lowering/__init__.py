@@ -2,7 +2,7 @@
 
 from .extract import extract
 from .hoisted_loads import MAX_HOISTED_REGISTERS, is_resident_at_once
-from .layout import AxisBinding, BlockLayout, Frame, Tile, bind_dims, lay_out, local_vars, stage
+from .layout import AxisBinding, BlockLayout, Frame, Tile, bind_dims, bulk_copy_faults, lay_out, local_vars, stage
 from .lower import lower
 from .outputs import ROW_STEPS
 from .privatised_scatter import bins_buffer
@@ -19,6 +19,7 @@ __all__ = [
     "Tile",
     "bind_dims",
     "bins_buffer",
+    "bulk_copy_faults",
     "check_barriers",
     "extract",
     "is_resident_at_once",

@@ -53,7 +53,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         threads=schedule.threads,
         defines=tuple(layout.defines),
         shared=tuple(layout.buffers.values()),
-        items=tuple(items),
+        items=(*layout.opening, *items),
         reads=group.inputs,
         writes=group.outputs,
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
@@ -61,6 +61,8 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         tables=dict(layout.tables.values),
         constants=group.constants,
         min_blocks=schedule.min_blocks,
+        maps=tuple(layout.maps),
+        producer=tuple(layout.producer),
     )
 
 

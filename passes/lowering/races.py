@@ -5,7 +5,8 @@ of a shared-memory pipeline are constants and every access of a phase is an inte
 Between two barriers an interval that one phase writes must not overlap an interval that another phase, or the next
 iteration, reads or writes. An asynchronous copy is complete at the `Wait` for its group, for the waiting thread, and
 after the next barrier for the others. Products that read shared memory in place are unfinished until the `ProductWait`
-for their group; the writes that they read need a `ProxyFence` by the writer between the arrival and the barrier.
+for their group; the writes that they read need a `ProxyFence` by the writer between the arrival and the barrier. Bulk
+copies are complete at the `MbarrierWait` for their phase, for every thread that waits (`mbarriers.py`).
 
     fetch writes a[0..63]; compute reads a[0..63]
         ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
@@ -17,14 +18,16 @@ address, over the same shares, belong to one thread each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
 from ...ir import (
+    LANES,
     MMA_INSTRUCTIONS,
     Accumulate,
     Barrier,
+    BulkFetch,
     Commit,
     Guard,
     Index,
@@ -35,6 +38,9 @@ from ...ir import (
     LaneReduce,
     Load,
     Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
     MmaAccumulate,
     Phase,
     Primary,
@@ -55,8 +61,10 @@ from ...ir import (
     substitute_guards,
     variables,
 )
+from .mbarriers import Mbarriers
 
-#: Most iterations walked at each end of a long loop, twice; the stages of a pipeline divide the number.
+#: Most iterations walked at each end of a long loop, twice; the stages of a pipeline, and their parities, divide twice
+#: the number.
 MAX_WALKED_STEPS = 24
 
 
@@ -134,10 +142,21 @@ class _Walk:
     adding: set[str] = field(factory=set)
     unfenced: list[_Extent] = field(factory=list)
     hidden: list[_Extent] = field(factory=list)
+    mbarriers: Mbarriers[_Extent] = field(factory=Mbarriers)
+    production: Iterator[tuple[Item, dict[Var, int]]] = field(init=False)
+    upcoming: tuple[Item, dict[Var, int]] | None = field(init=False)
     found: dict[str, None] = field(factory=dict)
     known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
         factory=dict
     )  # accesses that phases load, store and combine, by their `id`
+
+    @production.default
+    def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
+        return _steps_of([item for producer in self.kernel.producer for item in producer.body], {})
+
+    @upcoming.default
+    def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
+        return next(self.production, None)
 
     @property
     def scratch(self) -> int:
@@ -166,6 +185,15 @@ class _Walk:
                 self.products.append([])
             elif isinstance(item, ProductWait):
                 self._finish_products(item)
+            elif isinstance(item, MbarrierInit):
+                self.mbarriers.initialise(item)
+            elif isinstance(item, BulkFetch):
+                self._bulk_fetch(item, self.steps)
+            elif isinstance(item, MbarrierWait):
+                self._produce()
+                self._wait_for_bulk(item)
+            elif isinstance(item, MbarrierArrive):
+                self._release(item)
             if isinstance(item, Barrier) or self.kernel.threads == 1:
                 self._synchronise()
 
@@ -185,8 +213,64 @@ class _Walk:
         if not wait.pending:
             self.adding.discard(wait.name)
 
+    def _produce(self) -> None:
+        """Run the producer until a wait of it does not end."""
+        while self.upcoming is not None:
+            item, steps = self.upcoming
+            if isinstance(item, MbarrierWait):
+                if not self.mbarriers.may_reuse(item, steps):
+                    return
+                for fault in self.mbarriers.reuse(item, steps):
+                    self._report(fault)
+            elif isinstance(item, BulkFetch):
+                self._bulk_fetch(item, steps)
+            self.upcoming = next(self.production, None)
+
+    def _release(self, item: MbarrierArrive) -> None:
+        """Release a stage: each warp has ended its reads of it."""
+        if any(g.index.is_const for g in substitute_guards(item.when, self.steps)):
+            return
+        stage, faults = self.mbarriers.arrive(item, self.steps, self.kernel.threads // LANES)
+        for fault in faults:
+            self._report(fault)
+        for read in (r for group in self.products for r in group):
+            if any(read.overlaps(span) for span in stage):
+                self._report(f"{read.text} is released while products of phase {read.phase} may still be reading it")
+        self.reads = [read for read in self.reads if not any(read.overlaps(span) for span in stage)]
+
+    def _bulk_fetch(self, fetch: BulkFetch, steps: Mapping[Var, int]) -> None:
+        """Begin the copies of one thread, of whole boxes."""
+        if any(g.index.is_const for g in substitute_guards(fetch.when, steps)):
+            return
+        maps, sizes = {m.name: m for m in self.kernel.maps}, {b.name: b.elements for b in self.kernel.shared}
+        spans = []
+        for copy in fetch.copies:
+            first = substitute(copy.address, steps).const
+            span = _Extent(fetch.barriers, copy.buffer, first, first + maps[copy.map].elements - 1)
+            if first < 0 or span.last >= sizes[copy.buffer]:
+                self._report(f"a bulk copy touches {span.text}, which has {sizes[copy.buffer]} elements")
+            self._write(span)
+            spans.append(span)
+        brought = sum(maps[copy.map].nbytes for copy in fetch.copies)
+        for fault in self.mbarriers.fetch(fetch, steps, spans, brought):
+            self._report(fault)
+
+    def _wait_for_bulk(self, wait: MbarrierWait) -> None:
+        """Complete the copies of a phase: every thread waits for them itself."""
+        spans, faults = self.mbarriers.wait(wait, self.steps)
+        for fault in faults:
+            self._report(fault)
+        for span in spans:
+            self._fill(span)
+
+    def _fill(self, span: _Extent) -> None:
+        self.filled[span.buffer] = _merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
+
     def finish(self) -> None:
         """Report copies and products without a wait."""
+        self._produce()
+        if self.upcoming is not None:
+            self._report("the producer waits for a release of its stage that never comes")
         for name in sorted(self.adding):
             self._report(f"products add to {name}, and the kernel ends without a wait for them")
         for span in self._copying():
@@ -198,12 +282,13 @@ class _Walk:
         self.combined.clear()
         self.hidden += self.unfenced
         self.unfenced.clear()
+        self.mbarriers.synchronise()
         for span in self.writes:
-            self.filled[span.buffer] = _merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
+            self._fill(span)
         self.writes.clear()
 
     def _copying(self) -> list[_Extent]:
-        return [*self.open, *(span for group in self.groups for span in group)]
+        return [*self.open, *(span for group in self.groups for span in group), *self.mbarriers.copying]
 
     def _report(self, reason: str) -> None:
         self.found[reason] = None
@@ -350,11 +435,22 @@ def _registers_used(phase: Phase) -> set[str]:
     return {n.name for n in post_order(phase.roots) if isinstance(n, named)}
 
 
+def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[Item, dict[Var, int]]]:
+    """Yield items in order with the iteration numbers of the loops around them."""
+    for item in items:
+        if isinstance(item, Loop):
+            for step in _walked_steps(item.var.extent):
+                yield from _steps_of(item.body, {**steps, item.var: step})
+        else:
+            yield item, steps
+
+
 def _walked_steps(extent: int) -> Iterator[int]:
     """Yield the iterations of a loop to walk: all of them, or those at both ends of a long loop. A pipeline repeats
     itself in between.
     """
-    middle = range(2 * MAX_WALKED_STEPS, (extent - 2 * MAX_WALKED_STEPS) // MAX_WALKED_STEPS * MAX_WALKED_STEPS)
+    ends = 2 * MAX_WALKED_STEPS
+    middle = range(ends, (extent - ends) // ends * ends)
     yield from (step for step in range(extent) if step not in middle)
 
 

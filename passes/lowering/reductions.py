@@ -10,6 +10,7 @@ from attrs import evolve
 from ...ir import (
     COMBINERS,
     SORT_ORDERS,
+    WITH_PRODUCER,
     Accumulate,
     Expr,
     Index,
@@ -44,9 +45,12 @@ from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
+    bulk_k_loop,
+    bulk_pipeline,
     combine_warps,
     k_loop,
     multiplication,
+    produced_k_loop,
     staged_tiles,
     stepped_k_loop,
     tile_load,
@@ -137,7 +141,11 @@ def reduction_loop(
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):
-            return warpgroup_k_loop(ring, found)
+            bulk = bulk_pipeline(ring)
+            if bulk is None:
+                return warpgroup_k_loop(ring, found)
+            of_bulk = produced_k_loop if schedule.tma == WITH_PRODUCER else bulk_k_loop
+            return of_bulk(bulk, found.block_phases[1], found.accumulator)
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from attrs import evolve
 
-from ...ir import Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
+from ...ir import WITH_PRODUCER, Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
 from ..geometry import (
     Count,
     Geometry,
@@ -26,6 +26,7 @@ from ..geometry import (
     joins_loop,
     least,
     outermost_dim,
+    producer_share,
     product,
     reads_shared_matrices,
     result_geometry,
@@ -74,7 +75,7 @@ def count_features(
     if spared is not None:
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
-    limit = register_limit(totals.threads, min_blocks, target)
+    limit = _register_limit(geometry, totals.threads, min_blocks, target)
     return Features(grid=blocks, outer=outer, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
@@ -110,6 +111,16 @@ def _count_segments(
         _add_part_overhead(totals, geometry[-1], streamed, turns)
     working = np.where(np.greater(alone, 0), totals.sums["issue"] / np.maximum(alone, 1e-9), 1.0)
     return tuple(parts), registers, working
+
+
+def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Count, target: Target) -> Count:
+    """Return the register limit of a thread, beside a producer where there is one."""
+    limit = register_limit(threads, min_blocks, target)
+    for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
+        own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
+        beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
+        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+    return limit
 
 
 def _smallest(tiles: Sequence[Sequence[StagedTile]]) -> Count:

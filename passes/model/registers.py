@@ -186,7 +186,8 @@ def _atom_registers(
         spent = 0.0 + sum(node_cost(node).issue for output in segment.outputs for node in nodes(output.body))
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
         spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
-        needed = needed - beside + DESCRIPTOR_REGISTERS + spent
+        addresses = np.where(geometry.loop.tma, 2.0 * len(tiles), 0.0)
+        needed = needed - beside + DESCRIPTOR_REGISTERS + spent - addresses
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
 

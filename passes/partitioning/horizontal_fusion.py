@@ -403,15 +403,17 @@ def _faster_launches(
 def is_launchable(launch: Launch, target: Target) -> bool:
     """Return whether a launch is legal and short enough.
 
-    Its parameters fit, it has few kernels, and all members have equally many threads.
+    Its parameters fit, it has few kernels, none has tensor maps, and all members have equally many threads.
     """
     threads = {candidate.features["threads"] for candidate in launch.candidates}
     distinct = {id(candidate) for candidate in launch.candidates}  # equal kernels have one candidate
     fits = POINTER_BYTES * launch.arguments <= target.parameter_bytes
     sums = [bool(segment.reductions) for group in launch.groups for segment in group.form.segments]
     short = bool(sums) and not any(sums)
+    loops = [loop for c in launch.candidates for part in c.schedule.segments for loop in part.reductions]
     return (
         len(threads) == 1
+        and not any(loop.tma for loop in loops)
         and len(distinct) <= (MAX_DISTINCT_POINTWISE_KERNELS if short else MAX_DISTINCT_KERNELS)
         and fits
     )

@@ -38,7 +38,7 @@ from ..geometry import (
     reads_shared_matrices,
     shared_matrix_faults,
 )
-from ..lowering import lay_out
+from ..lowering import bulk_copy_faults, lay_out
 from ..model import Features, features_of
 from .rules import FEATURE_RULES, ScheduleSizes, messages
 from .schedule_parameters import SIZE_RULES
@@ -176,6 +176,18 @@ def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule
         yield f"{loop.mma}: {mode}partial sums are promoted after at most {every} elements"
 
 
+def check_bulk_copies(case: Scheduled) -> Iterator[str]:
+    """Operands of bulk copies are boxes of tensor maps.
+
+    Such a kernel has one segment.
+    """
+    for name, reduction, loop, schedule in case.loops:
+        if loop.tma not in (0, 1, 2) or (loop.tma and len(case.group.segments) > 1):
+            yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
+        elif loop.tma:
+            yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors)
+
+
 def check_lanes_share_one_row(case: Scheduled) -> Iterator[str]:
     """Reduction threads share one reduce dim in whole trips.
 
@@ -259,6 +271,7 @@ FIRST_CHECKS: tuple[Check, ...] = (check_segments_match, check_atoms_known, chec
 SHAPE_CHECKS: tuple[Check, ...] = (
     check_axes_covered,
     check_atoms_spread,
+    check_bulk_copies,
     check_shared_axes,
     check_lanes_are_powers,
     check_warps_placed,

@@ -86,6 +86,13 @@ def mma_parameters(
     yield ScheduleParameter.of(f"{prefix}order", (2,) if coarse or not target.banked else (0, 1, 2))
 
 
+def block_depth(structure: SegmentTemplate) -> int:
+    """Return the depth of a K block of products in place: a whole line of shared memory, or all of a shallow one."""
+    atom = MMA_INSTRUCTIONS[structure.mma]
+    depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
+    return min(K_BLOCK_BYTES // atom.held.size, depth)
+
+
 def warpgroup_parameters(
     segment: Segment, structure: SegmentTemplate, prefix: str, target: Target, coarse: bool, widest: int
 ) -> Iterator[ScheduleParameter]:
@@ -93,7 +100,8 @@ def warpgroup_parameters(
 
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
-    instruction where the factor of the columns lies along the depth.
+    instruction where the factor of the columns lies along the depth. One thread may stage both
+    operands by bulk copies.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -113,13 +121,14 @@ def warpgroup_parameters(
                 for v in [v for v in vectors if n // lanes % v == 0][-1 if coarse else 0 :]
             )
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
-    depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
-    yield ScheduleParameter.of(f"{prefix}c0", (min(K_BLOCK_BYTES // atom.held.size, depth),))
+    yield ScheduleParameter.of(f"{prefix}c0", (block_depth(structure),))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
+    if structure.bulk:
+        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, 2))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:

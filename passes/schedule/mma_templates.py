@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from itertools import permutations
 from math import prod
 
+from attrs import evolve
+
 from ...ir import (
     HALF_BYTES,
     MATH_MODES,
@@ -32,6 +34,8 @@ from ...ir import (
 )
 from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands, reads_shared_matrices
 from ..model import running_axis
+from .bulk_copy_parameters import suits_bulk_copies
+from .mma_parameters import block_depth
 
 #: Least rows and columns of a product for instructions of a warpgroup, which multiply 64 rows.
 MIN_SIDES = (48, 32)
@@ -87,7 +91,9 @@ def _structures(
             MMA_INSTRUCTIONS[name], group, segment, dims, rows, columns
         ):
             continue
-        yield SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
+        found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
+        in_place = reads_shared_matrices(name)
+        yield evolve(found, bulk=in_place and suits_bulk_copies(group, segment, found, block_depth(found)))
 
 
 def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iterator[str]:

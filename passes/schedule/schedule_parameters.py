@@ -15,6 +15,7 @@ from ..geometry import (
     axis_classes,
     reads_shared_matrices,
 )
+from .bulk_copy_parameters import check_bulk_copies_fit
 from .mma_parameters import mma_parameters, warpgroup_parameters
 from .register_chains import check_chain_held
 from .row_parameters import (
@@ -159,6 +160,7 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_fragment_sets,
     check_cached_copies,
     check_carried_tiles,
+    check_bulk_copies_fit,
     check_rows_kept,
     check_rows_whole,
     check_rows_passed_on,

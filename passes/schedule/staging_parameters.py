@@ -116,10 +116,12 @@ def check_fragment_sets(sizes: ScheduleSizes) -> Iterator[Finding]:
 
 
 def check_cached_copies(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Only pipelined copies have a cache policy: loads always cache."""
+    """Only pipelined copies of threads have a cache policy: loads always cache."""
     for part in (p for p in sizes.parts if p.structure.stages_any):
         alone = np.logical_and(part.staging.l1, np.less_equal(part.loop.stages, 1))
         yield alone, "operands that are cached need a ring of at least 2 buffers"
+        if np.any(part.loop.tma):
+            yield np.logical_and(part.staging.l1, part.loop.tma), "bulk copies have no cache policy"
 
 
 def check_carried_tiles(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -13,8 +13,25 @@ from types import SimpleNamespace
 from typing import Any
 
 ANYWHERE = {"cuInit", "cuDeviceGet", "cuDeviceGetCount", "cuDeviceGetName", "cuDeviceGetAttribute", "cuGetErrorName",
-            "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuDriverGetVersion"}  # fmt: skip
-NO_CONTEXT, NO_MEMORY, NOT_READY = 201, 2, 600
+            "cuDevicePrimaryCtxRetain", "cuTensorMapEncodeTiled", "cuCtxPushCurrent", "cuDriverGetVersion"}  # fmt: skip
+INVALID, NO_CONTEXT, NO_MEMORY, NOT_READY = 1, 201, 2, 600
+
+
+class FakeNames:
+    """Enumeration whose members are their names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class FakeTensorMap:
+    """Tensor map whose first word is the address, followed by the rank."""
+
+    def __init__(self, address: int, rank: int) -> None:
+        self.words = (ctypes.c_uint64 * 16)(address, rank)
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self.words)
 
 
 class FakeBindings:
@@ -24,6 +41,9 @@ class FakeBindings:
     one fails.
     """
 
+    CUtensorMapDataType = CUtensorMapInterleave = CUtensorMapSwizzle = FakeNames()
+    CUtensorMapL2promotion = CUtensorMapFloatOOBfill = FakeNames()
+    cuuint64_t = cuuint32_t = int
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic shared")
 
     def __init__(self, kernels: Mapping[str, Callable[..., None]], attributes: Mapping[str, int]) -> None:
@@ -72,7 +92,11 @@ class FakeBindings:
         return (0,)
 
     def _cuGetErrorName(self, code: int) -> tuple[int, bytes]:
-        return 0, {NO_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT", NO_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY"}[code]
+        return 0, {
+            INVALID: b"CUDA_ERROR_INVALID_VALUE",
+            NO_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT",
+            NO_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
+        }[code]
 
     def _cuDeviceGetCount(self) -> tuple[int, int]:
         return 0, 1
@@ -102,6 +126,15 @@ class FakeBindings:
 
     def _cuDriverGetVersion(self) -> tuple[int, int]:
         return 0, 13000
+
+    def _encode_map(
+        self, kind: str, rank: int, address: int, dims: list[int], strides: list[int], box: list[int], *rest: object
+    ) -> tuple[int, FakeTensorMap | None]:
+        assert len(dims) == len(box) == rank and len(strides or ()) == rank - 1
+        self.log.append(f"map {kind} {dims} {strides} {box} {' '.join(map(str, rest[1:]))}")
+        return (INVALID, None) if address % 16 else (0, FakeTensorMap(address, rank))
+
+    _cuTensorMapEncodeTiled = _encode_map
 
     # ---- memory
 

@@ -22,6 +22,8 @@ from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.rules import FEATURE_RULES, Finding, Rule, messages
 from cuts.passes.schedule.schedule_parameters import SIZE_RULES
 from cuts.tests.kernels.test_attention_chains import attention, group_of
+from cuts.tests.kernels.test_bulk_copies import with_tma
+from cuts.tests.kernels.test_warpgroup_products import halves, point
 
 from .groups import matmul, two_matmuls
 
@@ -107,6 +109,8 @@ def odd_steps() -> Schedule:
     return loop(mma="m16n8k8_tf32", columns=1, prefetch=1, dims=(ReduceDim((K,), 8),))
 
 
+#: A product in place whose last rows fill no tile.
+RAGGED_GROUP = halves((1, 72, 64, 512), (True, True))
 #: Findings of each check, and a schedule that breaks no earlier check.
 BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_segments_match": (lambda: segment(reductions=()), "0 reductions, expected 1"),
@@ -120,6 +124,7 @@ BROKEN_SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
         ),
         "its rows need a multiple of 8 threads",
     ),
+    "check_bulk_copies": (lambda: loop(tma=1), "bulk copies stage operands that a warpgroup reads"),
     "check_shared_axes": (lambda: flat_schedule(), "has one dim per axis"),
     "check_lanes_are_powers": (lambda: segment(reduction_threads=3), "must be powers of two"),
     "check_warps_placed": (lambda: segment(warp=(2, 8)), "must place 32 lanes"),
@@ -153,6 +158,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
         lambda: loop(staging=(Staging(0, (), 1, register_staged=True),)),
         "need an even padding, and no atom",
     ),
+    "check_bulk_copies_fit": (lambda: with_tma(point(RAGGED_GROUP, (True, True))), "operands are no boxes"),
     "check_rows_kept": (
         lambda: segment(row_cache=24),
         "24 elements of rows are cached, not whole ones of 16 trips of 16",
@@ -185,9 +191,10 @@ GROUPS = {
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,
     "check_chain_held": CHAIN,
+    "check_bulk_copies_fit": RAGGED_GROUP,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.
-EARLIER_SEGMENT_RULES = {"check_fragment_sets", "check_rows_kept"}
+EARLIER_SEGMENT_RULES = {"check_bulk_copies_fit", "check_fragment_sets", "check_rows_kept"}
 
 
 def test_every_check_states_its_invariant_and_is_tried() -> None:

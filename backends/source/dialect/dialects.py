@@ -9,6 +9,7 @@ from attrs import frozen
 
 from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
 from .arithmetic import arithmetic_helpers, clamped_conversions
+from .bulk_text import MAP_TYPE, bulk_helpers
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
     CUDA_LOAD,
@@ -61,7 +62,8 @@ class Dialect:
     `spaces` qualifies pointers to memory of a kind, `warp` is the number of lanes that exchange values by `shuffle`, or
     read that of a thread by `shuffle_from`. `meeting_counter` is the type of a loop's counter where threads synchronise
     in the loop, `meeting_end` the text after every condition on the block where they synchronise under one of them,
-    `begin` the helper that a kernel calls first. Other fields are text templates, `member_...` those of kernels that
+    `begin` the helper that a kernel calls first. `map_parameter` declares a tensor map; where it is empty there are
+    none, and pointers take their places. Other fields are text templates, `member_...` those of kernels that
     share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of adjacent
     elements at once. A matrix instruction gets registers of its C as `atom_result`; where lanes synchronise for it
     (`atoms_meet`), they use `atom_scratch`.
@@ -73,6 +75,7 @@ class Dialect:
     kernel: str
     begin: str
     pointer: str
+    map_parameter: str
     shared: str
     shared_pool: str
     shared_part: str
@@ -259,6 +262,7 @@ _CUDA_HELPERS = (
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
         **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),
+        **dict(bulk_helpers(_DEVICE)),
     }
 )
 
@@ -302,6 +306,7 @@ CUDA = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
     begin="cuts_begin",
     pointer="{const}{type}* __restrict__ {name}",
+    map_parameter=f"const __grid_constant__ {MAP_TYPE} {{name}}",
     shared="__shared__ __align__({align}) {type} {name}[{count}];",
     shared_pool="extern __shared__ __align__({align}) unsigned char pool[];",
     shared_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
@@ -394,6 +399,7 @@ OPENCL = Dialect(
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     begin="",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
+    map_parameter="",
     shared="__local {type} {name}[{count}] __attribute__((aligned({align})));",
     shared_pool="",
     shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",

@@ -1,5 +1,6 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
+from .bulk_copies import bulk_k_loop, bulk_pipeline, produced_k_loop
 from .multiply import Multiplication, multiplication
 from .software_pipeline import (
     SharedPipeline,
@@ -16,10 +17,13 @@ from .warp_split_k import combine_warps, warp_sum_register
 __all__ = [
     "Multiplication",
     "SharedPipeline",
+    "bulk_k_loop",
+    "bulk_pipeline",
     "combine_warps",
     "guard_fetch",
     "k_loop",
     "multiplication",
+    "produced_k_loop",
     "split_prologue",
     "staged_tiles",
     "stepped_k_loop",

@@ -13,6 +13,7 @@ from .block_layout import (
 )
 from .matrix_instructions import MmaLoop, held_register, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, local_vars, stage
+from .tensor_boxes import TensorBox, bulk_copy_faults, tensor_box
 
 __all__ = [
     "SCALES",
@@ -23,8 +24,10 @@ __all__ = [
     "FlattenedAxis",
     "Frame",
     "MmaLoop",
+    "TensorBox",
     "Tile",
     "bind_dims",
+    "bulk_copy_faults",
     "divide_tile",
     "held_register",
     "lay_out",
@@ -33,6 +36,7 @@ __all__ = [
     "products",
     "read_padding",
     "stage",
+    "tensor_box",
     "thread_guards",
     "unique_writer_guards",
     "use_address_tables",

@@ -19,13 +19,16 @@ from ....ir import (
     FusedGroup,
     Guard,
     Index,
+    Item,
     PassError,
+    Producer,
     Schedule,
     Segment,
     SegmentSchedule,
     Share,
     SharedBuffer,
     Target,
+    TensorMap,
     TileDim,
     Var,
     as_index,
@@ -78,7 +81,8 @@ class Frame:
 class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
-    `boxes`, `pitches` and `names` describe, per tensor passed between segments, the block's box of it and its buffer.
+    `opening` are the items before all others, `maps` and `producer` those of bulk copies. `boxes`, `pitches` and
+    `names` describe, per tensor passed between segments, the block's box of it and its buffer.
     """
 
     group: FusedGroup
@@ -89,6 +93,9 @@ class BlockLayout:
     frames: list[Frame] = field(factory=list)
     defines: list[Define] = field(factory=list)
     buffers: dict[str, SharedBuffer] = field(factory=dict)
+    maps: list[TensorMap] = field(factory=list)
+    opening: list[Item] = field(factory=list)
+    producer: list[Producer] = field(factory=list)
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ....ir import Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
+from ....ir import WITH_PRODUCER, Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
 from ...geometry import (
     MIN_COPY_BYTES,
     Count,
@@ -77,6 +77,9 @@ def fill(
     shape = totals.group.tensors[main.tensor].shape
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
+    in_bulk = geometry.loop.tma if reads_shared_matrices(geometry.structure.mma) else None
+    if in_bulk is not None:  # one thread copies the whole tile
+        cost, ways = np.where(in_bulk, 1.0 / tile.count, cost), np.where(in_bulk, 1.0, ways)
     past = (
         np.less_equal(cost, 1.0 / together) & np.greater(geometry.loop.stages, 1) & np.equal(geometry.staging.l1, 0)
         if totals.target.async_copy
@@ -86,8 +89,9 @@ def fill(
         kind = totals.group.tensors[read.tensor].dtype
         narrow = totals.target.async_copy or bool(vector_widths(kind))
         at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
-        totals.add("global_loads", moved / at_once)
-        totals.add("certain", moved / at_once)
+        pieces = moved / at_once if in_bulk is None else np.where(in_bulk, moved * cost, moved / at_once)
+        totals.add("global_loads", pieces)
+        totals.add("certain", pieces)
         more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
         totals.add("fetched", moved * kind.size + more)
         once = totals.block_traffic(read, place)
@@ -134,7 +138,10 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         refilled = np.where(
             np.greater(place.all_trips, 1), 2.0 * place.all_trips, 1.0
         )  # a buffer that is read before it is filled again
-        totals.add("barriers", np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled))
+        rounds = np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled)
+        if reads_shared_matrices(geometry.structure.mma):  # beside a producer, threads meet once
+            rounds = np.where(np.equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
+        totals.add("barriers", rounds)
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:
         totals.add("looped", place.all_trips * totals.repeat * totals.left * 1.0)

@@ -1,0 +1,143 @@
+"""Printer of bulk copies and their mbarriers.
+
+In CUDA C++ one thread issues them. In OpenCL C all threads of a block copy the box, with zeros outside the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from attrs import evolve
+
+from ...ir import (
+    LANES,
+    BulkCopy,
+    BulkFetch,
+    Guard,
+    Index,
+    Item,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    TensorMap,
+    Var,
+    as_index,
+    bulk_fetches,
+)
+from .dialect import MBARRIER_FENCE, REGISTER_LIMIT
+from .index_ctext import guard_text, index_text
+from .scope import KernelNames, Writer
+
+#: Items with mbarriers.
+MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
+#: Unsigned type of an element's bytes in OpenCL C, which copies them as they are.
+_BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+
+def print_producer(names: KernelNames, out: Writer, print_item: Callable[[Item, KernelNames, Writer], None]) -> None:
+    """Print the items of a kernel's producer, whose warp then ends.
+
+    In OpenCL C there is none: the threads that wait copy instead.
+    """
+    first = names.kernel.threads
+    for producer in names.kernel.producer if names.dialect.map_parameter else ():
+        with out.block(f"if (tid >= {first})"):
+            if producer.registers:
+                out.line(REGISTER_LIMIT.format(way="dec", count=producer.registers))
+            with out.block(f"if (tid == {first})"):
+                for item in producer.body:
+                    print_item(item, evolve(names, elected=""), out)
+            out.line("return;")
+        if producer.others:
+            out.line(REGISTER_LIMIT.format(way="inc", count=producer.others))
+
+
+def print_bulk(item: MbarrierItem, names: KernelNames, out: Writer) -> None:
+    """Print an item with mbarriers."""
+    (_CUDA_PRINTERS if names.dialect.map_parameter else _OPENCL_PRINTERS)[type(item)](item, names, out)
+
+
+def _mbarrier(barriers: str, slot: Index, names: KernelNames) -> str:
+    return f"&{barriers}[{index_text(slot, names.pointers)}]"
+
+
+def _print_init(item: MbarrierInit, names: KernelNames, out: Writer) -> None:
+    count = next(b.elements for b in names.kernel.shared if b.name == item.barriers)
+    with out.block(f"if ({names.elected})"):
+        with out.loop(Var("e", count)):
+            out.line(f"cuts_mbarrier_init(&{item.barriers}[e], {item.arrivals});")
+        out.line(MBARRIER_FENCE)
+
+
+def _print_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
+    condition = _condition(names.elected, item.when, names)
+    barrier = _mbarrier(item.barriers, item.slot, names)
+    with out.block(f"if ({condition})" if condition else ""):
+        out.line(f"cuts_mbarrier_expect({barrier}, {item.nbytes});")
+        for copy in item.copies:
+            places = ", ".join(index_text(c, names.pointers) for c in copy.coordinates)
+            address = f"&{copy.buffer}[{index_text(copy.address, names.pointers)}]"
+            out.line(f"cuts_bulk_copy{len(copy.coordinates)}({address}, {names.maps[copy.map]}, {barrier}, {places});")
+
+
+def _condition(first: str, when: Sequence[Guard], names: KernelNames) -> str:
+    return " && ".join(filter(None, (first, guard_text(when, names.pointers) if when else "")))
+
+
+def _print_arrival(item: MbarrierArrive, names: KernelNames, out: Writer) -> None:
+    condition = _condition(f"tid % {LANES} == 0", item.when, names)
+    out.line(f"if ({condition}) cuts_mbarrier_arrive({_mbarrier(item.barriers, item.slot, names)});")
+
+
+def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
+    parity = index_text(item.parity, names.pointers)
+    out.line(f"cuts_mbarrier_wait({_mbarrier(item.barriers, item.slot, names)}, {parity});")
+
+
+def _emulate_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
+    maps = {m.name: m for m in names.kernel.maps}
+    with out.block(f"if ({guard_text(item.when, names.pointers)})" if item.when else ""):
+        for copy in item.copies:
+            _emulate_copy(copy, maps[copy.map], names, out)
+
+
+def _emulate_copy(copy: BulkCopy, box: TensorMap, names: KernelNames, out: Writer) -> None:
+    element, bits = Var("e", box.elements), _BITS[box.dtype.size]
+    step, inside, place = 1, [], []
+    with out.block(f"for (int e = tid; e < {box.elements}; e += {names.kernel.threads})"):
+        for n, (start, extent) in enumerate(zip(copy.coordinates, box.box, strict=True)):
+            where = start + as_index(element) // step % extent
+            out.line(f"const int c{n} = {index_text(where, names.pointers)};")
+            inside.append(f"c{n} >= 0 && c{n} < {box.dims[n]}")
+            stride = box.strides[n - 1] // box.dtype.size if n else 1
+            place.append(f"c{n} * {stride}")
+            step *= extent
+        to = names.place("shared", copy.buffer, copy.address + element)
+        value = f"((__global const {bits}*){names.maps[copy.map]})[{' + '.join(place)}]"
+        out.line(f"((__local {bits}*){copy.buffer})[{to}] = {' && '.join(inside)} ? {value} : 0;")
+
+
+def _emulate_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
+    out.line(names.dialect.barrier)
+    for fetch in (f for producer in names.kernel.producer for f in bulk_fetches(producer.body)):
+        _emulate_fetch(fetch, names, out)
+        out.line(names.dialect.barrier)
+
+
+def _print_nothing(item: MbarrierInit | MbarrierArrive, names: KernelNames, out: Writer) -> None:
+    """Print nothing: threads meet at barriers."""
+
+
+_CUDA_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
+    MbarrierInit: _print_init,
+    BulkFetch: _print_fetch,
+    MbarrierWait: _print_wait,
+    MbarrierArrive: _print_arrival,
+}
+_OPENCL_PRINTERS: Mapping[type, Callable[[Any, KernelNames, Writer], None]] = {
+    MbarrierInit: _print_nothing,
+    BulkFetch: _emulate_fetch,
+    MbarrierWait: _emulate_wait,
+    MbarrierArrive: _print_nothing,
+}

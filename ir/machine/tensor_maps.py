@@ -1,0 +1,69 @@
+"""Tensor maps: boxes that one thread copies to shared memory (TMA).
+
+A map lists dims, the innermost first, whose elements are adjacent. A copy moves one box, which begins at coordinates of
+a launch: elements outside the dims are 0, and the box lies in shared memory in the order of the dims. Several dims may
+number one axis of a tensor by its digits, so that a box lies in another order than its tensor:
+
+    rows = 8*warp + lane    ->    dims (k, lane, warp) of extents (K, 8, M/8), strides (row, 8*row)
+
+A *swizzle* permutes the 16-byte units of a box as `ir.machine.shared_matrices` says (CUDA driver API, "Tensor Map
+Object Management").
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from attrs import frozen
+
+from ..types import DType
+from .shared_matrices import LINE_BYTES, SWIZZLES
+
+#: Limits of a map: dims, elements of a box along each, multiple in bytes of strides and of the innermost box.
+MAX_MAP_DIMS, MAX_BOX_ELEMENTS, MAP_UNIT_BYTES = 5, 256, LINE_BYTES
+#: Limits of extents and of strides in bytes.
+MAX_MAP_EXTENT, MAX_MAP_STRIDE = 1 << 32, 1 << 40
+
+
+@frozen(cache_hash=True)
+class TensorMap:
+    """Map of a tensor: extents of its dims, strides, and a box.
+
+    Strides are in bytes, of all dims but the first.
+    """
+
+    name: str
+    tensor: str
+    dtype: DType
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of a box."""
+        return prod(self.box)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a box; copies bring all of them, zeros too."""
+        return self.elements * self.dtype.size
+
+    def faults(self) -> list[str]:
+        """Return why no machine has such a map."""
+        found = []
+        if not len(self.dims) == len(self.strides) + 1 == len(self.box) or len(self.dims) > MAX_MAP_DIMS:
+            return [f"{len(self.dims)} dims, {len(self.strides)} strides and a box of {len(self.box)} dims"]
+        if self.swizzle not in SWIZZLES:
+            found.append(f"a swizzle of {self.swizzle} bytes")
+        if any(not 0 < n < MAX_MAP_EXTENT for n in self.dims):
+            found.append(f"dims {self.dims}")
+        if any(n % MAP_UNIT_BYTES or not 0 < n < MAX_MAP_STRIDE for n in self.strides):
+            found.append(f"strides of {self.strides} bytes are no multiples of {MAP_UNIT_BYTES}")
+        line = self.box[0] * self.dtype.size
+        if any(not 0 < n <= MAX_BOX_ELEMENTS for n in self.box) or line % MAP_UNIT_BYTES:
+            found.append(f"a box of {self.box} elements")
+        if line > self.swizzle > 0:
+            found.append(f"lines of {line} bytes are longer than a swizzle of {self.swizzle}")
+        return found

@@ -1,0 +1,163 @@
+"""Pipeline stages that one thread fills by bulk copies (TMA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import evolve, frozen
+
+from ....ir import (
+    LANES,
+    WIDEST_BYTES,
+    Barrier,
+    BulkCopy,
+    BulkFetch,
+    DType,
+    Guard,
+    Index,
+    Item,
+    Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    Phase,
+    Producer,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    Read,
+    SharedBuffer,
+    Var,
+    as_index,
+    delinearise,
+)
+from ...geometry import PRODUCER_REGISTERS, producer_share
+from ..layout import TensorBox, tensor_box
+from .software_pipeline import SharedPipeline
+
+#: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
+FULL, EMPTY = "full", "empty"
+
+
+@frozen
+class _BulkTile:
+    """Tile of an operand: its box, elements of a stage, buffer, and the row or column that a block begins with."""
+
+    box: TensorBox
+    size: int
+    buffer: SharedBuffer
+    start: Index
+
+
+@frozen
+class BulkPipeline:
+    """Shared-memory pipeline whose stages one thread fills."""
+
+    ring: SharedPipeline
+    tiles: tuple[_BulkTile, ...]
+    places: Mapping[Var, Index]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that fill a stage."""
+        return sum(tile.box.map.nbytes for tile in self.tiles)
+
+    def fetch(self, at: Index) -> BulkFetch:
+        """Return the copies of K block `at`."""
+        stage = at % self.ring.schedule.stages
+        deep = at * self.ring.schedule.dims[0].block_k
+        copies = tuple(
+            BulkCopy(t.box.map.name, t.box.coordinates(t.start, deep, self.places), t.buffer.name, stage * t.size)
+            for t in self.tiles
+        )
+        return BulkFetch(FULL, stage, self.nbytes, copies)
+
+    def wait(self, at: Index) -> MbarrierWait:
+        """Return the wait for K block `at`.
+
+        Each turn of the stages has the other parity.
+        """
+        stages = self.ring.schedule.stages
+        return MbarrierWait(FULL, at % stages, at // stages % 2)
+
+
+def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
+    """Return the pipeline of bulk copies, and declare its maps and mbarriers.
+
+    None where the schedule does not ask for it, or where tensors lie in memory otherwise than their types say: then
+    threads copy.
+    """
+    state, schedule, frame = ring.state, ring.schedule, ring.state.frame
+    if not schedule.tma or len(state.group.segments) > 1:
+        return None
+    found: list[_BulkTile] = []
+    for operand, (tile, buffer) in ring.tiles.items():
+        if tile.matrix is None or not isinstance(operand, Read) or state.aligned[operand.tensor] % WIDEST_BYTES:
+            return None
+        storage, kind = state.storages.get(operand.tensor), state.group.tensors[operand.tensor]
+        if storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES:
+            return None
+        pitches = kind.strides if storage is None else storage.strides
+        box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{len(found)}")
+        if box is None:
+            return None
+        start = frame.starts[(schedule.rows, schedule.columns)[tile.matrix.axis]]
+        found.append(_BulkTile(box, tile.size, buffer, start))
+    state.layout.maps += [tile.box.map for tile in found]
+    state.layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, schedule.stages)
+    others = [d for d in range(len(frame.starts)) if d not in (schedule.rows, schedule.columns)]
+    places = {axis: place for d in others for axis, place in _places(frame.schedule.dims[d].axes, frame.starts[d])}
+    return BulkPipeline(ring, tuple(found), places)
+
+
+def _places(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:
+    return list(zip(axes, delinearise(start, [a.extent for a in axes]), strict=True))
+
+
+def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
+    """Return the K loop of products in place over bulk copies.
+
+    The products add to registers `name`:
+
+        wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
+
+    As with copies of all threads, the products of block b - 2, which read the refilled stage, end before the barrier.
+    """
+    ring = pipeline.ring
+    at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
+    first = [pipeline.fetch(Index(n)) for n in range(min(distance, trips))]
+    later = guard_bulk_fetch(pipeline.fetch(at + distance), at + distance, trips)
+    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
+    ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
+    return [*first, Loop(ring.step, body), ProductWait(0, name)]
+
+
+def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
+    """Return the K loop of products in place beside a producer.
+
+    The products add to registers `name`. Warps meet at mbarriers only:
+
+        producer    for each block b: wait for the release of block b - stages; copy block b
+        others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
+    """
+    ring, layout = pipeline.ring, pipeline.ring.state.layout
+    at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
+    free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
+    items = (Loop(ring.step, (free, pipeline.fetch(at))),)
+    threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
+    own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
+    layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
+    layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
+    warps = layout.schedule.threads // LANES
+    layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
+    begun = Guard(at, 1, trips)
+    release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
+    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
+    return [Loop(ring.step, (*body, *((release,) if trips > 1 else ()))), ProductWait(0, name)]
+
+
+def guard_bulk_fetch(fetch: BulkFetch, at: Index, trips: int) -> BulkFetch:
+    """Return the fetch of a K block, guarded by its existence."""
+    guard = Guard(at, 0, trips)
+    return fetch if guard.always else evolve(fetch, when=(guard,))

@@ -1,0 +1,184 @@
+"""Boxes of tensor maps that fill a matrix in shared memory.
+
+A tile of a dense strided matrix is one box where every axis of the tensor splits into *digits*, whose places in shared
+memory rise in the order of the map's dims (`ir.machine.tensor_maps`). Rows of A's tile lie in the order of the
+instruction (`shared_matrices.py`), which for `T` threads along them are four digits:
+
+    row = 2*T*outer + T*second + 8*warp + lane    ->    dims (k, lane, second, warp, outer)
+
+Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from attrs import frozen
+
+from ....ir import (
+    ACCUMULATOR_THREADS,
+    ACCUMULATOR_VECTOR,
+    DType,
+    Index,
+    Read,
+    Reduction,
+    ReductionSchedule,
+    SharedMatrixLayout,
+    TensorMap,
+    TensorType,
+    TileDim,
+    Var,
+    as_index,
+    linearise,
+    operands,
+    row_major,
+)
+from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
+
+
+@frozen
+class TileDigit:
+    """Digit of the number of a row, column or place of k.
+
+    It has `extent` values; each counts `step` elements.
+    """
+
+    deep: bool
+    extent: int
+    step: int
+
+
+@frozen
+class TensorBox:
+    """Tensor map of a tile, and the coordinates of a box.
+
+    `outer` has, by the axis (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of
+    further variables in coordinates.
+    """
+
+    map: TensorMap
+    outer: Mapping[bool, tuple[int, int]]
+    others: tuple[tuple[int, Var, int], ...]
+
+    def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
+        """Return the first element of a box.
+
+        It is row or column `along`, at place `deep` of k.
+        """
+        found = [Index() for _ in self.map.dims]
+        for is_deep, start in ((False, along), (True, deep)):
+            if is_deep in self.outer:
+                position, step = self.outer[is_deep]
+                assert not any(n % step for n in (start.const, *(f for _, f in start.terms))), "tiles are whole digits"
+                found[position] += Index(start.const // step, tuple((p, f // step) for p, f in start.terms))
+        for position, var, step in self.others:
+            found[position] += places.get(var, as_index(var)) * step
+        return tuple(found)
+
+
+def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], dtype: DType,
+               name: str) -> TensorBox | None:  # fmt: skip
+    """Return the box of an operand's tile, None where there is none.
+
+    The tensor has these pitches.
+    """
+    address = linearise(read.indices, pitches)
+    steps = {v: n for v, n in address.terms if isinstance(v, Var)}
+    if read.guards or address.const or len(steps) != len(address.terms) or dtype.size != tile.layout.size:
+        return None
+    axes = {False: tile.dim.axes, True: loop.dims[0].axes}
+    pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
+    extents = {deep: prod(a.extent for a in axes[deep]) for deep in axes}
+    digits = _digits(tile, loop.dims[0].block_k)
+    rest = [v for v in steps if v not in (*axes[False], *axes[True]) and v.extent > 1]
+    if digits is None or None in pitch.values() or pitch[digits[0].deep] != 1:
+        return None
+    last = {d.deep: n for n, d in enumerate(digits) if d.step == max(e.step for e in digits if e.deep == d.deep)}
+    if any(extents[deep] % digits[n].step for deep, n in last.items()):
+        return None
+    dims: list[int] = []
+    strides: list[int] = []
+    box: list[int] = []
+    outer: dict[bool, tuple[int, int]] = {}
+    for n, digit in enumerate(digits):
+        size = extents[digit.deep] // digit.step if last[digit.deep] == n else digit.extent
+        if size == digit.extent == 1 and n:
+            continue
+        if last[digit.deep] == n:
+            outer[digit.deep] = len(dims), digit.step
+        dims.append(size)
+        strides.append(digit.step * (pitch[digit.deep] or 0))
+        box.append(digit.extent)
+    others: list[tuple[int, Var, int]] = []
+    for var in rest:
+        place = outer.get(False)
+        if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
+            others.append((place[0], var, dims[place[0]]))
+            dims[place[0]] *= var.extent
+        else:
+            others.append((len(dims), var, 1))
+            dims, strides, box = [*dims, var.extent], [*strides, steps[var]], [*box, 1]
+    inner = tuple(stride * dtype.size for stride in strides[1:])
+    found = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
+    return None if found.faults() else TensorBox(found, outer, tuple(others))
+
+
+def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:
+    """Return the distance of neighbours of a flattened run of axes, None where it is none."""
+    pitch = below = 0
+    for axis in (a for a in reversed(axes) if a.extent > 1):
+        if axis not in steps or (pitch and steps[axis] != below):
+            return None
+        pitch = pitch or steps[axis]
+        below = steps[axis] * axis.extent
+    return pitch or None
+
+
+def _digits(tile: MatrixTile, block_k: int) -> list[TileDigit] | None:
+    """Return the digits of a tile in the order of shared memory; None where a line holds several of one side."""
+    layout: SharedMatrixLayout = tile.layout
+    line, side = layout.width // layout.size, _side_digits(tile.dim, tile.axis)
+    if not layout.deep and len(side) > 1:
+        return None
+    if layout.deep:
+        inner, between, outer, extent = TileDigit(True, line, 1), side, TileDigit(True, block_k // line, line), block_k
+    else:
+        inner, between = TileDigit(False, line, 1), [TileDigit(True, block_k, 1)]
+        outer, extent = TileDigit(False, layout.extent // line, line), layout.extent
+    return [inner, *between, *([outer] if extent > line else [])]
+
+
+def _side_digits(dim: TileDim, axis: int) -> list[TileDigit]:
+    """Return the digits of a tile's rows (`axis` 0) or columns (1) in the order of their places."""
+    vector, lanes, neighbours = dim.vector, ACCUMULATOR_THREADS[axis], ACCUMULATOR_VECTOR[axis]
+    if axis and vector == neighbours:
+        return [TileDigit(False, dim.block, 1)]
+    around = dim.threads * vector
+    if axis:
+        inner = ((neighbours, 1), (lanes, vector), (vector // neighbours, neighbours), (dim.block // around, around))
+    else:
+        inner = ((lanes, 1), (2, dim.threads), (dim.threads // lanes, lanes), (dim.thread // 2, 2 * dim.threads))
+    return [TileDigit(False, *each) for each in inner]
+
+
+def bulk_copy_faults(
+    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str],
+    tensors: Mapping[str, TensorType],
+) -> list[str]:  # fmt: skip
+    """Return why bulk copies cannot stage the operands of a reduction.
+
+    `own` are the segment's reductions.
+    """
+    if not reads_shared_matrices(loop.mma) or len(loop.dims) != 1:
+        return ["bulk copies stage operands that a warpgroup reads in shared memory"]
+    found = []
+    for choice in loop.staging:
+        tile, operand = matrix_tile(reduction, loop, dims, choice, own), operands(reduction, own)[choice.operand]
+        box = None
+        if tile is not None and isinstance(operand, Read):
+            kind = tensors[operand.tensor]
+            box = tensor_box(tile, operand, loop, row_major(kind.shape), kind.dtype, operand.tensor)
+        if box is None:
+            found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
+    return found

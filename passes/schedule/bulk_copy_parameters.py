@@ -1,0 +1,95 @@
+"""Schedule parameter of bulk copies, and its rule.
+
+`tma` 1 stages the operands of a warpgroup's products by boxes of tensor maps, where both operands are boxes: the rule
+asks for each tile that candidates have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import cast
+
+import numpy as np
+
+from ...ir import (
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    ReduceDim,
+    Reduction,
+    ReductionSchedule,
+    Segment,
+    Staging,
+    TileDim,
+    Var,
+    operands,
+    promotion_interval,
+    variables,
+)
+from ..geometry import Geometry, SegmentTemplate, main_read, mma_operands, reads_shared_matrices, widest_swizzle
+from ..lowering import bulk_copy_faults
+from .rules import Finding, ScheduleSizes
+
+#: Block and thread tile and vector of the smallest rows and columns of a product in place.
+LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), (64, 16, 2)
+#: Sizes of a tile dim: its block, its thread tile, its vector.
+_Sizes = tuple[int, int, int]
+
+
+def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int) -> bool:
+    """Return whether bulk copies stage a template's smallest tiles.
+
+    They bring operands as they are: none is rounded on the way, and no sum is promoted.
+    """
+    (reduction,) = segment.reductions
+    alone = len(group.segments) == 1 and reads_shared_matrices(structure.mma)
+    plain = not reduction.math and not promotion_interval(reduction.math, structure.mma)
+    return alone and plain and not _faults(group, segment, structure, block_k, LEAST_ROWS, LEAST_COLUMNS)
+
+
+def _faults(
+    group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int, rows: _Sizes, columns: _Sizes
+) -> list[str]:
+    """Return why bulk copies cannot stage tiles of these sizes."""
+    (reduction,), own = segment.reductions, [r.name for r in segment.reductions]
+    sizes = {structure.rows: rows, structure.columns: columns}
+    dims = [TileDim(axes, *sizes.get(d, (1, 1, 1))) for d, axes in enumerate(structure.dims)]
+    sides = dims[structure.rows], dims[structure.columns]
+    found = mma_operands(reduction, sides[0].axes, sides[1].axes)
+    assert found is not None, "templates are made for products"
+    size = MMA_INSTRUCTIONS[structure.mma].held.size
+    staging = []
+    for number, operand in enumerate(operands(reduction, own)):
+        deep = _lies_deep(reduction, main_read(operand).indices)
+        line = (block_k if deep else sides[found.index(operand)].block) * size
+        staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))
+    loop = ReductionSchedule(
+        (ReduceDim(reduction.reduce, block_k),), tuple(staging), 3, structure.mma, structure.rows, structure.columns
+    )
+    return bulk_copy_faults(reduction, loop, dims, own, group.tensors)
+
+
+def _lies_deep(reduction: Reduction, indices: Sequence[object]) -> bool:
+    return bool(indices) and any(v in reduction.reduce for v in variables(cast("Var", indices[-1])))
+
+
+def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
+    """Bulk copies bring boxes of tensor maps."""
+    for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
+        if not reads_shared_matrices(part.structure.mma) or not np.any(part.loop.tma):
+            continue
+        yield np.logical_and(part.loop.tma, _are_no_boxes(sizes.group, segment, part)), "operands are no boxes"
+
+
+def _are_no_boxes(group: FusedGroup, segment: Segment, part: Geometry) -> np.ndarray:
+    structure = part.structure
+
+    @cache
+    def is_fault(block_k: int, *both: int) -> bool:
+        rows, columns = cast("_Sizes", both[:3]), cast("_Sizes", both[3:])
+        return bool(_faults(group, segment, structure, block_k, rows, columns))
+
+    dims = structure.rows, structure.columns
+    numbers = [n for d in dims for n in (part.block[d], part.thread[d], part.vector[d])]
+    asked = np.vectorize(lambda *each: is_fault(*map(int, each)), otypes=[bool])
+    return np.asarray(asked(part.block_k[0], *numbers))
