@@ -14,8 +14,8 @@ from typing import Any
 
 from ...ir import BackendError, DType, KernelFunction, TensorMap
 
-#: Bytes of a tensor map, and the packed type of such a parameter.
-MAP_BYTES, MAP_KIND = 128, "128s"
+#: Bytes of a tensor map, the multiple at which it begins among parameters, and its packed type.
+MAP_BYTES, MAP_ALIGNMENT, MAP_KIND = 128, 64, "128s"
 #: Codes of the driver for element types, swizzles, and the sectors that L2 reads together.
 _TYPES = {
     DType.F32: "FLOAT32",
@@ -30,8 +30,13 @@ _WORD = ctypes.sizeof(ctypes.c_uint64)
 
 
 def parameter_kinds(kernel: KernelFunction) -> str:
-    """Return the packed types of a kernel's parameters, as PyCUDA has them."""
-    return "".join("P" if argument.map is None else MAP_KIND for argument in kernel.arguments)
+    """Return the packed types of a kernel's parameters, as PyCUDA has them, with the padding between them."""
+    kinds, offset = "", 0
+    for argument in kernel.arguments:
+        padding = -offset % MAP_ALIGNMENT if argument.map is not None else 0
+        kinds += (f"{padding}x" if padding else "") + ("P" if argument.map is None else MAP_KIND)
+        offset += padding + (_WORD if argument.map is None else MAP_BYTES)
+    return kinds
 
 
 def parameter(map_: TensorMap | None, address: int, cu: Any = None) -> int | bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ class DriverFunction:
 
     def prepare(self, kinds: str) -> None:
         """Declare the argument types: only addresses and tensor maps are supported."""
-        assert not kinds.replace(MAP_KIND, "").strip("P"), f"arguments {kinds}, expected addresses"
+        assert re.fullmatch(f"(P|([0-9]+x)?{MAP_KIND})*", kinds), f"arguments {kinds}, expected addresses"
 
     def prepared_async_call(
         self,

@@ -5,6 +5,7 @@ They are encoded for an address, again where a tensor moves, and stored in plans
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,9 @@ def test_a_refused_map_is_one_clear_error(driver: FakeDriver) -> None:
 
 def test_maps_are_parameters_by_value() -> None:
     assert parameter_kinds(KERNEL) == "128sP"
+    mixed = evolve(KERNEL, arguments=KERNEL.arguments[::-1] * 2)
+    assert parameter_kinds(mixed) == "P56x128sP56x128s"  # a map begins at a multiple of 64 bytes
+    assert struct.calcsize(parameter_kinds(mixed)) == 3 * 64 + 192
     packed = pack_parameters((bytes(range(128)), 7))
     assert packed.places[1] - packed.places[0] == MAP_BYTES
     assert packed.values[16] == 7
