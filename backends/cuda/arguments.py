@@ -41,7 +41,16 @@ def parameter_kinds(kernel: KernelFunction) -> str:
 
 def parameter(map_: TensorMap | None, address: int, cu: Any = None) -> int | bytes:
     """Return a tensor map of an address, or the address itself."""
-    return address if map_ is None else encode_tensor_map(map_, address, cu or import_module("cuda.bindings.driver"))
+    return address if map_ is None else encode_tensor_map(map_, address, cu or _bindings())
+
+
+def _bindings() -> Any:
+    try:
+        return import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise BackendError(
+            f"a kernel with bulk copies needs cuda-bindings: {error}", hint="pip install 'cuts[cuda]'"
+        ) from error
 
 
 @lru_cache(maxsize=1 << 12)

@@ -50,14 +50,14 @@ def driver() -> Any:
 
 @cache
 def import_driver() -> Any:
-    """Import PyCUDA, else NVIDIA's bindings.
+    """Import NVIDIA's bindings, else PyCUDA, which cannot launch kernels with tensor maps.
 
     Raises `ImportError` where neither is installed.
     """
     try:
-        return import_module("pycuda.driver")
-    except ImportError:
         return BindingsDriver()
+    except ImportError:
+        return import_module("pycuda.driver")
 
 
 @cache
