@@ -252,7 +252,7 @@ from .source import Source, Span
 from .special_functions import SERIES
 from .statement import Program, Statement, rename_axes, rename_statement, runs, sums_products
 from .text import parse_graph, parse_ir, print_graph, print_ir, rename_in_text, renew_keywords, use_former_keywords
-from .types import DType, TensorType, as_float, dtype_of_numpy, row_major
+from .types import DType, TensorType, as_float, dtype_of_numpy, row_major, strided_view
 from .verify import (
     MAX_ELEMENTS,
     Infer,
@@ -545,6 +545,7 @@ __all__ = [
     "stored_factor",
     "streamable_axis",
     "streamed_variables",
+    "strided_view",
     "substitute",
     "substitute_expr",
     "substitute_guards",

@@ -13,8 +13,9 @@ which zero `max(-0.0, 0.0)` is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -179,6 +180,15 @@ _FROM_NUMPY = {t.numpy: t for t in DType}
 def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType | None:
     """Return the element type of a NumPy dtype, None without one."""
     return _FROM_NUMPY.get(np.dtype(dtype))
+
+
+def strided_view(elements: np.ndarray[Any, Any], shape: Sequence[int], strides: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return a view of an array's memory, with strides in bytes.
+
+    It is made of the bits: NumPy makes no strided views of some element types.
+    """
+    bits = elements.view(f"u{elements.itemsize}")
+    return np.lib.stride_tricks.as_strided(bits, tuple(shape), tuple(strides)).view(elements.dtype)
 
 
 def as_float(value: float | int | bool) -> float | int:

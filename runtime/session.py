@@ -12,7 +12,7 @@ import numpy as np
 from attrs import frozen
 
 from ..backends import Array, BlockAddress, BoundSequence, Buffer, Device, Launch, Pointer, Timing, open_device
-from ..ir import PlanError, quote, raise_all
+from ..ir import PlanError, quote, raise_all, strided_view
 from .arrays import DeviceArray, check_names, check_type, checked_inputs, plain_array
 from .fallback_kernels import use_fallback_kernels
 from .output_memory import OutputMemory
@@ -98,7 +98,7 @@ class Session:
             storage.start(turn) :
         ]
         strides = tuple(stride * type_.dtype.size for stride in storage.strides)
-        return np.lib.stride_tricks.as_strided(elements, type_.shape, strides)
+        return strided_view(elements, type_.shape, strides)
 
     def read(self, tensor: str) -> Array:
         """Download one tensor as it is now.

@@ -30,7 +30,7 @@ _WORD = ctypes.sizeof(ctypes.c_uint64)
 
 
 def parameter_kinds(kernel: KernelFunction) -> str:
-    """Return the packed types of a kernel's parameters, as PyCUDA has them, with the padding between them."""
+    """Return the packed types of parameters, with padding, as PyCUDA has them."""
     kinds, offset = "", 0
     for argument in kernel.arguments:
         padding = -offset % MAP_ALIGNMENT if argument.map is not None else 0

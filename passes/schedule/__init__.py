@@ -1,12 +1,29 @@
 """Space of a group's schedules: enumeration, pruning, hill climbing and choice."""
 
 from .check_schedules import check_schedule
-from .choose import RANKED_POINTS, Candidate, assess, candidate_of, choose, choose_soon, first_points
-from .enumerate import Batch, batches, columns_of, evaluate, places_at, sample_batches, to_schedule
-from .hill_climbing import Point, best_points, neighbours
 from .mma_templates import is_mma_computable, mma_templates
-from .prune import proven_slower, score
 from .register_chains import chain_templates
+from .selection import (
+    RANKED_POINTS,
+    Batch,
+    Candidate,
+    Point,
+    assess,
+    batches,
+    best_points,
+    candidate_of,
+    choose,
+    choose_soon,
+    columns_of,
+    evaluate,
+    first_points,
+    neighbours,
+    places_at,
+    proven_slower,
+    sample_batches,
+    score,
+    to_schedule,
+)
 from .space import Space, make_space, segment_templates
 
 __all__ = [

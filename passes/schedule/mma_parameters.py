@@ -87,7 +87,10 @@ def mma_parameters(
 
 
 def block_depth(structure: SegmentTemplate) -> int:
-    """Return the depth of a K block of products in place: a whole line of shared memory, or all of a shallow one."""
+    """Return the depth of a K block of products in place.
+
+    It is a whole line of shared memory, or all of a shallow one.
+    """
     atom = MMA_INSTRUCTIONS[structure.mma]
     depth = max(next_power(prod(a.extent for a in structure.loops[0])), atom.k)
     return min(K_BLOCK_BYTES // atom.held.size, depth)

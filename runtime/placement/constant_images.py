@@ -15,7 +15,7 @@ import numpy as np
 from attrs import evolve
 
 from ...backends import Array
-from ...ir import BackendError, quote
+from ...ir import BackendError, quote, strided_view
 from ..plan import Plan, extent_bytes
 
 #: Least bytes of a constant that plans share on a device; smaller ones are copied for each plan.
@@ -56,7 +56,7 @@ class ConstantImages:
             image = images[storage.buffer]
             elements = image[: extent_bytes(type_, storage)].view(type_.dtype.numpy)[storage.start() :]
             strides = tuple(stride * size for stride in storage.strides)
-            np.lib.stride_tricks.as_strided(elements, type_.shape, strides)[...] = array
+            strided_view(elements, type_.shape, strides)[...] = array
         written = _written_buffers(plan)
         large = tuple(b for b, image in images.items() if image.nbytes >= MIN_SHARED_BYTES and b not in written)
         return cls(images, large)

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
-from numpy.lib.stride_tricks import as_strided
 
 from ...backends import Device, Pointer
-from ...ir import DType
+from ...ir import DType, strided_view
 from ...numerics import PERIOD, input_numbers, magnitude
 from ...passes.fusion import memory_span
 from .oracle import Sample, expected_outputs
@@ -104,7 +103,7 @@ def span(problem: TuningTask, tensor: str) -> int:
 
 def view(problem: TuningTask, tensor: str, memory: Array) -> Array:
     """Return the tensor in some memory."""
-    return as_strided(
+    return strided_view(
         memory, problem.form.tensors[tensor].shape, [s * memory.itemsize for s in _strides(problem, tensor)]
     )
 

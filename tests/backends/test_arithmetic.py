@@ -20,7 +20,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.emission import emit
 from cuts.tests.fusion.build import fuse_units, graph, op
 from cuts.tests.needs import disassemble, needs_disassembler, needs_toolchain

@@ -20,7 +20,7 @@ from cuts.bench.tools.audit import (
     version_of,
 )
 from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, TimedCandidate
 from cuts.search.settings import TunedChoice

@@ -41,7 +41,7 @@ from cuts.passes.layout import choose_layouts
 from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms, replace_node
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.search.building.factory import Factory
 from cuts.search.building.planning_workers import MIN_PLANNING_NODES, MIN_PLANNING_QUERIES, PlanningWorkers
 from cuts.search.tasks.tuning_task import TuningTask, machine_of

@@ -21,7 +21,7 @@ from cuts.passes.costs.async_cost import CostRequest, CostResult, evaluate_costs
 from cuts.passes.fusion.grouping.partition import MAX_LOOKAHEAD_ROUNDS
 from cuts.passes.pipeline import stage_results
 from cuts.passes.results import Partition
-from cuts.passes.schedule.enumerate import Batch, sample_batches
+from cuts.passes.schedule.selection.enumerate import Batch, sample_batches
 
 from ..kernels.cases import ByModel
 from .build import REGISTRY, graph, op

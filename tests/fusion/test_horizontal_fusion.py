@@ -27,7 +27,7 @@ from cuts.passes.partitioning.horizontal_fusion import (
     levels,
 )
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.schedule.choose import Candidate
+from cuts.passes.schedule.selection.choose import Candidate
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -20,7 +20,7 @@ from cuts.passes.costs.cost_model import KernelsQuery, Questions
 from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.grouping.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
-from cuts.passes.schedule.choose import Candidate, choose
+from cuts.passes.schedule.selection.choose import Candidate, choose
 from cuts.passes.stage import Stage
 
 from ..kernels.cases import KnownTimes, Unhurried

@@ -13,7 +13,7 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.passes.inspection.verify import verify_dfg, verify_groups, verify_kernel, verify_programs, verify_schedule
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 
 from .build import REGISTRY, graph, op, partitioner
 

@@ -16,7 +16,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, CostedKernels, SubgraphKernels, partition_subgraph
 from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.grouping.partitioner import GroupEvaluator
-from cuts.passes.schedule.choose import Candidate, assess, choose, structural_key
+from cuts.passes.schedule.selection.choose import Candidate, assess, choose, structural_key
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
 
 from ..kernels.cases import ByModel, legal_points

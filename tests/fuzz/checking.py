@@ -27,7 +27,7 @@ from cuts.ops.reference import evaluate_graph
 from cuts.passes.costs.executor import Workload
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
-from cuts.passes.schedule.choose import Candidate
+from cuts.passes.schedule.selection.choose import Candidate
 from cuts.passes.schedule.space import make_space
 from cuts.runtime.arrays import random_inputs
 from cuts.runtime.session import Session

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from cuts.ir import TensorMap
 from cuts.ir.affine import Var
 from cuts.ir.dfg import IndexNode, Load, MmaAccumulate, Op, Pack, Store, WideStore, Window
 from cuts.ir.errors import CutsError, ErrorList, VerifyError
@@ -26,7 +27,7 @@ from cuts.ir.verify.dfg import (
     check_windows_addressed,
 )
 from cuts.ir.verify.kernel import CHECKS as BLOCK_CHECKS
-from cuts.ir.verify.kernel import THREAD_CHECKS
+from cuts.ir.verify.kernel import THREAD_CHECKS, check_tensor_maps
 from cuts.ir.verify.program import CHECKS as PROGRAM_CHECKS
 from cuts.ir.verify.program import check_reductions_complete, verify_program
 from cuts.ir.verify.segment import CHECKS as GROUP_CHECKS
@@ -291,6 +292,8 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_functions_applied",
         "check_reductions_complete",
         "check_instructions_known",
+        "check_tensor_maps",
+        "check_bulk_fetches",  # by the tests of bulk copies
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")
@@ -336,3 +339,11 @@ def test_all_breaches_are_reported_at_once() -> None:
 @pytest.mark.parametrize("use", [*DIFFERENTIABLE, *SCALAR, *FLAT], ids=lambda use: use.op)
 def test_every_declaration_means_a_sound_program(use: Use) -> None:
     verify_program(use.instance.program)
+
+
+def test_tensor_maps_are_of_read_tensors() -> None:
+    kernel = parse_ir(BLOCK)
+    made = TensorMap("map", "absent", DType.F16, (64, 64), (128,), (64, 64), 128)
+    found = [str(fault) for fault in check_tensor_maps(evolve(kernel, maps=(made, made)))]
+    assert "two tensor maps have one name" in found[0]
+    assert any("no tensor 'absent' is read so" in fault for fault in found)

@@ -28,8 +28,8 @@ from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.geometry import schedule_of
 from cuts.passes.pipeline import run_stages
-from cuts.passes.schedule.choose import Candidate, choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate
+from cuts.passes.schedule.selection.choose import Candidate, choose
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import ScheduleTemplate, Space, make_space
 from hypothesis import assume
 from hypothesis import strategies as st

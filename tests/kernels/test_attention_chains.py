@@ -43,8 +43,8 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.model import features_of
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import choose, first_points
-from cuts.passes.schedule.enumerate import columns_at, evaluate
+from cuts.passes.schedule.selection.choose import choose, first_points
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.search.tasks import oracle
 from cuts.tests.emission import emit

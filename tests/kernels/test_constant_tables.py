@@ -20,7 +20,7 @@ from cuts.ops.reference import evaluate
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings

@@ -18,8 +18,8 @@ from cuts.ir.segment import FusedGroup
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.fusion.normalise import Illegal, normalise
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import sample_batches, to_schedule
+from cuts.passes.schedule.selection.choose import choose
+from cuts.passes.schedule.selection.enumerate import sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import candidates, split_reduction
 

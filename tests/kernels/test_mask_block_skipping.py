@@ -24,7 +24,7 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.model import features_of
 from cuts.passes.model.mask_savings import mask_savings
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.emission import emit
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -19,7 +19,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate, to_schedule
 from cuts.passes.schedule.space import Space, make_space
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
@@ -169,7 +169,7 @@ def test_many_values_for_few_elements_meet() -> None:
     text = print_ir(group_of("counts", "i64", "sum")).replace("300", "1000000")
     group = parse_ir(text)
     assert isinstance(group, FusedGroup)
-    from cuts.passes.schedule.choose import choose
+    from cuts.passes.schedule.selection.choose import choose
 
     assert choose(group, GPU)[0].schedule.segments[0].privatised
 

@@ -24,8 +24,8 @@ from cuts.passes.lowering.lower import lower
 from cuts.passes.model import features_of
 from cuts.passes.schedule import chain_templates
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate
+from cuts.passes.schedule.selection.choose import choose
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit

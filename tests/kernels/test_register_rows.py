@@ -26,8 +26,8 @@ from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import choose
-from cuts.passes.schedule.enumerate import columns_at, evaluate
+from cuts.passes.schedule.selection.choose import choose
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate
 from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 from hypothesis import HealthCheck, given, settings

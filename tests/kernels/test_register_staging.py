@@ -18,7 +18,7 @@ from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule, make_space
-from cuts.passes.schedule.enumerate import to_schedule
+from cuts.passes.schedule.selection.enumerate import to_schedule
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings

@@ -19,7 +19,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.tests.amounts import examples
 from cuts.tests.emission import emit
@@ -33,8 +33,8 @@ from .test_points import SPACES, _device, check
 GPU = find_target("cuda:sm_90")
 #: Bytes of the C types that elements have in memory.
 BYTES = {
-    "double": 8, "float": 4, "ushort": 2, "long long": 8, "unsigned long long": 8, "long": 8, "unsigned long": 8,
-    "int": 4,
+    "double": 8, "float": 4, "uchar": 1, "ushort": 2, "long long": 8, "unsigned long long": 8, "long": 8,
+    "unsigned long": 8, "int": 4,
     "unsigned int": 4, "short": 2, "unsigned short": 2, "char": 1, "signed char": 1, "unsigned char": 1,
 }  # fmt: skip
 #: OpenCL's buffer for emulated matrix instructions is none that lowering counts.

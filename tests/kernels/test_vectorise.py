@@ -19,7 +19,7 @@ from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.threads import vectorise_accesses
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 from hypothesis import HealthCheck, assume, given, settings

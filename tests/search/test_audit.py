@@ -10,7 +10,7 @@ from math import inf
 
 from attrs import evolve
 from cuts.ir.compiled import KernelFunction
-from cuts.passes.schedule.enumerate import illegal_histogram
+from cuts.passes.schedule.selection.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, audits
 from cuts.search.analysis.sweeps import StoredResults

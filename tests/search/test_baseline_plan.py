@@ -29,7 +29,7 @@ from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.partitioning.baseline_plan import Forms
 from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.database import Database
 from cuts.search.measured_model import MeasuredModel

@@ -35,7 +35,7 @@ from cuts.numerics.random_numbers import PERIOD
 from cuts.numerics.tolerance import group_tolerance
 from cuts.passes.fusion.interpret import interpret
 from cuts.passes.partitioning.horizontal_fusion import join_forms
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import Job, Workers
 from cuts.search.database import Database, summary_of

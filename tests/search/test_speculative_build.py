@@ -16,7 +16,7 @@ from cuts.ops import Registry
 from cuts.passes import make_kernels
 from cuts.passes.partitioning import horizontal_fusion as side_by_side
 from cuts.passes.pipeline import compile_graph
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.search.session import TuningSession
 from cuts.search.speculation import plan_builds as making
 from cuts.search.speculation.plan_builds import (

@@ -19,7 +19,7 @@ from cuts.ir.errors import BackendError
 from cuts.ir.graph import Graph
 from cuts.ir.machine import Target
 from cuts.ir.types import DType
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 from cuts.search import library_routines as library_module
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database

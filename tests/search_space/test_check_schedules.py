@@ -18,9 +18,9 @@ from cuts.passes.schedule.check_schedules import (
     check_atoms_spread,
     check_schedule,
 )
-from cuts.passes.schedule.choose import choose
 from cuts.passes.schedule.rules import FEATURE_RULES, Finding, Rule, messages
 from cuts.passes.schedule.schedule_parameters import SIZE_RULES
+from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.kernels.test_attention_chains import attention, group_of
 from cuts.tests.kernels.test_bulk_copies import with_tma
 from cuts.tests.kernels.test_warpgroup_products import halves, point

@@ -11,12 +11,12 @@ from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.lower_bound import lower_bound
-from cuts.passes.schedule import enumerate as points
-from cuts.passes.schedule import hill_climbing as climb
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import assess, choose, choose_soon, explain, structural_key
-from cuts.passes.schedule.enumerate import batches, evaluate, to_schedule
-from cuts.passes.schedule.prune import prune
+from cuts.passes.schedule.selection import enumerate as points
+from cuts.passes.schedule.selection import hill_climbing as climb
+from cuts.passes.schedule.selection.choose import assess, choose, choose_soon, explain, structural_key
+from cuts.passes.schedule.selection.enumerate import batches, evaluate, to_schedule
+from cuts.passes.schedule.selection.prune import prune
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax

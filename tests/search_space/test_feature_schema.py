@@ -26,7 +26,7 @@ from cuts.passes.model.feature_schema import SUMS, Features
 from cuts.passes.model.memory_access.evaluation_sites import EvaluationSite
 from cuts.passes.model.roofline import group_work
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.enumerate import sample_batches
+from cuts.passes.schedule.selection.enumerate import sample_batches
 from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import split_reduction
 from hypothesis import given

@@ -29,8 +29,8 @@ from cuts.passes.model.memory_access.banks import conflict_factor, warp_cycles
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.pipeline import stage_results
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import assess
-from cuts.passes.schedule.enumerate import batches
+from cuts.passes.schedule.selection.choose import assess
+from cuts.passes.schedule.selection.enumerate import batches
 from cuts.passes.schedule.space import make_space
 from cuts.tests.hand_points import HandPoint
 

@@ -14,7 +14,7 @@ from cuts.passes.lowering import lower
 from cuts.passes.model import features_of
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.enumerate import columns_at, evaluate, to_schedule
+from cuts.passes.schedule.selection.enumerate import columns_at, evaluate, to_schedule
 from cuts.passes.schedule.space import make_space
 from hypothesis import given, settings
 from hypothesis import strategies as st

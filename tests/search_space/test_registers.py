@@ -15,7 +15,7 @@ from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.model.registers import _shared_rows, register_limit
 from cuts.passes.schedule.check_schedules import check_schedule
-from cuts.passes.schedule.choose import choose
+from cuts.passes.schedule.selection.choose import choose
 
 from .groups import at, matmul, softmax, two_rows, write
 

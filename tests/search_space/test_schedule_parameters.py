@@ -18,7 +18,7 @@ from cuts.ir.schedule import ReductionSchedule, Schedule, SegmentSchedule, Stagi
 from cuts.passes.geometry import geometry_of
 from cuts.passes.geometry.schedules import schedule_of
 from cuts.passes.geometry.segment_geometry import numbers_of
-from cuts.passes.schedule.enumerate import columns_at
+from cuts.passes.schedule.selection.enumerate import columns_at
 from cuts.passes.schedule.space import make_space
 from cuts.search.learned.schedule_features import features_of_schedule
 

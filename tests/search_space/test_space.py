@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cuts.backends.devices import find_target
 from cuts.passes.geometry.schedule_template import axis_classes, class_runs, is_matrix_like
-from cuts.passes.schedule.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
+from cuts.passes.schedule.selection.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
@@ -71,7 +71,7 @@ def test_cpu_has_no_warp_maps_and_no_padding():
 
 @pytest.mark.parametrize("name", ["pointwise", "scalar", "gemv", "softmax", "pool", "global-pool"])
 def test_batches_hold_every_point_once_and_in_order(name, monkeypatch):
-    monkeypatch.setattr("cuts.passes.schedule.enumerate.BATCH", 1000)
+    monkeypatch.setattr("cuts.passes.schedule.selection.enumerate.BATCH", 1000)
     space = make_space(ALL[name], H200, coarse=True)
     following = 0
     for batch in batches(space):

@@ -9,7 +9,7 @@ from math import ceil, inf
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import (
+from ....ir import (
     FusedGroup,
     PassError,
     Schedule,
@@ -23,12 +23,12 @@ from ...ir import (
     substitute_expr,
     substitute_guards,
 )
-from ..geometry import schedule_of
-from ..model import NUMBERS, Bound, Features, features_of, limiting, lower_bound
+from ...geometry import schedule_of
+from ...model import NUMBERS, Bound, Features, features_of, limiting, lower_bound
+from ..space import Space, make_space
 from .enumerate import columns_of, sample_batches, to_schedule
 from .hill_climbing import Point, best_points
 from .prune import score
-from .space import Space, make_space
 
 #: Samples of each template where time is short.
 MAX_SOON_SAMPLES = 1024

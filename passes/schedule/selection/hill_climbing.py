@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from attrs import define, field, frozen
 
-from ...ir import FusedGroup, Target
-from ..geometry import ScheduleParameter, ScheduleTemplate, distinct_values
+from ....ir import FusedGroup, Target
+from ...geometry import ScheduleParameter, ScheduleTemplate, distinct_values
+from ..space import Space, make_space
 from .enumerate import columns_of, evaluate, sample_possible_batches
 from .prune import score
-from .space import Space, make_space
 
 #: Points that are scored before refinement, divided among the templates.
 SAMPLED_POINTS = 1 << 16

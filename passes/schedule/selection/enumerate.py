@@ -11,22 +11,12 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ...ir import (
-    Schedule,
-)
-from ..geometry import (
-    Columns,
-    Count,
-    Geometry,
-    ScheduleTemplate,
-    distinct_values,
-    geometries,
-    schedule_of,
-)
-from ..model import Features, count_features
-from .rules import FEATURE_RULES, ScheduleSizes, is_broken
-from .schedule_parameters import SIZE_RULES
-from .space import Space
+from ....ir import Schedule
+from ...geometry import Columns, Count, Geometry, ScheduleTemplate, distinct_values, geometries, schedule_of
+from ...model import Features, count_features
+from ..rules import FEATURE_RULES, ScheduleSizes, is_broken
+from ..schedule_parameters import SIZE_RULES
+from ..space import Space
 
 #: Points that are evaluated at once, so that arrays stay in the cache.
 BATCH = 1 << 17

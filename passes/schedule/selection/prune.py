@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ...ir import Target, UsageError
-from ..model import conflict_factor, estimate_time, lower_bound, pul
+from ....ir import Target, UsageError
+from ...model import conflict_factor, estimate_time, lower_bound, pul
+from ..space import Space
 from .enumerate import Batch, batches, sample_batches
-from .space import Space
 
 #: A space of more points than this is represented by a fixed sample.
 MAX_ENUMERATED_POINTS = 20_000_000
