@@ -102,9 +102,8 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           ("split/split_reduction.py", "split/slice_reduction.py", "split/align_operands.py", "split/splitting.py")),
     Stage("schedule", choose_schedules, show_schedules, verify_schedules,
           "group -> the best candidate schedule of its space, with its lower bound",
-          ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/selection/enumerate.py", "model/lower_bound.py",
-           "schedule/selection/hill_climbing.py",
-           "schedule/selection/choose.py")),
+          ("schedule/space.py", "schedule/schedule_parameters.py", "schedule/selection/enumerate.py",
+           "model/lower_bound.py", "schedule/selection/hill_climbing.py", "schedule/selection/choose.py")),
     Stage("reconsider", refine_partition, show_schedules, verify_refined,
           "groups with their times -> groups split again that take longer than their parts; only where times are "
           "measured", ("partitioning/refine_partition.py",)),

@@ -32,6 +32,7 @@ DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob(
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
 #: Documents that scripts write, or that tests compare with the code, entry by entry.
 TABLES = {
+    "docs/glossary.md",
     "docs/results.md",
     "docs/zoo.md",
     *(f"docs/reference/{n}.md" for n in ("cli", "environment", "python_api", "targets")),

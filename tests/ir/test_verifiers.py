@@ -294,6 +294,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_instructions_known",
         "check_tensor_maps",
         "check_bulk_fetches",  # by the tests of bulk copies
+        "check_producers",
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")

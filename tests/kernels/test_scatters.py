@@ -44,7 +44,8 @@ from cuts.tests.ops.test_empty_tensors import graph
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-NUMBERS = [d for d in DType if d is not DType.BOOL]
+#: NumPy's `f8e4m3` is NaN where ours is the largest number.
+NUMBERS = [d for d in DType if d not in (DType.BOOL, DType.F8E4M3)]
 WAYS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "both": math.inf, "zero": -0.0}
 
