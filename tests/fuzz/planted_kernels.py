@@ -40,7 +40,7 @@ BUGS = (
         "tile_load(tile, buffer, as_index(step) % schedule.stages)",
         "tile_load(tile, buffer, (as_index(step) + 1) % schedule.stages)"),
     Bug("ring", "a ring of buffers has room for one", "passes.lowering.k_loop.software_pipeline:staged_tiles",
-        "tile.size * schedule.stages", "tile.size"),
+        "tile.size * (1 if operand in once else schedule.stages)", "tile.size"),
     Bug("tile", "a halo is one element short", "passes.lowering.layout.staging:_box",
         'Var(f"{prefix}{len(coordinates)}", high - low + 1)', 'Var(f"{prefix}{len(coordinates)}", max(1, high - low))'),
     Bug("tile", "padding of a tile counts for its size only", "passes.lowering.layout.staging:_layout",
