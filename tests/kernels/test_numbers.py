@@ -27,7 +27,7 @@ from cuts.tests.emission import emit
 from cuts.tests.needs import DEVICES
 
 from .cases import legal_points, whole
-from .extremes import NUMBERS, extremes
+from .extremes import NUMBERS, extremes, saturate
 from .test_points import SPACES, _device, _run
 
 REGISTRY = Registry.builtin()
@@ -165,14 +165,6 @@ def together(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...]
     graph = graph_of(inputs, nodes)
     graph = Graph(graph.name, graph.inputs, results, graph.types, graph.nodes)
     return build_graph(graph, load_spec([]), find_target(target), CompileOptions(mode="mixed")).run(inputs)
-
-
-def saturate(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return values in a type; those beyond `f8e4m3` become its largest."""
-    if dtype is DType.F8E4M3:
-        values = np.clip(values, -dtype.element.largest, dtype.element.largest)
-    found: np.ndarray = values.astype(dtype.numpy)
-    return found
 
 
 @pytest.mark.parametrize("target", TARGETS)
