@@ -118,7 +118,7 @@ class PoolTask(CandidateList):
         return self.chosen if self.chosen is not None and self.chosen.seconds < inf else None
 
     @property
-    def found(self) -> list[RecordedPoint]:
+    def built_points(self) -> list[RecordedPoint]:
         """Results of all points that were built."""
         return [_point(entry) for entry in self.entries.values() if entry.outcome]
 
@@ -127,7 +127,7 @@ class PoolTask(CandidateList):
 
         The share of failures is assumed to stay the same.
         """
-        found = self.found
+        found = self.built_points
         ran = sum(point.seconds is not None for point in found)
         return max(0, ceil((count - ran) * len(found) / ran) if ran else count - len(found))
 
@@ -168,7 +168,7 @@ class PoolRecorder:
                     if not task.lost:
                         yield recorded_space(task, True)
         self.executor.close()
-        yield from (recorded_space(task, False) for task in begun if task.found)
+        yield from (recorded_space(task, False) for task in begun if task.built_points)
 
     def _continue(self, task: PoolTask) -> bool:
         """Have further points drawn where too few ran; return whether there may be any."""
@@ -203,7 +203,7 @@ def recorded_space(task: PoolTask, whole: bool) -> RecordedSpace:
     problem = task.problem
     target = asdict(problem.target, recurse=False)
     return RecordedSpace(
-        problem.label, problem.key, problem.work, dict(problem.machine), target, tuple(task.found), whole
+        problem.label, problem.key, problem.work, dict(problem.machine), target, tuple(task.built_points), whole
     )
 
 

@@ -101,7 +101,7 @@ def special_cases(op: str) -> Iterator[Case]:
 
 
 #: Operations whose tables and masks, in the type of their operands, have no place in 8 bits.
-WIDE = ("dft", "logcumsumexp")
+OPERATIONS_OF_WIDE_TYPES = ("dft", "logcumsumexp")
 
 
 def _cases_of_slot(slot: Slot) -> Iterator[Case]:
@@ -109,7 +109,8 @@ def _cases_of_slot(slot: Slot) -> Iterator[Case]:
     for number in range(DRAWN_CASES):
         sample = draw(REGISTRY, slot, 7, number)
         if sample and not (
-            sample.op in WIDE and any(t and t.dtype.is_float and t.dtype.size == 1 for t in sample.types)
+            sample.op in OPERATIONS_OF_WIDE_TYPES
+            and any(t and t.dtype.is_float and t.dtype.size == 1 for t in sample.types)
         ):
             chosen[size_of(sample, number)].append(sample)
     for samples in chosen.values():
