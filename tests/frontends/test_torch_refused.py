@@ -216,7 +216,6 @@ IN_PYTORCH = {
     "projected LSTM states": "proj_size", "interpolation of bytes, bilinear": "aten.upsample_bilinear2d",
     "interpolation of bytes, bicubic": "aten.upsample_bicubic2d", "multinomial": "aten.multinomial",
     "normal": "aten.normal", "uint16": "torch.uint16", "uint16 input": "torch.uint16",
-    "float8": "torch.float8_e4m3fn", "float8 input": "torch.float8_e5m2",
     "quantized_decomposed": "quantized_decomposed", "histogram": "aten.histogram",
     "rrelu": "aten.rrelu_with_noise_functional",
 }  # fmt: skip
