@@ -168,7 +168,7 @@ _PRECISE: dict[str, Literal["", "result", "inside"]] = {
 }
 
 #: Functions of half types that are computed in f32 with its digits nearly, which takes less.
-_HALF = {"exp": "cuts_exp_half({0})"}
+_HALF = {"exp": "cuts_exp_half({0})", "erf": "cuts_erf_half({0})"}
 
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),

@@ -68,12 +68,13 @@ def occupancy(features: Features, target: Target) -> Count:
 def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
     """Return the resident blocks of an SM for a register count.
 
-    It is 0 where not one fits.
+    It is 0 where not one fits. Each scheduler has its own registers, which whole warps share.
     """
     warps = ceil_div(features.threads, target.warp_size)
-    registers = np.ceil(registers / 8) * 8 * target.warp_size * warps
+    registers = np.ceil(registers / 8) * 8 * target.warp_size
+    fitting = target.issue_per_clock * (target.registers_per_sm // target.issue_per_clock // registers)
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
-    resident = np.minimum(resident, target.registers_per_sm // registers)
+    resident = np.minimum(resident, fitting // warps)
     return np.minimum(resident, target.shared_per_sm // np.maximum(1, features.shared + target.shared_reserved))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir import FUNCTIONS
 from cuts.ir.expr import Cast, Const, Expr, IndexValue, Read
 from cuts.ir.segment import FusedGroup, Segment
 from cuts.ir.types import DType, TensorType
@@ -73,6 +74,29 @@ def test_halves_become_the_same_numbers(dtype: DType, target: str) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
     found = result(target, {"x": x}, node("y", "cast", "x", to="f32"))
     np.testing.assert_array_equal(found, x.astype(np.float32))
+
+
+def ordinals(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return integers in the order of a half type's numbers."""
+    codes = numbers.view(np.int16).astype(np.int32)
+    return np.where(codes < 0, -32768 - codes, codes)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_functions_of_halves_are_right_to_a_unit(dtype: DType, target: str) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
+    other = np.random.default_rng(0).permutation(x)
+    with np.errstate(all="ignore"):
+        wide, by = x.astype(np.float64), other.astype(np.float64)
+    found = result(target, {"x": x}, node("y", "erf", "x"))
+    quotients = result(target, {"x": x, "z": other}, node("y", "div", "x", "z"))
+    with np.errstate(all="ignore"):
+        for got, exact, units in ((found, FUNCTIONS["erf"].numpy(wide), 1), (quotients, wide / by, 0)):
+            expected = exact.astype(np.float32).astype(dtype.numpy)
+            number = ~np.isnan(expected)
+            assert (np.isnan(got) == ~number).all()
+            assert np.abs(ordinals(got) - ordinals(expected))[number].max() <= units
 
 
 def in_type(group: FusedGroup, dtype: DType) -> FusedGroup:

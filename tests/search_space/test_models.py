@@ -241,6 +241,15 @@ def test_occupancy_is_limited_by_each_resource():
     assert float(occupancy(counts, evolve(H200, blocks_per_sm=1))) == 1
 
 
+@pytest.mark.parametrize(
+    ("threads", "registers", "blocks"), [(160, 184, 1), (160, 160, 2), (128, 184, 2), (96, 168, 4)]
+)
+def test_a_scheduler_has_registers_of_its_own(threads: int, registers: int, blocks: int) -> None:
+    group, schedule = gemm_schedule()
+    counts = evolve(features_of(group, schedule, H200), threads=threads, registers=registers, shared=1024)
+    assert float(occupancy(counts, H200)) == blocks
+
+
 def test_data_that_was_just_written_lowers_the_bound():
     group, schedule = gemm_schedule()
     candidate = assess(group, schedule, H200)

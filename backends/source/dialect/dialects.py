@@ -23,6 +23,7 @@ from .halves import (
 )
 from .instruction_text import CUDA_INSTRUCTIONS, OPENCL_INSTRUCTIONS, copy_helpers, matrix_load_helpers
 from .mma_text import emulations, instructions
+from .special_functions import half_functions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 from .warpgroup_text import (
     descriptor_text,
@@ -240,6 +241,7 @@ _CUDA_HELPERS = (
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
+        **half_functions(_DEVICE, 'float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(p));'),
         # Blocks may be placed before the preceding kernel has written its results: they wait for that.
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
         '  asm volatile("griddepcontrol.wait;" ::: "memory");\n#endif\n}',
@@ -376,6 +378,7 @@ OPENCL = Dialect(
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
+        **half_functions("static inline", "const float r = exp2(p);"),
         "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
         "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
         "cuts_tf32_near": f"static inline float cuts_tf32_near(float x) {{ return x * {_TF32_NEAR}; }}",
