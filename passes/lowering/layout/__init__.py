@@ -1,6 +1,5 @@
-"""Layout of a block: address tables, staged tiles and matrix fragments."""
+"""Layout of a block: staged tiles and matrix fragments."""
 
-from .address_tables import AddressTables, FlattenedAxis, use_address_tables
 from .block_layout import (
     SCALES,
     BlockLayout,
