@@ -346,7 +346,7 @@ class _Walk:
         """
         sizes = {b.name: b.elements for b in self.kernel.shared}
         for access in accesses:
-            bounds = access_bounds(access, self.steps, self.kernel.tables)
+            bounds = access_bounds(access, self.steps)
             if bounds is None:
                 continue
             address = substitute(access.address, self.steps)

@@ -9,10 +9,8 @@ from attrs import frozen
 from ...ir import (
     Guard,
     Index,
-    Indirect,
     Load,
     Phase,
-    Primary,
     Share,
     Store,
     Var,
@@ -66,30 +64,10 @@ def atomic_updates(phase: Phase) -> list[SharedAccess]:
     return list(dict.fromkeys(SharedAccess(n.buffer, n.address, n.guards) for n in nodes))
 
 
-def access_bounds(
-    access: SharedAccess, steps: Mapping[Var, int], tables: Mapping[str, Sequence[int]]
-) -> tuple[int, int] | None:
-    """Return the first and the last element that an access may touch; None where its guards fail in all threads.
-
-    Only the entries of `tables` that are read count.
-    """
+def access_bounds(access: SharedAccess, steps: Mapping[Var, int]) -> tuple[int, int] | None:
+    """Return the first and the last element that an access may touch; None where its guards fail in all threads."""
     limits = ranges(substitute_guards(access.guards, steps))
-    if limits is None:
-        return None
-    index = confine(substitute(access.address, steps), limits)
-    low = high = index.const
-    for primary, factor in index.terms:
-        ends = [factor * end for end in _range(primary, tables)]
-        low, high = low + min(ends), high + max(ends)
-    return low, high
-
-
-def _range(primary: Primary, tables: Mapping[str, Sequence[int]]) -> tuple[int, int]:
-    if isinstance(primary, Indirect) and primary.tensor in tables:
-        first, last = primary.indices[0].bounds()
-        values = tables[primary.tensor][max(0, first) : last + 1]
-        return (min(values), max(values)) if values else primary.bounds()
-    return primary.bounds()
+    return None if limits is None else confine(substitute(access.address, steps), limits).bounds()
 
 
 def merge_intervals(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
