@@ -10,7 +10,7 @@ from ..ir import Values
 
 
 def contract(left: Values, right: Values, kept: int, shape: tuple[int, ...]) -> Values:
-    """Sum the product of two arrays over all dims from `kept` on, as a batched matrix product."""
+    """Sum the product of two arrays over all dims from `kept` on."""
     dims = max(left.ndim, right.ndim)
     left, right = (a.reshape((1,) * (dims - a.ndim) + a.shape) for a in (left, right))
     left, right = _summed_alone(left, right, kept)

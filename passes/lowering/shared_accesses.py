@@ -1,4 +1,4 @@
-"""Accesses of phases to shared memory, as intervals of elements over all threads."""
+"""Accesses of phases to shared memory, as intervals of elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ...ir import (
 
 @frozen
 class SharedAccess:
-    """Elements of a shared buffer that a phase reads or writes under some guards."""
+    """Elements of a shared buffer that a phase accesses under some guards."""
 
     buffer: str
     address: Index
@@ -33,7 +33,7 @@ class SharedAccess:
 
 @frozen
 class Extent:
-    """Interval of elements of a shared buffer, and the phase that accesses it."""
+    """Interval of elements of a shared buffer that a phase accesses."""
 
     phase: str
     buffer: str
@@ -52,7 +52,7 @@ class Extent:
 
 
 def shared_accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[SharedAccess]:
-    """Return the accesses of one kind that a phase makes to shared memory."""
+    """Return the accesses of one kind to shared memory."""
     nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
     plain = (n for n in nodes if not (isinstance(n, Store) and n.into))
     return list(dict.fromkeys(SharedAccess(n.buffer, n.address, n.guards) for n in plain))
@@ -65,7 +65,10 @@ def atomic_updates(phase: Phase) -> list[SharedAccess]:
 
 
 def access_bounds(access: SharedAccess, steps: Mapping[Var, int]) -> tuple[int, int] | None:
-    """Return the first and the last element that an access may touch; None where its guards fail in all threads."""
+    """Return the first and the last element that an access may touch.
+
+    None where its guards fail in all threads.
+    """
     limits = ranges(substitute_guards(access.guards, steps))
     return None if limits is None else confine(substitute(access.address, steps), limits).bounds()
 
