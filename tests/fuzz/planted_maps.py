@@ -1,6 +1,6 @@
 """Planted bugs in index maps.
 
-They concern the algebra of indices, its inversion, views, movements, and tables.
+They concern the algebra of indices, its inversion, views and movements.
 """
 
 from __future__ import annotations
