@@ -8,36 +8,8 @@ from .launch_sequence import (
     BoundSequence,
     Copy,
     KernelCall,
-    LaunchSequence,
     SequenceLauncher,
     SequencePlan,
 )
 from .targets import known_targets, target_aliases
 from .transfers import Transfers
-
-__all__ = [
-    "Array",
-    "BlockAddress",
-    "BoundSequence",
-    "Buffer",
-    "Copy",
-    "Device",
-    "KernelCall",
-    "Launch",
-    "LaunchSequence",
-    "MemoryPart",
-    "Pointer",
-    "SequenceLauncher",
-    "SequencePlan",
-    "Timing",
-    "Transfers",
-    "find_target",
-    "known_targets",
-    "launch_all",
-    "middle_mean",
-    "open_device",
-    "open_sequence_launcher",
-    "open_transfers",
-    "require_host_memory",
-    "target_aliases",
-]

@@ -1,5 +1,3 @@
 """Command line: commands, their options, and the results that they print."""
 
 from .main import main, main_of_module
-
-__all__ = ["main", "main_of_module"]

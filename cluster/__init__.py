@@ -16,31 +16,3 @@ from .plans import (
 from .prediction import simulate, size
 from .probe import probe_machine
 from .running import Report, Runner
-
-__all__ = [
-    "FORMS",
-    "Answer",
-    "ClusterPlan",
-    "RankedWay",
-    "Ranking",
-    "Report",
-    "RunPrediction",
-    "Runner",
-    "StorageUtilisation",
-    "connect",
-    "heat_map",
-    "known_machines",
-    "known_models",
-    "load_cluster_plan",
-    "load_machine",
-    "load_transformer",
-    "machine_text",
-    "predict",
-    "probe_machine",
-    "rank",
-    "save_cluster_plan",
-    "simulate",
-    "size",
-    "storage_utilisation",
-    "what_if",
-]

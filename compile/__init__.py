@@ -11,28 +11,3 @@ from .plan import CompiledPlan, plan_of
 from .selection import decision_key, plan_key
 from .staged import Compile, ProgramPlan, StagedPlan
 from .torch_operator import torch_op
-
-__all__ = [
-    "Compile",
-    "CompiledPlan",
-    "ModelLike",
-    "ProgramPlan",
-    "Shapes",
-    "Spec",
-    "StagedPlan",
-    "build",
-    "build_graph",
-    "build_staged",
-    "build_tuned",
-    "compile_model",
-    "compile_unmeasured",
-    "decision_key",
-    "load",
-    "load_model",
-    "load_spec",
-    "plan_key",
-    "plan_of",
-    "staged_plan",
-    "torch_op",
-    "tune_graph",
-]

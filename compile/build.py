@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from attrs import evolve
 
 from ..backends import find_target
-from ..ir import CompileOptions, Graph, Mode, PrecisionName, Target, UsageError, VocabularyError
+from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError, VocabularyError
 from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
 from .driver import build_graph
@@ -107,31 +108,36 @@ def build(
 
     Raises `UsageError` where the mode is unknown.
     """
-    if mode not in MODES:
-        raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
-    if options is not None and (mode, precision, budget, debug) != ("mixed", "fp32", None, False):
-        raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
-    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
-    chosen = evolve(chosen, begun=chosen.begin())
+    chosen = _chosen_options(options, mode, precision, budget, debug)
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
 
-    def compile_part(graph: Graph) -> CompiledPlan:
-        own = evolve(chosen, begun=None)  # a budget is that of each part
-        return build_stored(graph, vocabulary, machine, own, tune=tune, frozen=frozen, libraries=libraries)
-
+    build_part = partial(build_stored, spec=vocabulary, target=machine, tune=tune, frozen=frozen, libraries=libraries)
     try:
         with chosen.begin().stage("import"):
             graph = load_model(model, vocabulary, shapes, examples)
     except VocabularyError:
         if not fallback:
             raise
-        plan = staged_plan(model, vocabulary, machine, compile_part, shapes=shapes, args=examples)
+        part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
+        plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)
         plan.warn()
         return plan
-    return build_stored(graph, vocabulary, machine, chosen, tune=tune, frozen=frozen, libraries=libraries)
+    return build_part(graph, options=chosen)
+
+
+def _chosen_options(
+    options: CompileOptions | None, mode: Mode, precision: PrecisionName, budget: float | None, debug: bool
+) -> CompileOptions:
+    """Return the options of a compilation that begins now."""
+    if mode not in MODES:
+        raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
+    if options is not None and (mode, precision, budget, debug) != ("mixed", "fp32", None, False):
+        raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
+    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
+    return evolve(chosen, begun=chosen.begin())
 
 
 def build_staged(
@@ -154,15 +160,8 @@ def build_staged(
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
     chosen = options or CompileOptions()
-    plan = staged_plan(
-        model,
-        vocabulary,
-        machine,
-        lambda graph: build_graph(graph, vocabulary, machine, chosen),
-        functions,
-        shapes,
-        args,
-    )
+    compile_part = lambda graph: build_graph(graph, vocabulary, machine, chosen)  # noqa: E731
+    plan = staged_plan(model, vocabulary, machine, compile_part, functions, shapes, args)
     plan.warn()
     return plan
 

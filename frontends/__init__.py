@@ -1,6 +1,4 @@
 """Importers of graphs: graph.json here, ONNX and PyTorch in packages."""
 
 from .graph_json import graph_from_json, infer_types, load_graph, save_graph
-from .weights import WeightFile, open_weights
-
-__all__ = ["WeightFile", "graph_from_json", "infer_types", "load_graph", "open_weights", "save_graph"]
+from .weights import open_weights

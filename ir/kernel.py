@@ -257,9 +257,8 @@ class Kernel:
     """Kernel: grid of `blocks`, `threads` per block, definitions, buffers and phases.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
-    alignment of their base in bytes. `tables` are int32 arrays made on the host, `constants` small arrays that stand in
-    the kernel's text, `maps` the tensor maps of read tensors. A `producer`, at most one, fetches for the threads that
-    compute.
+    alignment of their base in bytes. `constants` are small arrays that stand in the kernel's text, `maps` the tensor
+    maps of read tensors. A `producer`, at most one, fetches for the threads that compute.
     """
 
     blocks: int
@@ -271,7 +270,6 @@ class Kernel:
     writes: tuple[str, ...]
     dtypes: Mapping[str, DType]
     aligned: Mapping[str, int] = field(factory=dict)
-    tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     min_blocks: int = 0
     maps: tuple[TensorMap, ...] = ()

@@ -157,13 +157,11 @@ class Schedule:
     """Candidate schedule: one segment schedule per segment.
 
     The last one's dims make the grid. In a segment that writes shared memory, `dims` are the dims of the tensor it
-    writes, one each, with `block` at least the box that the later segment reads. `index` is "computed" or "table"
-    (DeepCuts, section 6.2). `raster` groups that many blocks of the outermost dim before the next dim. `min_blocks` is
-    the second argument of launch bounds, 0 for none.
+    writes, one each, with `block` at least the box that the later segment reads. `raster` groups that many blocks of
+    the outermost dim before the next dim. `min_blocks` is the second argument of launch bounds, 0 for none.
     """
 
     segments: tuple[SegmentSchedule, ...]
-    index: str = "computed"
     raster: int = 1
     min_blocks: int = 0
 

@@ -9,32 +9,5 @@ from .buckets import Bucket, Plateau, buckets, plateaus
 from .compiled_kernels import OwnKernels, find_own_kernels, find_own_plans, find_predictor, planned_launches, predict
 from .models import ModelPrediction, predict_model
 from .plotting import Line, check_suffix, plot
-from .predictor import PRECISIONS, STATES, Prediction, Predictor
-from .predictors import POINTWISE, POOLS
+from .predictor import PRECISIONS, STATES, Prediction
 from .sweeps import Curve, sweep
-
-__all__ = [
-    "POINTWISE",
-    "POOLS",
-    "PRECISIONS",
-    "STATES",
-    "Bucket",
-    "Curve",
-    "Line",
-    "ModelPrediction",
-    "OwnKernels",
-    "Plateau",
-    "Prediction",
-    "Predictor",
-    "buckets",
-    "check_suffix",
-    "find_own_kernels",
-    "find_own_plans",
-    "find_predictor",
-    "planned_launches",
-    "plateaus",
-    "plot",
-    "predict",
-    "predict_model",
-    "sweep",
-]

@@ -20,36 +20,7 @@ from .plan_comparison import (
     perturbation_effects,
     replace_overflow,
 )
-from .random_numbers import PERIOD, RandomNumbers
+from .random_numbers import PERIOD
 from .reference import run_reference, value_tolerances
 from .tolerance import epsilon, group_tolerance, tolerance
 from .validation_inputs import input_scales, permute_inputs, perturb_arrays
-
-__all__ = [
-    "PERIOD",
-    "Comparison",
-    "Outputs",
-    "RandomNumbers",
-    "amplification",
-    "compare",
-    "compare_outputs",
-    "compare_samples",
-    "epsilon",
-    "failed_comparisons",
-    "group_tolerance",
-    "informative_outputs",
-    "input_numbers",
-    "input_scales",
-    "magnitude",
-    "overflow_message",
-    "permute_inputs",
-    "perturb_arrays",
-    "perturbation_effects",
-    "relative_error",
-    "replace_overflow",
-    "require_correct",
-    "run_reference",
-    "stored_overflow",
-    "tolerance",
-    "value_tolerances",
-]

@@ -13,24 +13,3 @@ from .linear import LinearCombiner
 from .loop_rolling import RolledLoop, SequenceAxis, declare_loop, loop_body
 from .manual import entry, entry_values, manual
 from .reference import evaluate, evaluate_graph
-
-__all__ = [
-    "Finding",
-    "Folder",
-    "Instance",
-    "Instances",
-    "LinearCombiner",
-    "OpDecl",
-    "Registry",
-    "RolledLoop",
-    "SequenceAxis",
-    "declare_loop",
-    "entry",
-    "entry_values",
-    "evaluate",
-    "evaluate_graph",
-    "index_program",
-    "loop_body",
-    "manual",
-    "program_costs",
-]

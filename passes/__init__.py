@@ -4,10 +4,8 @@ from .assemble import assemble_kernels
 from .context import CompileContext, Emit
 from .costs import (
     CandidateSubgraph,
-    CostModel,
     CostRequest,
     CostResult,
-    Executor,
     KernelsQuery,
     Keys,
     LocalExecutor,
@@ -24,47 +22,9 @@ from .costs import (
     partition_subgraph,
     schedule_row,
 )
-from .decisions import Decisions, ForeignDecisionsError, GroupDecision
+from .decisions import Decisions, ForeignDecisionsError
 from .fingerprints import node_fingerprints
 from .partitioning import join_forms
 from .pipeline import compile_graph, graph_passes, run_stages, stage_results
 from .record_decisions import record_decisions, unfused_seconds
 from .rewrites import STATEMENT_STAGES
-
-__all__ = [
-    "STATEMENT_STAGES",
-    "CandidateSubgraph",
-    "CompileContext",
-    "CostModel",
-    "CostRequest",
-    "CostResult",
-    "Decisions",
-    "Emit",
-    "Executor",
-    "ForeignDecisionsError",
-    "GroupDecision",
-    "KernelsQuery",
-    "Keys",
-    "LocalExecutor",
-    "MeasuredTimes",
-    "Member",
-    "MemberRow",
-    "ModelQuery",
-    "Questions",
-    "Roofline",
-    "ScheduleRequest",
-    "SubgraphKernels",
-    "Workload",
-    "assemble_kernels",
-    "compile_graph",
-    "evaluate_costs",
-    "graph_passes",
-    "join_forms",
-    "node_fingerprints",
-    "partition_subgraph",
-    "record_decisions",
-    "run_stages",
-    "schedule_row",
-    "stage_results",
-    "unfused_seconds",
-]

@@ -62,9 +62,7 @@ def assemble_kernels(result: LaunchKernels, context: CompileContext) -> Compiled
     for groups in launched:
         keys = tuple(kernel_key(group, views) for group in groups)
         bound = _tensors(groups)
-        steps.append(
-            Step(kernels[keys], tuple(a.tensor if a.table else bound[a.tensor] for a in functions[keys].arguments))
-        )
+        steps.append(Step(kernels[keys], tuple(bound[a.tensor] for a in functions[keys].arguments)))
         records.append(_record(groups, units, views, launch_facts([chosen[key] for key in keys], target), algorithms))
         records[-1] = {**records[-1], **(report.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)

@@ -27,15 +27,14 @@ class ForeignDecisionsError(PassError):
 class GroupDecision:
     """Decision about one group, by the positions of its units.
 
-    It has the units of each segment, the loop that they belong to, and the number of `parts` (split-K) or `slices`
-    (sliced-K) of its reduction, or of aligned `copies` of factors. `leaves` numbers, in order, the tensors among those
-    that its units write which it stores; it is None where it was not recorded.
+    It has the units of each segment, the loop that they belong to, and the number of `parts` (split-K) of its
+    reduction, or of aligned `copies` of factors. `leaves` numbers, in order, the tensors among those that its units
+    write which it stores; it is None where it was not recorded.
     """
 
     segments: tuple[tuple[int, ...], ...]
     loop: int | None = None
     parts: int = 1
-    slices: int = 1
     leaves: tuple[int, ...] | None = None
     copies: int = 0
 
@@ -115,7 +114,7 @@ class Decisions:
     def divisions(self, replay: Replay) -> dict[object, Division]:
         """Return the division of each replayed form's reduction."""
         decided = ((group, self.groups[place]) for place, group in replay.groups.items())
-        return {form_key(group.form): Division(d.parts, d.slices, d.copies > 0) for group, d in decided}
+        return {form_key(group.form): Division(d.parts, d.copies > 0) for group, d in decided}
 
     def shared_launches(self, replay: Replay) -> Iterator[list[tuple[int, int]]]:
         """Yield replayed launches of several groups.

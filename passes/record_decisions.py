@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import inf
 
 from ..ir import FusedGroup
@@ -63,11 +63,4 @@ def _groups(partition: Partition, context: CompileContext) -> Iterator[GroupDeci
         several = kernels[group.units] if len(kernels[group.units]) > 1 else []
         copies = len(several) - 1 if several and not several[0].segments[-1].reductions else 0
         parts = most if several and not copies else 1
-        slices = _slices(group.form, kernels[group.units])
-        yield GroupDecision(segments, loop, parts, slices, stored_tensors(group, shop.units), copies)
-
-
-def _slices(formed: FusedGroup, kernels: Sequence[FusedGroup]) -> int:
-    """Return the number of slices of a group; the slices lie in its last additional shared tensor."""
-    found = next((form for form in kernels if len(form.shared) > len(formed.shared)), None)
-    return 1 if found is None else found.tensors[found.shared[-1]].shape[0]
+        yield GroupDecision(segments, loop, parts, stored_tensors(group, shop.units), copies)

@@ -37,7 +37,6 @@ def use_fallback_kernels(plan: Plan) -> Plan:
     return evolve(
         plan,
         kernels=tuple(kernels[number] for number in kept),
-        tables=tuple(plan.tables[number] for number in kept),
         binaries=tuple(plan.binaries[number] for number in kept),
         steps=tuple(
             _bind_fallback(step, kernels[step.kernel], kernels[other], places[other])
@@ -51,4 +50,4 @@ def use_fallback_kernels(plan: Plan) -> Plan:
 def _bind_fallback(step: Step, routine: KernelFunction, generated: KernelFunction, place: int) -> Step:
     """Bind the tensors of a routine's step to the arguments of the equivalent kernel with number `place`."""
     bound = {a.tensor: t for a, t in zip(routine.arguments, step.tensors, strict=True)}
-    return Step(place, tuple(a.tensor if a.table else bound[a.tensor] for a in generated.arguments))
+    return Step(place, tuple(bound[a.tensor] for a in generated.arguments))

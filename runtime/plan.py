@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
-from typing import TypeAlias
 
 import numpy as np
 from attrs import field, frozen
@@ -32,9 +31,6 @@ from ..ir import (
     quote,
 )
 from .memory import Lifetime, Placement, place_buffers
-
-#: A buffer of tensors ("tensor", 0, name), or a table of a kernel ("table", number of the kernel, name).
-BufferKey: TypeAlias = tuple[str, int, str]
 
 
 def cuts_version() -> str:
@@ -65,11 +61,11 @@ class Plan:
     """A compiled graph ready to run on `target`.
 
     `types` and `storages` have an entry for every tensor that a step, an input or an output touches; `buffers` places
-    each storage's buffer in an arena of `arena` bytes and `tables[k]` the tables of kernel `k`. `constants` are
-    uploaded once, before the first run. `binaries[k]` is the compiled form of kernel `k`, or None where it is built
-    from its source when the plan is opened. The results of `checks` are kept to the end like outputs.
-    `loops` has the ranges of repeated steps. The launches of a `branched` plan wait only for their dependencies
-    where the device can record that, and its buffers are placed so that these are no more than needed.
+    each storage's buffer in an arena of `arena` bytes. `constants` are uploaded once, before the first run.
+    `binaries[k]` is the compiled form of kernel `k`, or None where it is built from its source when the plan is opened.
+    The results of `checks` are kept to the end like outputs. `loops` has the ranges of repeated steps. The launches of
+    a `branched` plan wait only for their dependencies where the device can record that, and its buffers are placed so
+    that these are no more than needed.
     """
 
     name: str
@@ -79,7 +75,6 @@ class Plan:
     types: Mapping[str, TensorType]
     storages: Mapping[str, Storage]
     buffers: Mapping[str, Placement]
-    tables: tuple[Mapping[str, Placement], ...]
     arena: int
     constants: Mapping[str, Array] = field(eq=False, repr=False)
     kernels: tuple[KernelFunction, ...]
@@ -142,10 +137,7 @@ def make_plan(
         outputs=tuple(name for name in graph.outputs if name not in checked),
         types={t: graph.types[t] for t in touched},
         storages=storages,
-        buffers={key: place for (kind, _, key), place in placed.items() if kind == "tensor"},
-        tables=tuple(
-            {table: placed["table", n, table] for table in kernel.tables} for n, kernel in enumerate(compiled.kernels)
-        ),
+        buffers=placed,
         arena=arena,
         constants={t: np.ascontiguousarray(a).reshape(np.shape(a)) for t, a in constants.items()},
         kernels=compiled.kernels,
@@ -162,16 +154,14 @@ def make_plan(
 
 def _demands(
     compiled: CompiledGraph, storages: Mapping[str, Storage], constants: Iterable[str]
-) -> tuple[dict[BufferKey, int], dict[BufferKey, Lifetime]]:
-    """Return the bytes and the lifetime of each buffer and of each table of a kernel."""
+) -> tuple[dict[str, int], dict[str, Lifetime]]:
+    """Return the bytes and the lifetime of each buffer."""
     graph = compiled.graph
     lifetimes = lifetimes_of(compiled, graph.inputs, graph.outputs, constants, storages)
-    sizes = {("tensor", 0, buffer): 0 for kind, _, buffer in lifetimes if kind == "tensor"}
+    sizes = dict.fromkeys(lifetimes, 0)
     for tensor in (*_run_tensors(compiled), *constants):
-        key = ("tensor", 0, storages[tensor].buffer)
+        key = storages[tensor].buffer
         sizes[key] = max(sizes[key], extent_bytes(graph.types[tensor], storages[tensor]))
-    for number, kernel in enumerate(compiled.kernels):
-        sizes |= {("table", number, table): 4 * len(values) for table, values in kernel.tables.items()}
     return sizes, lifetimes
 
 
@@ -181,13 +171,13 @@ def lifetimes_of(
     outputs: Iterable[str],
     constants: Iterable[str],
     storages: Mapping[str, Storage],
-) -> dict[BufferKey, Lifetime]:
-    """Return the lifetime of each buffer, and of each table."""
-    lifetimes: dict[BufferKey, Lifetime] = {}
+) -> dict[str, Lifetime]:
+    """Return the lifetime of each buffer."""
+    lifetimes: dict[str, Lifetime] = {}
     ends = (-1, len(what.steps))
 
     def use(tensor: str, *steps: int) -> None:
-        key = ("tensor", 0, storages[tensor].buffer)
+        key = storages[tensor].buffer
         for step in steps:
             lifetimes[key] = lifetimes.get(key, Lifetime(step, step)).extend(step)
 
@@ -198,14 +188,10 @@ def lifetimes_of(
     for tensor in constants:
         use(tensor, *ends)
     for index, step in enumerate(what.steps):
-        for argument, tensor in zip(what.kernels[step.kernel].arguments, step.tensors, strict=True):
-            if not argument.table:
-                use(tensor, index)
+        for tensor in step.tensors:
+            use(tensor, index)
     for buffer, loop in loop_carried_buffers(what, storages):
-        key = "tensor", 0, buffer
-        lifetimes[key] = lifetimes[key].extend(loop.first).extend(loop.last - 1)
-    for number, kernel in enumerate(what.kernels):
-        lifetimes |= {("table", number, table): Lifetime(*ends) for table in kernel.tables}
+        lifetimes[buffer] = lifetimes[buffer].extend(loop.first).extend(loop.last - 1)
     return lifetimes
 
 
@@ -220,7 +206,7 @@ def loop_carried_buffers(
         kept: dict[str, bool] = {}
         for step in what.steps[loop.first : loop.last]:
             arguments = what.kernels[step.kernel].arguments
-            bound = [(a.written, storages[t]) for a, t in zip(arguments, step.tensors, strict=True) if not a.table]
+            bound = [(a.written, storages[t]) for a, t in zip(arguments, step.tensors, strict=True)]
             for written, storage in sorted(bound, key=lambda pair: pair[0]):
                 kept[storage.buffer] = kept.get(storage.buffer, not written) or storage.by != 0
         yield from ((buffer, loop) for buffer, keeps in kept.items() if keeps)
@@ -230,8 +216,7 @@ def _run_tensors(compiled: CompiledGraph) -> tuple[str, ...]:
     """Return the tensors of a run, in a stable order; constants count where only views of them are read."""
     names = dict.fromkeys((*compiled.graph.inputs, *compiled.graph.outputs))
     for step in compiled.steps:
-        arguments = compiled.kernels[step.kernel].arguments
-        names |= dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if not a.table)
+        names |= dict.fromkeys(step.tensors)
     buffers = (compiled.storages[t].buffer for t in tuple(names) if t in compiled.storages)
     return tuple(names | dict.fromkeys(b for b in buffers if b in compiled.graph.constants))
 
@@ -249,7 +234,7 @@ def check_plan(plan: Plan) -> None:
 
     It protects against faulty plans of any origin.
     """
-    for check in (_check_tensors, _check_model, _check_buffers, _check_tables, _check_steps):
+    for check in (_check_tensors, _check_model, _check_buffers, _check_steps):
         check(plan)
 
 
@@ -295,27 +280,14 @@ def _check_buffers(plan: Plan) -> None:
             raise PlanError(
                 f"plan {quote(plan.name)}: tensor {quote(tensor)} reaches outside its buffer of {place.nbytes} bytes"
             )
-    for place in (*plan.buffers.values(), *(p for tables in plan.tables for p in tables.values())):
+    for place in plan.buffers.values():
         if place.offset < 0 or place.nbytes < 0 or place.offset + place.nbytes > plan.arena:
             raise PlanError(f"plan {quote(plan.name)}: a buffer lies outside the arena of {plan.arena} bytes")
 
 
-def _check_tables(plan: Plan) -> None:
-    """Tables of kernels are uploaded once, so nothing else may lie where one of them does."""
-    tables = [place for each in plan.tables for place in each.values() if place.nbytes]
-    others = [place for place in plan.buffers.values() if place.nbytes]
-    for number, table in enumerate(tables):
-        for other in (*others, *tables[:number]):
-            if table.offset < other.offset + other.nbytes and other.offset < table.offset + table.nbytes:
-                raise PlanError(f"plan {quote(plan.name)}: a buffer lies on a table of {table.nbytes} bytes")
-
-
 def _check_steps(plan: Plan) -> None:
-    if not len(plan.kernels) == len(plan.tables) == len(plan.binaries):
-        raise PlanError(
-            f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.tables)} table lists, "
-            f"{len(plan.binaries)} binaries"
-        )
+    if len(plan.kernels) != len(plan.binaries):
+        raise PlanError(f"plan {quote(plan.name)}: {len(plan.kernels)} kernels, {len(plan.binaries)} binaries")
     _check_loops(plan)
     for number, step in enumerate(plan.steps):
         if not 0 <= step.kernel < len(plan.kernels):
@@ -329,12 +301,7 @@ def _check_steps(plan: Plan) -> None:
                 f"{len(kernel.arguments)}"
             )
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
-            if argument.table and tensor not in plan.tables[step.kernel]:
-                raise PlanError(
-                    f"plan {quote(plan.name)}: step {number} names the table {quote(tensor)}, which kernel "
-                    f"{kernel.name} has not"
-                )
-            if not argument.table and (tensor not in plan.types or plan.types[tensor].dtype != argument.dtype):
+            if tensor not in plan.types or plan.types[tensor].dtype != argument.dtype:
                 raise PlanError(
                     f"plan {quote(plan.name)}: step {number} binds {quote(tensor)} where {argument.dtype} is expected"
                 )

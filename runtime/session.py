@@ -253,9 +253,7 @@ class Session:
                 launch()
                 step = self.plan.steps[number]
                 arguments = self.plan.kernels[step.kernel].arguments
-                written = dict.fromkeys(
-                    t for a, t in zip(arguments, step.tensors, strict=True) if a.written and not a.table
-                )
+                written = dict.fromkeys(t for a, t in zip(arguments, step.tensors, strict=True) if a.written)
                 yield number, {tensor: self._read(tensor, turn) for tensor in written}
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:

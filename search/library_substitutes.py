@@ -111,10 +111,10 @@ def _calling(routine: SubstituteRoutine, generated: KernelFunction) -> KernelFun
 
 
 def _rebind(step: Step, kernels: Sequence[KernelFunction], routines: Mapping[int, SubstituteRoutine]) -> Step:
-    """Bind the tensors of a step to the arguments of a routine, which are reordered and have no tables."""
+    """Bind the tensors of a step to the arguments of a routine, which are reordered."""
     if step.kernel not in routines:
         return step
-    bound = {a.tensor: t for a, t in zip(kernels[step.kernel].arguments, step.tensors, strict=True) if not a.table}
+    bound = {a.tensor: t for a, t in zip(kernels[step.kernel].arguments, step.tensors, strict=True)}
     return Step(step.kernel, tuple(bound[a.tensor] for a in routines[step.kernel].kernel.arguments))
 
 

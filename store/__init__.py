@@ -14,28 +14,3 @@ from .folder import cache_root, create_private_folder
 from .keys import Facts, Key, describe, digest, digest_parts, field_facts
 from .rows import RowFile, is_row_file
 from .source_digest import compiler_digest, model_digest
-
-__all__ = [
-    "EntryCounts",
-    "EntryStore",
-    "Facts",
-    "Key",
-    "RowFile",
-    "cache_root",
-    "clear_store",
-    "compiler_digest",
-    "create_private_folder",
-    "describe",
-    "digest",
-    "digest_parts",
-    "explain_entries",
-    "explain_facts",
-    "explain_key",
-    "export_store",
-    "field_facts",
-    "import_store",
-    "is_row_file",
-    "model_digest",
-    "store_info",
-    "take_earlier",
-]

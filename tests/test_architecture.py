@@ -171,12 +171,13 @@ def foreign_imports(module: Path) -> Iterator[str]:
 @cache
 def faces() -> dict[Path, frozenset[str]]:
     """Return the names that each package's `__init__.py` hands out."""
-    found = {}
-    for module in (m for m in MODULES if m.name == "__init__.py"):
-        for node in parse_module(module).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                found[module.parent] = frozenset(ast.literal_eval(node.value))
-    return found
+    return {
+        module.parent: frozenset(
+            alias.name for node in parse_module(module).body if isinstance(node, ast.ImportFrom) for alias in node.names
+        )
+        for module in MODULES
+        if module.name == "__init__.py"
+    }
 
 
 def own_imports(module: Path) -> Iterator[Path]:

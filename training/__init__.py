@@ -3,6 +3,4 @@
 from .checkpoint import Checkpoint, load_checkpoint
 from .optimisers import SGD, Adam
 from .training import Training, grad
-from .training_form import TrainingForm, in_training
-
-__all__ = ["SGD", "Adam", "Checkpoint", "Training", "TrainingForm", "grad", "in_training", "load_checkpoint"]
+from .training_form import in_training

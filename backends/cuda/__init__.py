@@ -5,23 +5,5 @@ from .ceiling_kernels import empty_kernel
 from .compile import Cubin, begin_compiling, compile_kernel, compile_kernels, find_toolchain, toolchains
 from .device import CudaDevice
 from .launch_sequence import CudaSequenceLauncher
-from .query import driver, query_target
+from .query import query_target
 from .transfers import CudaTransfers
-
-__all__ = [
-    "Cubin",
-    "CudaDevice",
-    "CudaSequenceLauncher",
-    "CudaTransfers",
-    "begin_compiling",
-    "compile_kernel",
-    "compile_kernels",
-    "driver",
-    "empty_kernel",
-    "find_toolchain",
-    "load_ceilings",
-    "measure_ceilings",
-    "query_target",
-    "save_ceilings",
-    "toolchains",
-]

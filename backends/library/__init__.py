@@ -10,14 +10,3 @@ from .routine import (
     library_kernels,
     missing_library,
 )
-
-__all__ = [
-    "DIALECT",
-    "Request",
-    "Routine",
-    "RoutineError",
-    "installed_libraries",
-    "is_library_computation",
-    "library_kernels",
-    "missing_library",
-]

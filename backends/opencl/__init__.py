@@ -3,5 +3,3 @@
 from .device import OpenCLDevice, choose_device
 from .launch_sequence import OpenCLSequenceLauncher
 from .transfers import OpenCLTransfers
-
-__all__ = ["OpenCLDevice", "OpenCLSequenceLauncher", "OpenCLTransfers", "choose_device"]

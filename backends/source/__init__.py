@@ -3,5 +3,3 @@
 from .dialect import DIALECTS
 from .emit import emit
 from .text_size import unrolled_statements
-
-__all__ = ["DIALECTS", "emit", "unrolled_statements"]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from ...ir import (
     WAITING_SUFFIX,
     Argument,
-    DType,
     HorizontalKernel,
     Kernel,
     KernelFunction,
@@ -35,10 +34,10 @@ def emit(
     dialect = DIALECTS[dialect_name]
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels
     if isinstance(kernel, HorizontalKernel):
-        arguments, tables = kernel_arguments(kernel, _arguments)
+        arguments = kernel_arguments(kernel, _arguments)
         body, used = kernel_body(kernel, dialect, _arguments, _dynamic(kernel, dialect))
     else:
-        arguments, tables = _arguments(kernel), dict(kernel.tables)
+        arguments = _arguments(kernel)
         body, used = _body(kernel, dialect, arguments)
     if dialect.begin:
         body, used = f"  {dialect.begin}();\n{body}", used | {dialect.begin}
@@ -62,7 +61,6 @@ def emit(
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),
         dynamic_shared=_dynamic(kernel, dialect),
-        tables=tables,
         info=dict(info or {}),
     )
 
@@ -71,12 +69,12 @@ _NAME = "CUTS_KERNEL_NAME"
 
 
 def _arguments(kernel: Kernel) -> tuple[Argument, ...]:
-    """Return the parameters in order: tensor maps, written tensors, read tensors, tables."""
+    """Return the parameters in order: tensor maps, written tensors, read tensors."""
     maps = [Argument(m.tensor, m.dtype, False, map=m) for m in kernel.maps]
     written = [Argument(t, kernel.dtypes[t], True) for t in kernel.writes]
     mapped = {m.tensor for m in kernel.maps} - (_loaded_tensors(kernel) if maps else set())
     read = [Argument(t, kernel.dtypes[t], False) for t in kernel.reads if t not in kernel.writes and t not in mapped]
-    return (*maps, *written, *read, *(Argument(t, DType.I32, False, table=True) for t in kernel.tables))
+    return (*maps, *written, *read)
 
 
 def _loaded_tensors(kernel: Kernel) -> set[str]:

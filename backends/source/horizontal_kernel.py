@@ -37,21 +37,13 @@ class _Run:
     parameter: int
 
 
-def kernel_arguments(
-    bundle: HorizontalKernel, of: Arguments
-) -> tuple[tuple[Argument, ...], dict[str, tuple[int, ...]]]:
-    """Return the parameters of a bundle, member after member, and its tables.
-
-    Equal members share the tables of the first.
-    """
-    arguments: list[Argument] = []
-    tables: dict[str, tuple[int, ...]] = {}
-    for run in _runs(bundle, of):
-        for number in range(run.member, run.member + run.count):
-            own = [a for a in of(run.kernel) if number == run.member or not a.table]
-            arguments += [evolve(a, tensor=member_name(number, a.tensor)) for a in own]
-        tables |= {member_name(run.member, name): values for name, values in run.kernel.tables.items()}
-    return tuple(arguments), tables
+def kernel_arguments(bundle: HorizontalKernel, of: Arguments) -> tuple[Argument, ...]:
+    """Return the parameters of a bundle, member after member."""
+    return tuple(
+        evolve(a, tensor=member_name(number, a.tensor))
+        for number, kernel in enumerate(bundle.kernels)
+        for a in of(kernel)
+    )
 
 
 def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynamic: int) -> tuple[str, frozenset[str]]:
@@ -67,7 +59,7 @@ def kernel_body(bundle: HorizontalKernel, dialect: Dialect, of: Arguments, dynam
         if waits and len(runs) > 1 and dialect.meeting_end:
             inner.line(dialect.meeting_end)
     if dialect.base:
-        for number in range(len(kernel_arguments(bundle, of)[0])):
+        for number in range(len(kernel_arguments(bundle, of))):
             head.line(dialect.base.format(name=f"p{number}"))
     for line in (line for text in texts for line in text.constants):
         head.line(line.strip())
@@ -87,9 +79,8 @@ def _runs(bundle: HorizontalKernel, of: Arguments) -> Iterator[_Run]:
     for kernel, equal in groupby(bundle.kernels):
         count = len(list(equal))
         yield _Run(kernel, member, count, block, parameter)
-        own = of(kernel)
         member, block = member + count, block + count * kernel.blocks
-        parameter += len(own) + (count - 1) * sum(not a.table for a in own)
+        parameter += count * len(of(kernel))
 
 
 def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Arguments, out: Writer) -> BodyText:
@@ -121,11 +112,7 @@ def _select_pointer(
     run: _Run, number: int, own: Sequence[Argument], dialect: Dialect, name: str, argument: Argument
 ) -> str:
     """Return the declaration of a member's pointer, which selects the parameter of this block's member."""
-    single = [n for n, a in enumerate(own) if not a.table]
-    first = [f"p{run.parameter + number}"]
-    rest = range(0 if argument.table else run.count - 1)
-    start = run.parameter + len(own)
-    every = first + [f"p{start + k * len(single) + single.index(number)}" for k in rest]
+    every = [f"p{run.parameter + member * len(own) + number}" for member in range(run.count)]
     value = "".join(f"which == {n} ? {p} : " for n, p in enumerate(every[:-1])) + every[-1]
     kind = "" if argument.written else "const "
     return dialect.member_pointer.format(const=kind, type=dialect.memory_type(argument.dtype), name=name, value=value)

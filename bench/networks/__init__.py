@@ -4,5 +4,3 @@ These are the evaluation of DeepCuts (section 7), and networks by precision poli
 """
 
 from .models import fit_norms
-
-__all__ = ["fit_norms"]

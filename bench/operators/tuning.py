@@ -217,15 +217,11 @@ def fill(tuned: Tuned, device: Device) -> TunedBuffers:
     memory = TunedBuffers(tuned, device)
     for name in tuned.case.inputs:
         device.upload(memory.place(tuned.name(name)), np.ascontiguousarray(tuned.case.values(name)))
-    for kernel, step in zip(tuned.kernels, tuned.steps, strict=True):
-        for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
-            if (
-                not argument.table
-                and tensor in tuned.graph.constants
-                and tensor not in map(tuned.name, tuned.case.inputs)
-            ):
+    for step in tuned.steps:
+        for tensor in step.tensors:
+            if tensor in tuned.graph.constants and tensor not in map(tuned.name, tuned.case.inputs):
                 device.upload(memory.place(tensor), np.ascontiguousarray(tuned.graph.constants[tensor]))
-            elif not argument.table:
+            else:
                 memory.place(tensor)
     return memory
 
@@ -243,18 +239,10 @@ def cold_sets(tuned: Tuned, device: Device, cache: int) -> list[TunedBuffers]:
 def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Launch]:
     """Return a launch of the case's kernels for each tensor set."""
     loaded = device.build(tuned.kernels)
-    tables: dict[tuple[int, str], Pointer] = {}
-    for number, kernel in enumerate(tuned.kernels):
-        for name, table in kernel.tables.items():
-            array = np.array(table, np.int32)
-            tables[number, name] = Pointer(device.allocate(array.nbytes))
-            device.upload(tables[number, name], array)
 
     def launches(memory: TunedBuffers) -> Iterator[Launch]:
         for number, (kernel, step) in enumerate(zip(tuned.kernels, tuned.steps, strict=True)):
-            pairs = zip(kernel.arguments, step.tensors, strict=True)
-            pointers = [tables[number, t] if a.table else memory.place(t) for a, t in pairs]
-            yield device.bind(loaded[number], kernel, pointers)
+            yield device.bind(loaded[number], kernel, [memory.place(t) for t in step.tensors])
 
     return [together(tuple(launches(memory))) for memory in sets]
 

@@ -97,7 +97,7 @@ def compiled_text(compiled: CompiledGraph, target: Target) -> str:
     """
     lines = [
         f"{kernel.source}\n{kernel.grid} {kernel.block} {kernel.shared_bytes} {kernel.dynamic_shared}\n"
-        + "\n".join(f"{a.tensor} {a.dtype} {a.written} {a.table}" for a in kernel.arguments)
+        + "\n".join(f"{a.tensor} {a.dtype} {a.written} False" for a in kernel.arguments)
         + "".join(f"\n{a.map}" for a in kernel.arguments if a.map)
         for kernel in compiled.kernels
     ]

@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from math import inf
 from typing import Any
 
@@ -15,12 +16,14 @@ import numpy as np
 from attrs import define, field
 from cuts.passes.schedule import Point, make_space
 from cuts.search.building.factory import ScoredCandidate
-from cuts.search.learned.recorded_spaces import RecordedSpace
+from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
 from cuts.search.strategies import FullSpace, Place, place_of
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 
 #: Largest number of neighbours of a point where a pool has few that differ in a single parameter.
 MAX_NEIGHBOURS = 48
+#: Points by which a structure is recognised.
+NUM_PROBES = 16
 
 
 @define
@@ -48,22 +51,38 @@ class RecordedDomain:
 
         Points whose schedule this version prints differently are left out.
         """
-        known = [p for p in space.points if p.structure < len(full.shapes)]
-        inside = [p for p in known if len(p.places) == len(full.shapes[p.structure])]
-        inside = [p for p in inside
-                  if all(a < n for a, n in zip(p.places, full.shapes[p.structure], strict=True))]  # fmt: skip
-        texts = {(p.structure, p.places): p for p in inside}
-        domain = cls(full, [], {})
-        for point in full.legal(list(texts)):
-            recorded = texts[place_of(point)]
-            scored = full.candidate_at(point)
-            if schedule_text(scored.candidate.schedule) == recorded.schedule:
-                domain.points.append(point)
-                domain.seconds[place_of(point)] = inf if recorded.seconds is None else recorded.seconds
-                domain._candidates[place_of(point)] = scored
+        domain, recorded = cls(full, [], {}), sorted(space.points, key=lambda p: p.structure)
+        for number, points in groupby(recorded, key=lambda p: p.structure):
+            domain._add_structure(number, [*points])
         domain.points.sort()
         domain.__attrs_post_init__()
         return domain
+
+    def _add_structure(self, number: int, recorded: Sequence[RecordedPoint]) -> None:
+        """Add the points of one structure.
+
+        Its number is that of the version that recorded it, which may have had further structures before it.
+        """
+        for position in reversed(range(min(number + 1, len(self.full.shapes)))):
+            shape = self.full.shapes[position]
+            inside = [p for p in recorded if len(p.places) == len(shape)]
+            texts = {(position, p.places): p for p in inside
+                     if all(a < n for a, n in zip(p.places, shape, strict=True))}  # fmt: skip
+            legal = self.full.legal(list(texts))
+            if sum(self._add(point, texts[place_of(point)]) for point in legal[:NUM_PROBES]):
+                for point in legal[NUM_PROBES:]:
+                    self._add(point, texts[place_of(point)])
+                return
+
+    def _add(self, point: Point, recorded: RecordedPoint) -> bool:
+        """Add a point, and return whether this version prints its schedule as it was recorded."""
+        scored, place = self.full.candidate_at(point), place_of(point)
+        if schedule_text(scored.candidate.schedule) != recorded.schedule:
+            return False
+        self.points.append(point)
+        self.seconds[place] = inf if recorded.seconds is None else recorded.seconds
+        self._candidates[place] = scored
+        return True
 
     @property
     def best(self) -> float:

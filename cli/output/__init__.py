@@ -18,26 +18,3 @@ from .page import write_page
 from .progress import CompileProgress
 from .reporting import fail, logging_to_stderr, report, report_bug
 from .times import time_table
-
-__all__ = [
-    "AnyPlan",
-    "CompileProgress",
-    "brief",
-    "compare_plan",
-    "console",
-    "fail",
-    "first_wrong",
-    "logging_to_stderr",
-    "note_uncompiled",
-    "own_onnx",
-    "plan_values",
-    "read_inputs",
-    "report",
-    "report_bug",
-    "require_right_plan",
-    "size",
-    "time_table",
-    "write_arrays",
-    "write_page",
-    "write_text",
-]

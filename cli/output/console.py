@@ -115,9 +115,7 @@ def parameters_text(value: object) -> str:
     """
     if not isinstance(value, Mapping) or "segments" not in value:
         return brief(value, 80)
-    parts = [] if value.get("index", "computed") == "computed" else [f"index {value['index']}"]
-    parts += [_segment_text(segment) for segment in value["segments"]]
-    return brief("; ".join(part for part in parts if part), 120)
+    return brief("; ".join(filter(None, map(_segment_text, value["segments"]))), 120)
 
 
 def _segment_text(segment: Mapping[str, Any]) -> str:

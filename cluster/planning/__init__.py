@@ -3,5 +3,3 @@
 from .heat_map import heat_map
 from .planner import FORMS, RankedWay, Ranking, rank
 from .what_if import Answer, what_if
-
-__all__ = ["FORMS", "Answer", "RankedWay", "Ranking", "heat_map", "rank", "what_if"]

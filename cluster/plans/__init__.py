@@ -7,37 +7,3 @@ from .plan_file import ClusterPlan, load_cluster_plan, save_cluster_plan
 from .sizes import Links, Sizes, layer_kinds, links, sizes, time_source
 from .terms import Terms, zeros
 from .ways import ACTIVATIONS, POLICIES, RESIDENT, Column, Way, Ways, all_ways, columns
-
-__all__ = [
-    "ACTIVATIONS",
-    "MAX_GPUS",
-    "MOMENTS",
-    "POLICIES",
-    "RESIDENT",
-    "Batches",
-    "BlockTimes",
-    "ClusterPlan",
-    "Column",
-    "Links",
-    "Machine",
-    "Sizes",
-    "Terms",
-    "Transformer",
-    "Way",
-    "Ways",
-    "all_ways",
-    "columns",
-    "known_machines",
-    "known_models",
-    "layer_kinds",
-    "links",
-    "load_cluster_plan",
-    "load_machine",
-    "load_transformer",
-    "machine_text",
-    "random_batches",
-    "save_cluster_plan",
-    "sizes",
-    "time_source",
-    "zeros",
-]

@@ -6,20 +6,3 @@ from .memory import CHUNK_PARAMETERS, in_flight_results
 from .schedule import LayerPass, adds_to_same, arrivals, order, placement
 from .simulation import simulate
 from .stages import PipelineStage
-
-__all__ = [
-    "CHUNK_PARAMETERS",
-    "Feasibility",
-    "LayerPass",
-    "PipelineStage",
-    "adds_to_same",
-    "arrivals",
-    "corrected_terms",
-    "fit",
-    "in_flight_results",
-    "infeasibility_reasons",
-    "order",
-    "placement",
-    "simulate",
-    "size",
-]

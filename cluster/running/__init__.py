@@ -2,5 +2,3 @@
 
 from .process import Report
 from .runner import Runner
-
-__all__ = ["Report", "Runner"]

@@ -6,23 +6,3 @@ from .disk import PIECE_BYTES, Disk
 from .layer_files import layout, reserve, round_to_pages, storage_error
 from .mover import Move, Mover
 from .store import LayerStore, open_store, state_kinds
-
-__all__ = [
-    "PIECE_BYTES",
-    "Arena",
-    "BoundPlan",
-    "CountedBuffer",
-    "Disk",
-    "HostPool",
-    "LayerStore",
-    "Move",
-    "Mover",
-    "Slots",
-    "intermediate_bytes",
-    "layout",
-    "open_store",
-    "reserve",
-    "round_to_pages",
-    "state_kinds",
-    "storage_error",
-]

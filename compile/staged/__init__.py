@@ -3,5 +3,3 @@
 from .staged_model import model_plan, open_model
 from .staged_plan import Compile, StagedPlan
 from .staged_program import ProgramPlan, open_program, program_plan
-
-__all__ = ["Compile", "ProgramPlan", "StagedPlan", "model_plan", "open_model", "open_program", "program_plan"]

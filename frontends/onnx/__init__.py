@@ -7,16 +7,3 @@ from .backend_representation import ReferenceBackend, Runner, Specialisation
 from .foreign_nodes import Function
 from .load import load_onnx
 from .staged_model import OpaqueWarning, PartKey, StagedModel, model_of_graph, staged_onnx
-
-__all__ = [
-    "Function",
-    "OpaqueWarning",
-    "PartKey",
-    "ReferenceBackend",
-    "Runner",
-    "Specialisation",
-    "StagedModel",
-    "load_onnx",
-    "model_of_graph",
-    "staged_onnx",
-]

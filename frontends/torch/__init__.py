@@ -22,30 +22,3 @@ from .partial import (
 from .program import ArrayFunction, CachedGraph, Choice, TensorProgram
 from .result_memory import ResultMemory
 from .settings import matmul_precision
-
-__all__ = [
-    "OPERATORS",
-    "ArrayFunction",
-    "CachedGraph",
-    "CapturedGraph",
-    "Choice",
-    "GraphSignature",
-    "ResultMemory",
-    "StagedProgram",
-    "StoredStage",
-    "TensorProgram",
-    "UncompiledWarning",
-    "allow_layers",
-    "array_results",
-    "define_operator",
-    "device_for",
-    "dynamo_backend",
-    "exported_program",
-    "matmul_precision",
-    "program_name",
-    "read_torch",
-    "reopen_program",
-    "stage_program",
-    "state_tensor",
-    "type_of_tensor",
-]

@@ -15,28 +15,3 @@ from .budget import (
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
 from .object_cache import ObjectCache
-
-__all__ = [
-    "ALGORITHMS_SHARE",
-    "FALLBACK_KEY",
-    "FULL_SHARE",
-    "GRACE_SECONDS",
-    "MODEL_SHARE",
-    "PARTITION_SHARE",
-    "REFINEMENT_SHARE",
-    "SCHEDULES_SHARE",
-    "UNSEARCHED_SHARE",
-    "WAITING_SUFFIX",
-    "Argument",
-    "Budget",
-    "CompileOptions",
-    "CompiledGraph",
-    "KernelFunction",
-    "Mode",
-    "ObjectCache",
-    "RepeatedSteps",
-    "Step",
-    "Storage",
-    "launches",
-    "processor_count",
-]

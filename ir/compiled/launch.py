@@ -53,15 +53,14 @@ class Argument:
     """Pointer parameter of a kernel.
 
     It has the graph tensor bound to it, its element type and whether the kernel writes it. The pointer addresses the
-    tensor's first element (`Storage.offset` is added at launch); strides are literals of the source. A `table` argument
-    is an int32 array made on the host (`KernelFunction.tables`), not a graph tensor. An argument with a `map` is the
-    tensor map of its tensor where the machine has such maps, else a pointer; such arguments come first.
+    tensor's first element (`Storage.offset` is added at launch); strides are literals of the source. An argument
+    with a `map` is the tensor map of its tensor where the machine has such maps, else a pointer; such arguments come
+    first.
     """
 
     tensor: str
     dtype: DType
     written: bool
-    table: bool = False
     map: TensorMap | None = None
 
 
@@ -83,5 +82,4 @@ class KernelFunction:
     arguments: tuple[Argument, ...]
     shared_bytes: int = 0
     dynamic_shared: int = 0
-    tables: Mapping[str, tuple[int, ...]] = field(factory=dict)
     info: Mapping[str, object] = field(factory=dict)

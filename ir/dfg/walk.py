@@ -215,7 +215,7 @@ def with_indices(node: Node, move: MoveIndex, check: MoveGuards | None = None) -
     `check` maps its guards, by default to the same guards of moved indices. A test whose guards all hold is true.
     """
     changed: dict[str, Any] = {}
-    for name in reversed(_INDICES.get(type(node), ())):  # guards first: address tables are numbered in this order
+    for name in reversed(_INDICES.get(type(node), ())):  # guards first
         held = getattr(node, name)
         if name in ("guards", "valid"):
             changed[name] = check(held) if check is not None else map_guards(held, move)

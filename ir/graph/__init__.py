@@ -14,23 +14,3 @@ from .graph import (
     live_graph,
     needed_nodes,
 )
-
-__all__ = [
-    "Array",
-    "Attribute",
-    "FixedResult",
-    "FixedValue",
-    "Graph",
-    "IndexCheck",
-    "IndexFault",
-    "Interface",
-    "Node",
-    "StateTensor",
-    "attribute_of",
-    "attributes_key",
-    "fresh_name",
-    "live_graph",
-    "needed_nodes",
-    "out_of_range",
-    "tensor_words",
-]

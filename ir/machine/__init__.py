@@ -29,46 +29,6 @@ from .matrix_instructions import (
     promotion_interval,
 )
 from .precision import PRECISIONS, Precision, PrecisionName
-from .shared_matrices import HALF_BYTES, LINE_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
+from .shared_matrices import HALF_BYTES, SWIZZLE_PERIOD, SWIZZLES, SharedMatrixLayout
 from .target import Target
-from .tensor_maps import MAP_UNIT_BYTES, MAX_BOX_ELEMENTS, MAX_MAP_DIMS, TensorMap
-
-__all__ = [
-    "ACCUMULATOR_THREADS",
-    "ACCUMULATOR_VECTOR",
-    "COPIES",
-    "ELEMENT",
-    "HALF_BYTES",
-    "INSTRUCTIONS",
-    "LANE",
-    "LANES",
-    "LINE_BYTES",
-    "MAP_UNIT_BYTES",
-    "MATH_MODES",
-    "MATRIX_LOADS",
-    "MATRIX_ROWS",
-    "MATRIX_WORDS",
-    "MAX_BOX_ELEMENTS",
-    "MAX_MAP_DIMS",
-    "MIN_COPY_BYTES",
-    "MMA_INSTRUCTIONS",
-    "PRECISIONS",
-    "ROW_BYTES",
-    "SWIZZLES",
-    "SWIZZLE_PERIOD",
-    "WARPGROUP",
-    "WARPGROUP_THREAD",
-    "CopyInstruction",
-    "MathMode",
-    "MatrixFragment",
-    "MatrixLoadInstruction",
-    "MmaInstruction",
-    "Precision",
-    "PrecisionName",
-    "SharedMatrixLayout",
-    "Target",
-    "TensorMap",
-    "copy_row",
-    "matrix_load_row",
-    "promotion_interval",
-]
+from .tensor_maps import MAX_MAP_DIMS, TensorMap

@@ -3,20 +3,3 @@
 from .forms import Lines, Maybe, Part, Word, field_types, members
 from .graphs import parse_graph, print_graph
 from .nodes import FORMS, parse_ir, print_ir, rename_in_text, renew_keywords, use_former_keywords
-
-__all__ = [
-    "FORMS",
-    "Lines",
-    "Maybe",
-    "Part",
-    "Word",
-    "field_types",
-    "members",
-    "parse_graph",
-    "parse_ir",
-    "print_graph",
-    "print_ir",
-    "rename_in_text",
-    "renew_keywords",
-    "use_former_keywords",
-]

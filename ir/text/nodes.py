@@ -139,7 +139,6 @@ FORMS: dict[type, Form] = {
             "writes <writes>",
             "*dtypes: dtype <key>: <value>",
             "*aligned: aligned <key>: <value>",
-            "*tables: table <key> = [<value>]",
             "*constants: constant <key> = [<value>]",
             "*maps",
             "*shared",

@@ -4,15 +4,3 @@ from .graph import MAX_ELEMENTS, Infer, find_cycle, type_problem, verify_graph, 
 from .kernel import kernel_violations
 from .program import verify_program
 from .segment import verify_group
-
-__all__ = [
-    "MAX_ELEMENTS",
-    "Infer",
-    "find_cycle",
-    "kernel_violations",
-    "type_problem",
-    "verify_graph",
-    "verify_group",
-    "verify_program",
-    "violations",
-]

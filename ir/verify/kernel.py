@@ -91,15 +91,15 @@ def check_launch_possible(kernel: Kernel) -> Iterator[VerifyError]:
 
 def check_nothing_read_is_written(kernel: Kernel) -> Iterator[VerifyError]:
     """No tensor is both read and written: blocks run in no order."""
-    for tensor in sorted({*kernel.reads, *kernel.tables, *kernel.constants} & {*kernel.writes}):
+    for tensor in sorted({*kernel.reads, *kernel.constants} & {*kernel.writes}):
         yield VerifyError(f"{quote(tensor)} is both read and written")
 
 
 def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
-    """Accesses are of the kernel's tensors, constants, tables or shared buffers.
+    """Accesses are of the kernel's tensors, constants or shared buffers.
 
     Loads are of read tensors, constants and shared buffers, stores of written tensors and shared buffers. An index
-    reads a read tensor, or a table.
+    reads a read tensor.
     """
     shared = {b.name for b in kernel.shared}
     loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
@@ -112,10 +112,7 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
                     yield VerifyError(
                         f"{place.words}: {quote(access.buffer)} is no {access.space} memory that the kernel may touch"
                     )
-            for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {
-                *kernel.reads,
-                *kernel.tables,
-            }:
+            for tensor in {i.tensor for index in own_indices(node) for i in indirects(index)} - {*kernel.reads}:
                 yield VerifyError(f"{place.words}: an index reads {quote(tensor)}, which the kernel does not")
 
 

@@ -3,5 +3,3 @@
 from .own_kernels import OwnKernels
 from .own_plans import planned_launches
 from .queries import find_own_kernels, find_own_plans, find_predictor, predict
-
-__all__ = ["OwnKernels", "find_own_kernels", "find_own_plans", "find_predictor", "planned_launches", "predict"]

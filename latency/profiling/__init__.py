@@ -2,7 +2,3 @@
 
 python -m cuts.latency.profiling --out DIR
 """
-
-from .profile import LayerBench, main
-
-__all__ = ["LayerBench", "main"]

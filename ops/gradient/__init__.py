@@ -6,5 +6,3 @@ Adjoints of statements, simplified, and written back as declarations.
 from .declare import declare
 from .differentiable import differentiability
 from .gradients import Gradients
-
-__all__ = ["Gradients", "declare", "differentiability"]

@@ -12,26 +12,3 @@ from .instantiate import Instance, OpDecl
 from .registry import Registry
 from .text import print_expression, print_item, syntax
 from .unroll import unroll_loops
-
-__all__ = [
-    "BUILTINS",
-    "CLASSES",
-    "RESERVED_NAMES",
-    "AxisClass",
-    "Instance",
-    "Instances",
-    "OpDecl",
-    "Registry",
-    "Vocabulary",
-    "canonicalise",
-    "children",
-    "classify_axes",
-    "is_complex",
-    "live_statements",
-    "print_expression",
-    "print_item",
-    "split_axis",
-    "syntax",
-    "unroll_loops",
-    "unused_name",
-]

@@ -8,33 +8,3 @@ from .evaluators import BudgetedCost, Roofline
 from .executor import Executor, Keys, LocalExecutor, Member, ModelQuery, ScheduleRequest, Workload
 from .launch_schedules import MemberRow, schedule_row
 from .shared_launches import shared_launch_bound, shared_launch_seconds
-
-__all__ = [
-    "AnalyticCost",
-    "AnalyticModel",
-    "AsyncCost",
-    "BudgetedCost",
-    "CandidateSubgraph",
-    "CostModel",
-    "CostRequest",
-    "CostResult",
-    "Executor",
-    "KernelsQuery",
-    "Keys",
-    "LocalExecutor",
-    "MeasuredTimes",
-    "Member",
-    "MemberRow",
-    "ModelQuery",
-    "Questions",
-    "Roofline",
-    "ScheduleRequest",
-    "SubgraphKernels",
-    "Workload",
-    "evaluate_costs",
-    "needed_operations",
-    "partition_subgraph",
-    "schedule_row",
-    "shared_launch_bound",
-    "shared_launch_seconds",
-]

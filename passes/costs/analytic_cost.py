@@ -112,9 +112,7 @@ class AnalyticCost:
         """Return the best of the leading candidates: seconds, the space of its template, and its places."""
         best, space, places = inf, Space(group, self.target, ()), ()
         for leader in leaders:
-            own = Space(
-                group, self.target, (ScheduleTemplate(combinations[leader.position], "computed", leader.knobs),)
-            )
+            own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
             seconds = score(batch, own, "bound") if has_dependent_sizes(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:

@@ -97,7 +97,6 @@ class ScheduleTemplate:
     """
 
     segments: tuple[SegmentTemplate, ...]
-    index: str
     parameters: tuple[ScheduleParameter, ...]
 
     @property

@@ -110,7 +110,7 @@ def schedule_of(group: FusedGroup, structure: ScheduleTemplate, values: Mapping[
     """Return the schedule of a template's parameter values."""
     sizes = geometries(group, structure, values, warp_size)
     parts = [_segment_schedule(group, s, g) for s, g in zip(group.segments, sizes, strict=True)]
-    return Schedule(tuple(parts), structure.index, int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
+    return Schedule(tuple(parts), int(values.get("raster", 1)), int(values.get("min_blocks", 0)))
 
 
 def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -> SegmentSchedule:

@@ -8,20 +8,3 @@ from .precision import LowerPrecision
 from .rematerialise import Rematerialise
 from .rewrite import fresh_name, prune
 from .simplification import Canonicalise, SinkBroadcasts, canonical_passes
-
-__all__ = [
-    "Canonicalise",
-    "Checked",
-    "LowerPrecision",
-    "Pass",
-    "Rematerialise",
-    "SinkBroadcasts",
-    "canonical_passes",
-    "check_indices",
-    "differentiate_graph",
-    "fresh_name",
-    "memoised_passes",
-    "prune",
-    "run_passes",
-    "with_loss",
-]

@@ -25,27 +25,3 @@ from .stage_verifiers import (
     verify_threads,
     verify_types,
 )
-
-__all__ = [
-    "fusion_report",
-    "parameters",
-    "show_algorithms",
-    "show_blocks",
-    "show_launches",
-    "show_partition",
-    "show_programs",
-    "show_schedules",
-    "show_sources",
-    "show_threads",
-    "show_views",
-    "verify_algorithms",
-    "verify_blocks",
-    "verify_nothing",
-    "verify_order",
-    "verify_partition",
-    "verify_refined",
-    "verify_schedules",
-    "verify_statements",
-    "verify_threads",
-    "verify_types",
-]

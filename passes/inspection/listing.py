@@ -107,7 +107,7 @@ def parameters(schedule: Schedule) -> dict[str, object]:
             }
             | ({"row_cache": segment.row_cache} if segment.row_cache else {})
         )
-    whole = {"threads": schedule.threads, "blocks": schedule.blocks, "index": schedule.index, "raster": schedule.raster}
+    whole = {"threads": schedule.threads, "blocks": schedule.blocks, "raster": schedule.raster}
     return {**whole, "segments": segments}
 
 

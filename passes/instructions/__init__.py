@@ -1,5 +1,3 @@
 """Instruction selection: nodes of thread-level kernels become instructions of a dialect."""
 
 from .select import select_instructions
-
-__all__ = ["select_instructions"]

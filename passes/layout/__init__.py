@@ -2,5 +2,3 @@
 
 from .choose_layouts import choose_layouts, orders_dims
 from .pack import pack_constants
-
-__all__ = ["choose_layouts", "orders_dims", "pack_constants"]

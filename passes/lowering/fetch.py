@@ -33,7 +33,6 @@ from ...ir import (
     indirects,
     post_order,
     substitute,
-    substitute_node,
     variables,
     vector_address,
     vector_guards,
@@ -41,7 +40,7 @@ from ...ir import (
 )
 from ..geometry import MIN_COPY_BYTES, main_read, whole_row_fetch
 from .index_values import Context, value_of
-from .layout import AddressTables, AxisBinding, Tile, use_address_tables
+from .layout import AxisBinding, Tile
 
 #: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"
@@ -57,7 +56,6 @@ def fetch_phase(
     asynchronous: bool,
     widest: int,
     aligned: Mapping[str, int],
-    tables: AddressTables,
 ) -> Phase:
     """Return the phase that fills one stage of a tile.
 
@@ -65,7 +63,7 @@ def fetch_phase(
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
-    value = use_address_tables(tile_value(tile, context, buffer.dtype), tile.flats, tables)
+    value = tile_value(tile, context, buffer.dtype)
     store = Store("shared", buffer.name, slot * tile.size + tile.address(tile.coordinates), value, buffer.dtype)
     copies = asynchronous and isinstance(value, Load) and value.fill == 0
     for width in _widths(value, buffer.dtype, copies, widest, aligned):
@@ -109,10 +107,7 @@ def tile_value(tile: Tile, context: Context, dtype: DType) -> Value:
 def traversal(tile: Tile, context: Context) -> list[int]:
     """Order the coordinates by their stride in global memory, smallest last."""
     read = main_read(tile.value, frozenset(tile.coordinates))
-    plain: dict[Value, Value] = {}
-    loaded = substitute_node(
-        value_of(Read(read.tensor, read.indices), context), {f.var: f.value for f in tile.flats.values()}, plain
-    )
+    loaded = value_of(Read(read.tensor, read.indices), context)
     assert isinstance(loaded, Load)
     zero = dict.fromkeys(variables(loaded.address) | set(tile.coordinates), 0)
 

@@ -58,7 +58,6 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         writes=group.outputs,
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
         aligned=aligned,
-        tables=dict(layout.tables.values),
         constants=group.constants,
         min_blocks=schedule.min_blocks,
         maps=tuple(layout.maps),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ...ir import (
     LANES,
@@ -30,8 +30,6 @@ from ...ir import (
     BulkFetch,
     Commit,
     Guard,
-    Index,
-    Indirect,
     Initialise,
     Item,
     Kernel,
@@ -43,25 +41,22 @@ from ...ir import (
     MbarrierWait,
     MmaAccumulate,
     Phase,
-    Primary,
     ProductCommit,
     ProductWait,
     ProxyFence,
     RegisterRead,
     RegisterWrite,
-    Share,
     Store,
     Var,
     Wait,
-    confine,
     loops,
     post_order,
-    ranges,
     substitute,
     substitute_guards,
     variables,
 )
 from .mbarriers import Mbarriers
+from .shared_accesses import Extent, SharedAccess, access_bounds, atomic_updates, merge_intervals, shared_accesses
 
 #: Most iterations walked at each end of a long loop, twice; the stages of a pipeline, and their parities, divide twice
 #: the number.
@@ -91,35 +86,6 @@ def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
         yield {end: extent if turns is None else min(turns, extent) for end, extent in early.items()}
 
 
-@frozen
-class _Access:
-    """Elements of a shared buffer that a phase reads or writes under some guards."""
-
-    buffer: str
-    address: Index
-    guards: tuple[Guard, ...]
-
-
-@frozen
-class _Extent:
-    """Interval of elements of a shared buffer, and the phase that accesses it."""
-
-    phase: str
-    buffer: str
-    first: int
-    last: int
-    own: tuple[Index, frozenset[Share]] | None = None
-
-    def overlaps(self, other: _Extent) -> bool:
-        """Return whether the two have an element in common."""
-        return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
-
-    @property
-    def text(self) -> str:
-        """The interval in the form of reports."""
-        return f"{self.buffer}[{self.first}..{self.last}]"
-
-
 @define
 class _Walk:
     """State between two items: accesses since the last barrier, copies in flight, contents of shared memory.
@@ -131,24 +97,23 @@ class _Walk:
     """
 
     kernel: Kernel
-    reads: list[_Extent] = field(factory=list)
-    writes: list[_Extent] = field(factory=list)
-    combined: list[_Extent] = field(factory=list)
-    open: list[_Extent] = field(factory=list)
-    groups: list[list[_Extent]] = field(factory=list)
+    reads: list[Extent] = field(factory=list)
+    writes: list[Extent] = field(factory=list)
+    combined: list[Extent] = field(factory=list)
+    open: list[Extent] = field(factory=list)
+    groups: list[list[Extent]] = field(factory=list)
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
-    products: list[list[_Extent]] = field(factory=lambda: [[]])
+    products: list[list[Extent]] = field(factory=lambda: [[]])
     adding: set[str] = field(factory=set)
-    unfenced: list[_Extent] = field(factory=list)
-    hidden: list[_Extent] = field(factory=list)
-    mbarriers: Mbarriers[_Extent] = field(factory=Mbarriers)
+    unfenced: list[Extent] = field(factory=list)
+    hidden: list[Extent] = field(factory=list)
+    mbarriers: Mbarriers[Extent] = field(factory=Mbarriers)
     production: Iterator[tuple[Item, dict[Var, int]]] = field(init=False)
     upcoming: tuple[Item, dict[Var, int]] | None = field(init=False)
     found: dict[str, None] = field(factory=dict)
-    known: dict[int, tuple[list[_Access], list[_Access], list[_Access]]] = field(
-        factory=dict
-    )  # accesses that phases load, store and combine, by their `id`
+    #: Accesses that phases load, store and combine.
+    known: dict[Phase, tuple[list[SharedAccess], list[SharedAccess], list[SharedAccess]]] = field(factory=dict)
 
     @production.default
     def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
@@ -197,7 +162,7 @@ class _Walk:
             if isinstance(item, Barrier) or self.kernel.threads == 1:
                 self._synchronise()
 
-    def _arrive(self, spans: Iterable[_Extent]) -> None:
+    def _arrive(self, spans: Iterable[Extent]) -> None:
         """Record writes of the thread itself, complete but for other threads."""
         for span in spans:
             self.writes.append(span)
@@ -246,7 +211,7 @@ class _Walk:
         spans = []
         for copy in fetch.copies:
             first = substitute(copy.address, steps).const
-            span = _Extent(fetch.barriers, copy.buffer, first, first + maps[copy.map].elements - 1)
+            span = Extent(fetch.barriers, copy.buffer, first, first + maps[copy.map].elements - 1)
             if first < 0 or span.last >= sizes[copy.buffer]:
                 self._report(f"a bulk copy touches {span.text}, which has {sizes[copy.buffer]} elements")
             self._write(span)
@@ -263,8 +228,8 @@ class _Walk:
         for span in spans:
             self._fill(span)
 
-    def _fill(self, span: _Extent) -> None:
-        self.filled[span.buffer] = _merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
+    def _fill(self, span: Extent) -> None:
+        self.filled[span.buffer] = merge_intervals([*self.filled.get(span.buffer, ()), (span.first, span.last)])
 
     def finish(self) -> None:
         """Report copies and products without a wait."""
@@ -287,7 +252,7 @@ class _Walk:
             self._fill(span)
         self.writes.clear()
 
-    def _copying(self) -> list[_Extent]:
+    def _copying(self) -> list[Extent]:
         return [*self.open, *(span for group in self.groups for span in group), *self.mbarriers.copying]
 
     def _report(self, reason: str) -> None:
@@ -298,9 +263,9 @@ class _Walk:
         if any(g.index.is_const for g in when):
             return  # a guard that holds for every thread at this step is dropped, so this one is false
         self._collective(phase, when)
-        if id(phase) not in self.known:
-            self.known[id(phase)] = _accesses(phase, Load), _accesses(phase, Store), _atomic_updates(phase)
-        reads, writes, combined = self.known[id(phase)]
+        if phase not in self.known:
+            self.known[phase] = shared_accesses(phase, Load), shared_accesses(phase, Store), atomic_updates(phase)
+        reads, writes, combined = self.known[phase]
         in_place = {
             r.name for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.mma].reads_shared
         }
@@ -335,7 +300,7 @@ class _Walk:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
                 self._report(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
-    def _read(self, span: _Extent, in_place: bool) -> None:
+    def _read(self, span: Extent, in_place: bool) -> None:
         written = (*self.writes, *self.combined)
         rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c)]
@@ -348,16 +313,16 @@ class _Walk:
             self._check_initialised(span)
         (self.products[-1] if in_place else self.reads).append(span)
 
-    def _check_initialised(self, span: _Extent) -> None:
+    def _check_initialised(self, span: Extent) -> None:
         """Check that all elements of a read are initialised."""
         if not any(low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())):
             self._report(f"phase {span.phase} reads {span.text} before all of it was written")
 
-    def _write(self, span: _Extent) -> None:
+    def _write(self, span: Extent) -> None:
         for rival in self._conflicts(span, (*self.writes, *self.combined)):
             self._report(f"phase {span.phase} overwrites {span.text} that {rival}")
 
-    def _combine(self, span: _Extent) -> None:
+    def _combine(self, span: Extent) -> None:
         """Check atomic updates: they commute with each other, and conflict with everything else."""
         rivals = [*self._conflicts(span, self.writes)]
         for rival in rivals:
@@ -366,7 +331,7 @@ class _Walk:
             self._check_initialised(span)
         self.combined.append(span)
 
-    def _conflicts(self, span: _Extent, written: Iterable[_Extent]) -> Iterator[str]:
+    def _conflicts(self, span: Extent, written: Iterable[Extent]) -> Iterator[str]:
         """Yield the accesses that conflict with changing some elements."""
         others = (r for r in self.reads if r.own is None or r.own != span.own)
         yield from (f"phase {r.phase} read since the last barrier" for r in others if span.overlaps(r))
@@ -375,58 +340,24 @@ class _Walk:
         yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w))
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c))
 
-    def _spans(self, phase: Phase, accesses: Iterable[_Access]) -> Iterator[_Extent]:
+    def _spans(self, phase: Phase, accesses: Iterable[SharedAccess]) -> Iterator[Extent]:
         """Yield the intervals that accesses touch at this step, without those that no thread makes; report those out of
         range.
         """
         sizes = {b.name: b.elements for b in self.kernel.shared}
         for access in accesses:
-            bounds = self._bounds(access)
+            bounds = access_bounds(access, self.steps)
             if bounds is None:
                 continue
             address = substitute(access.address, self.steps)
             shares = frozenset(s for s in phase.shares if s.var in variables(address))
             shared = bool(shares) and {s.var for s in shares} == variables(address)
-            span = _Extent(phase.name, access.buffer, *bounds, (address, shares) if shared else None)
+            span = Extent(phase.name, access.buffer, *bounds, (address, shares) if shared else None)
             if span.first < 0 or span.last >= sizes.get(access.buffer, 0):
                 self._report(
                     f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements"
                 )
             yield span
-
-    def _bounds(self, access: _Access) -> tuple[int, int] | None:
-        """Return the first and the last element that an access may touch; None where its guards fail in all threads."""
-        address = substitute(access.address, self.steps)
-        limits = ranges(substitute_guards(access.guards, self.steps))
-        return None if limits is None else self._extent(confine(address, limits))
-
-    def _extent(self, index: Index) -> tuple[int, int]:
-        """Return least and greatest value of an index; only the entries of a table that are read count."""
-        low = high = index.const
-        for primary, factor in index.terms:
-            ends = [factor * end for end in self._range(primary)]
-            low, high = low + min(ends), high + max(ends)
-        return low, high
-
-    def _range(self, primary: Primary) -> tuple[int, int]:
-        if isinstance(primary, Indirect) and primary.tensor in self.kernel.tables:
-            first, last = primary.indices[0].bounds()
-            values = self.kernel.tables[primary.tensor][max(0, first) : last + 1]
-            return (min(values), max(values)) if values else primary.bounds()
-        return primary.bounds()
-
-
-def _accesses(phase: Phase, kind: type[Load] | type[Store]) -> list[_Access]:
-    """Return the accesses of one kind that a phase makes to shared memory."""
-    nodes = (n for n in post_order(phase.roots) if isinstance(n, kind) and n.space == "shared")
-    plain = (n for n in nodes if not (isinstance(n, Store) and n.into))
-    return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in plain))
-
-
-def _atomic_updates(phase: Phase) -> list[_Access]:
-    """Return the atomic updates of shared memory in a phase."""
-    nodes = (n for n in phase.roots if isinstance(n, Store) and n.space == "shared" and n.into)
-    return list(dict.fromkeys(_Access(n.buffer, n.address, n.guards) for n in nodes))
 
 
 def _registers_used(phase: Phase) -> set[str]:
@@ -452,13 +383,3 @@ def _walked_steps(extent: int) -> Iterator[int]:
     ends = 2 * MAX_WALKED_STEPS
     middle = range(ends, (extent - ends) // ends * ends)
     yield from (step for step in range(extent) if step not in middle)
-
-
-def _merge_intervals(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for low, high in sorted(intervals):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
-        else:
-            found.append((low, high))
-    return found

@@ -57,7 +57,7 @@ from .k_loop import (
     warp_sum_register,
     warpgroup_k_loop,
 )
-from .layout import AxisBinding, Tile, use_address_tables
+from .layout import AxisBinding, Tile
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
 
@@ -232,8 +232,7 @@ def accumulate(
     identity.
     """
     dtype = state.group.tensors[reduction.name].dtype
-    flats = {f.var: f for f in binding.flats.values()}
-    value = use_address_tables(value_of(reduction.body, state.context(binding, staged)), flats, state.layout.tables)
+    value = value_of(reduction.body, state.context(binding, staged))
     missing = [v for v in locals_ if v in binding.valid and not _vanishes(state, reduction, v, binding, covered)]
     if missing:
         identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)

@@ -28,11 +28,10 @@ from ...ir import (
     Value,
     Var,
     as_index,
-    delinearise,
 )
 from ..geometry import holds_rows
 from .index_values import Context
-from .layout import AxisBinding, BlockLayout, FlattenedAxis, Frame, bind_dims, read_padding
+from .layout import AxisBinding, BlockLayout, Frame, bind_dims, read_padding
 
 
 @define
@@ -88,14 +87,7 @@ class SegmentState:
         frame = self.frame
         every: tuple[TileDim | ReduceDim, ...] = (*frame.schedule.dims, *dims)
         places, valid = bind_dims(every, (*frame.tiles, *locals_), (*frame.starts, *starts))
-        flats: dict[Var, FlattenedAxis] = {}
-        for dim, local, start in zip(dims, locals_, starts, strict=True):
-            if self.layout.schedule.index == "table" and len(dim.axes) > 1:
-                length = dim.trips * dim.block_k
-                flat = FlattenedAxis(Var(f"{local.name}flat", length), start + local, length)
-                flats[local] = flat
-                places.update(zip(dim.axes, delinearise(as_index(flat.var), [a.extent for a in dim.axes]), strict=True))
-        return AxisBinding(places, every, (*frame.tiles, *locals_), valid, flats)
+        return AxisBinding(places, every, (*frame.tiles, *locals_), valid)
 
     def context(self, binding: AxisBinding, staged: Mapping[Expr, Value]) -> Context:
         """Return the environment of the segment's indices and values.

@@ -8,21 +8,3 @@ from .lower_bound import Bound, limiting, lower_bound
 from .memory_access import conflict_factor, running_axis
 from .pul_paper import pul
 from .roofline import group_work
-
-__all__ = [
-    "FITTED_COEFFICIENTS",
-    "NUMBERS",
-    "SUMS",
-    "Bound",
-    "CostCoefficients",
-    "Features",
-    "conflict_factor",
-    "count_features",
-    "estimate_time",
-    "features_of",
-    "group_work",
-    "limiting",
-    "lower_bound",
-    "pul",
-    "running_axis",
-]

@@ -119,10 +119,7 @@ def estimate_time(
     )
     joined = waves * features.joined * SPLIT_DOUBLING_CLOCKS / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
-    tables = (
-        features.table * np.greater(features.divided, 0) * waves * features.rounds * costs.entry * target.dram_latency
-    )
-    time = target.launch_time + (total + tables) * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
+    time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
     return np.maximum(time, found.time) + ORDER_WEIGHT * time
 
@@ -200,10 +197,7 @@ def _compute_seconds(
     accesses = (
         costs.load * features.global_loads + costs.shared_load * features.shared_loads + costs.store * features.stores
     )
-    divisions = (
-        features.divided * (costs.division + costs.table * features.table)
-        + DIVIDING_COPY_INSTRUCTIONS * features.uneven
-    )
+    divisions = features.divided * costs.division + DIVIDING_COPY_INSTRUCTIONS * features.uneven
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
     alone = np.maximum(1.0, MIN_STAGING_WARPS / (resident * warps))
     fetches = fetches * np.where(np.greater(features.register_staged, 0), alone, 1.0)

@@ -49,7 +49,6 @@ class Features:
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
-    table: float = _plain_count("1 where tables take the place of divisions in fetches")
     # Memory of a block and registers of a thread
     shared: Count = _plain_count("bytes of shared memory")
     tile: Count = _plain_count("elements of the smallest staged tile")

@@ -52,7 +52,6 @@ def count_features(
     raster: Count = 1,
     min_blocks: Count = 0,
     work: tuple[float, float] | None = None,
-    index: str = "computed",
 ) -> Features:
     """Return the counts of all candidates with the given sizes.
 
@@ -81,7 +80,7 @@ def count_features(
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
                     working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
-                    unique_bytes=unique, segments=parts, table=float(index == "table"), **totals.sums)  # fmt: skip
+                    unique_bytes=unique, segments=parts, **totals.sums)  # fmt: skip
 
 
 def _count_segments(
@@ -261,4 +260,4 @@ def _written_bytes(totals: Totals, output: Output, geometry: Geometry) -> Count:
 def features_of(group: FusedGroup, schedule: Schedule, target: Target) -> Features:
     """Return the counts of one schedule, chosen or handwritten."""
     launch = (np.int64(schedule.raster), np.int64(schedule.min_blocks))
-    return count_features(group, geometry_of(group, schedule), target, *launch, index=schedule.index)
+    return count_features(group, geometry_of(group, schedule), target, *launch)

@@ -5,13 +5,3 @@ from .choose_schedules import choose_schedules
 from .form_groups import form_groups, split_long_reductions
 from .horizontal_fusion import fuse_horizontally, join_forms
 from .refine_partition import refine_partition
-
-__all__ = [
-    "choose_schedules",
-    "form_groups",
-    "fuse_horizontally",
-    "join_forms",
-    "plan_algorithms",
-    "refine_partition",
-    "split_long_reductions",
-]

@@ -25,32 +25,3 @@ from .selection import (
     to_schedule,
 )
 from .space import Space, make_space, segment_templates
-
-__all__ = [
-    "RANKED_POINTS",
-    "Batch",
-    "Candidate",
-    "Point",
-    "Space",
-    "assess",
-    "batches",
-    "best_points",
-    "candidate_of",
-    "chain_templates",
-    "check_schedule",
-    "choose",
-    "choose_soon",
-    "columns_of",
-    "evaluate",
-    "first_points",
-    "is_mma_computable",
-    "make_space",
-    "mma_templates",
-    "neighbours",
-    "places_at",
-    "proven_slower",
-    "sample_batches",
-    "score",
-    "segment_templates",
-    "to_schedule",
-]

@@ -249,9 +249,7 @@ def check_orders_permute(case: Scheduled) -> Iterator[str]:
 
 
 def check_launch_known(case: Scheduled) -> Iterator[str]:
-    """The index function is known; raster and resident blocks are counts."""
-    if case.schedule.index not in ("computed", "table"):
-        yield f"index function '{case.schedule.index}' is not one of computed, table"
+    """Raster and resident blocks are counts."""
     if case.schedule.raster < 1 or case.schedule.min_blocks < 0:
         yield "raster must be at least 1 and min_blocks at least 0"
 

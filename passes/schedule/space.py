@@ -1,9 +1,9 @@
 """Parameter space of a fusion group: schedule templates and their parameters.
 
 They correspond to DeepCuts Tables 3 and 4, per axis. A *template* fixes which axes are flattened into which tile dim,
-which reduced axes are flattened, which operands are staged in shared memory, whether threads share a reduction, and
-which index function is used. Its *parameters* are lists of numbers; a candidate schedule takes one of each. Everything
-is derived from the accesses of the group; operations are not distinguished.
+which reduced axes are flattened, which operands are staged in shared memory, and whether threads share a reduction.
+Its *parameters* are lists of numbers; a candidate schedule takes one of each. Everything is derived from the accesses
+of the group; operations are not distinguished.
 """
 
 from __future__ import annotations
@@ -233,7 +233,6 @@ def make_space(
         segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
         combinations = (*cartesian(*segments), *chain_templates(group, target))
     for combination in combinations:
-        tables = ["computed", "table"] if _may_use_table(combination) and not coarse else ["computed"]
         knobs = (
             *(
                 chain_parameters(combination, target, coarse)
@@ -242,7 +241,7 @@ def make_space(
             ),
             *launch_parameters(combination, target, coarse),
         )
-        found += [ScheduleTemplate(tuple(combination), index, knobs) for index in tables]
+        found.append(ScheduleTemplate(tuple(combination), knobs))
     return Space(group, target, tuple(found))
 
 
@@ -255,7 +254,3 @@ def _knobs(
         return found
     found = fit_parameters(group.segments[position], structure, found)
     return thin_parameters(group.segments[position], structure, found) if coarse else found
-
-
-def _may_use_table(structures: Iterable[SegmentTemplate]) -> bool:
-    return any(len(loop) > 1 for s in structures for loop in s.loops if s.stages_any)

@@ -1,5 +1,3 @@
-"""Divides long reductions with few results: split-K in two kernels, or sliced-K."""
+"""Divides long reductions with few results (split-K), and aligns factors of contractions."""
 
 from .splitting import Division, Splitting, split_groups
-
-__all__ = ["Division", "Splitting", "split_groups"]

@@ -1,4 +1,4 @@
-"""Chooses split-K, sliced-K, or aligned copies of factors for groups."""
+"""Chooses split-K or aligned copies of factors for groups."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned
-from .slice_reduction import slice_candidates, slice_reduction
 from .split_reduction import candidates, split_reduction
 
 
 @frozen
 class Division:
-    """Number of parts or slices of a group's reduction.
+    """Number of parts of a group's reduction, 1 where it is whole.
 
-    Either is 1 where the reduction is whole. Factors that are not `aligned` are copied first.
+    Factors that are not `aligned` are copied first.
     """
 
     parts: int = 1
-    slices: int = 1
     aligned: bool = False
 
 
@@ -39,8 +37,7 @@ class Splitting:
     """Cost of groups with their best division.
 
     The model proposes the number of parts. Where both ways are `timed`, `evaluator` decides whether that is faster;
-    else the parts have to take less than the part `worth` of the whole by the model. Slices replace a group only
-    where both were timed.
+    else the parts have to take less than the part `worth` of the whole by the model.
     """
 
     evaluator: GroupEvaluator
@@ -50,7 +47,6 @@ class Splitting:
     timed: Callable[[FusedGroup], bool] = lambda form: False
     known: dict[Hashable, int] = field(factory=dict)
     halved: dict[tuple[Hashable, int], tuple[FusedGroup, ...]] = field(factory=dict)
-    sliced: dict[Hashable, dict[int, FusedGroup]] = field(factory=dict)
     copied: dict[Hashable, tuple[FusedGroup, ...]] = field(factory=dict)
 
     def cost(self, group: FusedGroup) -> float:
@@ -59,11 +55,7 @@ class Splitting:
 
     def best(self, group: FusedGroup) -> tuple[float, Division]:
         """Return the least seconds and the division with which they are reached."""
-        seconds, division, known = self._best_parts(group)
-        if known:
-            for number, form in self.slicings(group).items():
-                if self.timed(form) and (found := self.evaluator.cost(form)) < seconds:
-                    seconds, division = found, Division(slices=number)
+        seconds, division = self._best_parts(group)
         aligned = self.aligned_kernels(group)
         if aligned and (found := self._aligned_seconds(group, aligned)) < seconds:
             seconds, division = found, Division(aligned=True)
@@ -84,18 +76,17 @@ class Splitting:
             self.copied[key] = _canonical_groups(align_operands(group))
         return self.copied[key]
 
-    def _best_parts(self, group: FusedGroup) -> tuple[float, Division, bool]:
-        """Return the least seconds without slices, the division, and whether it was timed."""
+    def _best_parts(self, group: FusedGroup) -> tuple[float, Division]:
+        """Return the least seconds without copies, and the division."""
         halves, whole = self.halves(group), self.evaluator.cost(group)
         if not halves:
-            return whole, WHOLE, self.timed(group)
+            return whole, WHOLE
         parts = _sum(halves, self.evaluator)
         if all(map(self.timed, (group, *halves))):
-            split, known = parts < whole, True
+            split = parts < whole
         else:
             split = _sum(halves, self.modelled) < self.worth * self.modelled.cost(group)
-            known = all(map(self.timed, halves if split else (group,)))
-        return (parts, Division(parts=self.best_part_count(group)), known) if split else (whole, WHOLE, known)
+        return (parts, Division(self.best_part_count(group))) if split else (whole, WHOLE)
 
     def division(self, group: FusedGroup) -> Division:
         """Return the fastest division, none where no kernel computes the group."""
@@ -103,7 +94,7 @@ class Splitting:
         return division if seconds < inf else WHOLE
 
     def kernels(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
-        """Return the fastest kernels of a group: whole, split or sliced."""
+        """Return the fastest kernels of a group: whole or divided."""
         return _canonical_groups(divide(group, self.division(group)))
 
     def contenders(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
@@ -111,21 +102,13 @@ class Splitting:
 
         These are the group and its replacements, without those that take much longer by the model.
         """
-        whole, sliced = self.modelled.cost(group), tuple(self.slicings(group).values())
+        whole = self.modelled.cost(group)
         several = [
             (forms, _sum(forms, self.modelled)) for forms in (self.halves(group), self.aligned_kernels(group)) if forms
         ]
         close = MAX_CONTENDER_RATIO * min(whole, *(seconds for _, seconds in several), inf)
         chosen = [form for forms, seconds in several if seconds <= close for form in forms]
-        return (*((group,) if whole <= close else ()), *chosen, *sliced)
-
-    def slicings(self, group: FusedGroup) -> dict[int, FusedGroup]:
-        """Return the sliced group for each number of slices worth comparing."""
-        key = form_key(group)
-        if key not in self.sliced:
-            sliced = slice_candidates(group, self.target)
-            self.sliced[key] = dict(zip(sliced, _canonical_groups(sliced.values()), strict=True))
-        return self.sliced[key]
+        return (*((group,) if whole <= close else ()), *chosen)
 
     def halves(self, group: FusedGroup) -> tuple[FusedGroup, ...]:
         """Return the two groups that replace a group, none without gain."""
@@ -175,9 +158,6 @@ def divide(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
 
     The group itself is returned where that is impossible.
     """
-    if division.slices > 1:
-        found = slice_reduction(group, division.slices)
-        return (group,) if found is None else (found,)
     if division.aligned:
         return align_operands(group) or (group,)
     halves = split_reduction(group, division.parts) if division.parts > 1 else None
@@ -189,8 +169,7 @@ def split_groups(
 ) -> tuple[Sequence[Group], Views]:
     """Return the groups with their reductions divided, and views with the workspaces.
 
-    Groups of several parts become two; groups of several slices become one of two segments; aligned copies of factors
-    are groups before that of the contraction.
+    Groups of several parts become two; aligned copies of factors are groups before that of the contraction.
     """
     types: dict[str, TensorType] = {}
     result: list[Group] = []
@@ -200,9 +179,9 @@ def split_groups(
             result.append(group)
             continue
         tensors, (*before, last) = dict(group.tensors), forms
-        kind = "slices" if not before else "parts" if before[0].segments[-1].reductions else "copies"
+        kind = "parts" if before[0].segments[-1].reductions else "copies"
         workspaces = {t: form.tensors[t] for form in before for t in form.outputs}
-        for number, workspace in enumerate(workspaces or last.shared):
+        for number, workspace in enumerate(workspaces):
             name = f"{kind} of {group.outputs[0]}" + (f", {number}" if number else "")
             # Several groups may write pieces of one tensor: each has a workspace of its own, as they may run together.
             tensors[workspace] = unused_name(name, types)

@@ -33,10 +33,7 @@ FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan"
 
 @frozen
 class KernelRecord:
-    """Kernel without its bulk.
-
-    `tables` and `places` give each table's key in the weights and its place in the arena.
-    """
+    """Kernel without its bulk."""
 
     name: str
     dialect: str
@@ -46,8 +43,6 @@ class KernelRecord:
     shared_bytes: int
     dynamic_shared: int
     info: dict[str, Any]
-    tables: dict[str, str]
-    places: dict[str, Placement]
     binary: bool
 
 
@@ -226,8 +221,25 @@ def parse_document(content: bytes, path: Path) -> Document:
     if data.pop("digest", None) != _digest(data):
         raise PlanError(f"{path} is damaged: its digest does not fit its content", hint="write the plan again")
     try:
+        if name == FORMAT:
+            _make_tables_constants(data)
         found: Document = _CONVERTER.structure(data, _FORMATS[name])
         return found
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
+
+
+def _make_tables_constants(data: dict[str, Any]) -> None:
+    """Let the address tables of kernels, which earlier versions had, be constants of the plan."""
+    for number, kernel in enumerate(data["kernels"]):
+        places, tables = kernel.pop("places", {}), kernel.pop("tables", {})
+        arguments = [argument.pop("table", False) for argument in kernel["arguments"]]
+        for name, key in tables.items():
+            constant, place = f"{name} of kernel {number}", places[name]
+            data["types"][constant] = {"dtype": DType.I32.value, "shape": [place["nbytes"] // DType.I32.size]}
+            data["storages"][constant] = {"buffer": constant, "offset": 0, "strides": [1]}
+            data["buffers"][constant], data["constants"][constant] = place, key
+        for step in (s for s in data["steps"] if s["kernel"] == number and any(arguments)):
+            bound = zip(step["tensors"], arguments, strict=True)
+            step["tensors"] = [f"{t} of kernel {number}" if is_table else t for t, is_table in bound]

@@ -2,7 +2,7 @@
 
     plan.json              everything but the bulk: versioned, with a digest of itself and of every other file
     kernels/0000.cl|.cu    sources, kernels/0000.cubin beside them where they were compiled
-    weights.safetensors    constants and tables
+    weights.safetensors    constants
     model.txt, specs/*     the graph as it was given, in its text form, and the user's declarations it needs
 
 A folder is written beside its final place and renamed, so that a plan is complete or absent. Digests find damage, not
@@ -25,7 +25,6 @@ from safetensors.numpy import save as save_tensors
 
 from ...backends.source import DIALECTS
 from ...ir import Array, CutsError, DType, Graph, KernelFunction, PlanError, parse_graph, print_graph, quote
-from ..memory import Placement
 from ..plan import Plan, PlannedModel, check_plan
 from .plan_document import (
     Document,
@@ -119,8 +118,7 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         files[source_path(number, kernel.dialect)] = kernel.source.encode()
         if code is not None:
             files[_binary_path(number)] = code
-        tables = {name: weights.add(np.array(values, np.int32)) for name, values in kernel.tables.items()}
-        kernels.append(_record(kernel, tables, plan.tables[number], code is not None))
+        kernels.append(_record(kernel, code is not None))
     constants = {name: weights.add(array) for name, array in plan.constants.items()}
     model = None
     if plan.model is not None:
@@ -149,13 +147,10 @@ def _arrays(graph: Graph) -> dict[str, Array]:
     return {**graph.constants, **{tensor.input: tensor.initial for tensor in graph.interface.state.values()}}
 
 
-def _record(
-    kernel: KernelFunction, tables: dict[str, str], places: Mapping[str, Placement], binary: bool
-) -> KernelRecord:
+def _record(kernel: KernelFunction, binary: bool) -> KernelRecord:
     return KernelRecord(
         kernel.name, kernel.dialect, kernel.grid, kernel.block, kernel.arguments, kernel.shared_bytes,
-        kernel.dynamic_shared,
-        plain(kernel.info), tables, dict(places), binary,
+        kernel.dynamic_shared, plain(kernel.info), binary,
     )  # fmt: skip
 
 
@@ -237,7 +232,7 @@ def read_weights(content: bytes) -> dict[str, Array]:
 
 def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     weights = read_weights(files["weights.safetensors"])
-    kernels = tuple(_kernel(record, number, files, weights) for number, record in enumerate(document.kernels))
+    kernels = tuple(_kernel(record, number, files) for number, record in enumerate(document.kernels))
     model = None
     if document.model is not None:
         constants = {name: weights[key] for name, key in document.model.constants.items()}
@@ -252,7 +247,6 @@ def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
         types=document.types,
         storages=document.storages,
         buffers=document.buffers,
-        tables=tuple(record.places for record in document.kernels),
         arena=document.arena,
         constants={name: weights[key] for name, key in document.constants.items()},
         kernels=kernels,
@@ -267,9 +261,7 @@ def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     )
 
 
-def _kernel(
-    record: KernelRecord, number: int, files: Mapping[str, bytes], weights: Mapping[str, Array]
-) -> KernelFunction:
+def _kernel(record: KernelRecord, number: int, files: Mapping[str, bytes]) -> KernelFunction:
     return KernelFunction(
         name=record.name,
         dialect=record.dialect,
@@ -279,6 +271,5 @@ def _kernel(
         arguments=record.arguments,
         shared_bytes=record.shared_bytes,
         dynamic_shared=record.dynamic_shared,
-        tables={name: tuple(weights[key].tolist()) for name, key in record.tables.items()},
         info=record.info,
     )

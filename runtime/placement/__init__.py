@@ -3,20 +3,4 @@
 from .concurrent_launches import make_concurrent
 from .constant_images import ConstantImages, Share, without_elements
 from .hazards import LaunchDependencies, launch_dependencies
-from .placed_plan import CONSTANTS, SCRATCH, OutputView, PlacedPlan, place_in_arena, place_over_blocks, tensor_address
-
-__all__ = [
-    "CONSTANTS",
-    "SCRATCH",
-    "ConstantImages",
-    "LaunchDependencies",
-    "OutputView",
-    "PlacedPlan",
-    "Share",
-    "launch_dependencies",
-    "make_concurrent",
-    "place_in_arena",
-    "place_over_blocks",
-    "tensor_address",
-    "without_elements",
-]
+from .placed_plan import CONSTANTS, SCRATCH, PlacedPlan, place_in_arena, place_over_blocks, tensor_address

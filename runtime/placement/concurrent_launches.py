@@ -14,7 +14,7 @@ from operator import and_
 from attrs import evolve, frozen
 
 from ..memory import place_buffers
-from ..plan import BufferKey, Plan, check_plan
+from ..plan import Plan, check_plan
 from .hazards import MAX_CONCURRENT_LAUNCHES, LaunchDependencies, launch_dependencies
 
 
@@ -52,14 +52,11 @@ def make_concurrent(plan: Plan) -> Plan | None:
         or (waits := launch_dependencies(plan, separate_buffers=True)).is_sequential
     ):
         return None
-    sizes: dict[BufferKey, int] = {("tensor", 0, name): place.nbytes for name, place in plan.buffers.items()}
-    for number, tables in enumerate(plan.tables):
-        sizes |= {("table", number, name): place.nbytes for name, place in tables.items()}
+    sizes = {name: place.nbytes for name, place in plan.buffers.items()}
     placed, arena = place_buffers(sizes, concurrent_lifetimes(plan, waits))
     branched = evolve(
         plan,
-        buffers={name: placed["tensor", 0, name] for name in plan.buffers},
-        tables=tuple({name: placed["table", n, name] for name in tables} for n, tables in enumerate(plan.tables)),
+        buffers={name: placed[name] for name in plan.buffers},
         arena=arena,
         branched=True,
     )
@@ -67,24 +64,19 @@ def make_concurrent(plan: Plan) -> Plan | None:
     return branched
 
 
-def concurrent_lifetimes(plan: Plan, waits: LaunchDependencies) -> dict[BufferKey, ConcurrentLifetime]:
-    """Return the lifetime of each buffer and each table, under given dependencies."""
+def concurrent_lifetimes(plan: Plan, waits: LaunchDependencies) -> dict[str, ConcurrentLifetime]:
+    """Return the lifetime of each buffer, under given dependencies."""
     begin, end = 0, len(waits.direct) + 1
-    users: dict[BufferKey, set[int]] = defaultdict(set)
+    users: dict[str, set[int]] = defaultdict(set)
     for names, moments in ((plan.inputs, {begin}), (plan.outputs, {end}), (plan.constants, {begin, end})):
         for tensor in names:
-            users["tensor", 0, plan.storages[tensor].buffer] |= moments
+            users[plan.storages[tensor].buffer] |= moments
     for check in plan.checks:
         for tensor in (check.place, check.found):
-            users["tensor", 0, plan.storages[tensor].buffer].add(end)
+            users[plan.storages[tensor].buffer].add(end)
     for number, (step, _) in enumerate(plan.launches(), begin + 1):
-        called = plan.steps[step]
-        for argument, tensor in zip(plan.kernels[called.kernel].arguments, called.tensors, strict=True):
-            if not argument.table:
-                users["tensor", 0, plan.storages[tensor].buffer].add(number)
-    for number, tables in enumerate(plan.tables):
-        for name in tables:
-            users["table", number, name] |= {begin, end}
+        for tensor in plan.steps[step].tensors:
+            users[plan.storages[tensor].buffer].add(number)
     ended = [0, *(before << 1 | 1 for before in waits.before), (1 << end) - 1]
     return {
         key: ConcurrentLifetime(min(each), sum(1 << n for n in each), reduce(and_, (ended[n] for n in each)))

@@ -97,6 +97,6 @@ def _written_buffers(plan: Plan) -> set[str]:
     found = set()
     for step in plan.steps:
         for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True):
-            if argument.written and not argument.table:
+            if argument.written:
                 found.add(plan.storages[tensor].buffer)
     return found

@@ -127,7 +127,7 @@ def accesses_of(plan: Plan, step: int, turn: int, begins: Mapping[str, int]) -> 
     kernel = plan.kernels[called.kernel]
     written: dict[str, bool] = {}
     for argument, tensor in zip(kernel.arguments, called.tensors, strict=True):
-        if not argument.table and 0 not in kernel.grid:  # tables are never written
+        if 0 not in kernel.grid:
             written[tensor] = written.get(tensor, False) or argument.written
     for tensor, changed in written.items():
         type_, storage = plan.types[tensor], plan.storages[tensor]

@@ -22,7 +22,7 @@ def evict_first_tensors(plan: Plan) -> Mapping[int, tuple[str, int]]:
     found: dict[int, list[tuple[int, str]]] = {}
     for number, step in enumerate(plan.steps):
         kernel = plan.kernels[step.kernel]
-        touched = {t: a for a, t in zip(kernel.arguments, step.tensors, strict=True) if not a.table}
+        touched = {t: a for a, t in zip(kernel.arguments, step.tensors, strict=True)}
         written |= {plan.storages[t].buffer for t, argument in touched.items() if argument.written}
         reads.update({plan.storages[t].buffer: plan.turns(number) for t in touched})
         sizes = [(_bytes(plan, tensor), tensor) for tensor in touched]

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-import numpy as np
 from attrs import evolve, frozen
 
 from ...backends import Array, BlockAddress, Copy, KernelCall, SequencePlan
 from ...backends.library import DIALECT
 from ...ir import DType
 from ..memory import Lifetime, align_bytes, place_buffers
-from ..plan import BufferKey, Plan, lifetimes_of
+from ..plan import Plan, lifetimes_of
 from .concurrent_launches import WHOLE_RUN, concurrent_lifetimes
 from .constant_images import ConstantImages
 from .hazards import MAX_CONCURRENT_LAUNCHES, LaunchDependencies, launch_dependencies
@@ -55,7 +54,7 @@ class PlacedPlan:
 
     plan: Plan
     sequence: SequencePlan
-    places: Mapping[BufferKey, BlockAddress]
+    places: Mapping[str, BlockAddress]
     held: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
     outlets: tuple[OutputView, ...] = ()
@@ -72,22 +71,15 @@ class PlacedPlan:
         return tuple(range(2 + len(self.shared) + len(self.held) + len(self.moving), len(self.sizes)))
 
     def upload(self, images: ConstantImages, write: Callable[[BlockAddress, Array], None]) -> None:
-        """Write constants without a block of their own, and tables."""
+        """Write constants without a block of their own."""
         for buffer in images.buffers:
             if buffer not in self.shared:
-                write(self.places["tensor", 0, buffer], images.image(buffer))
-        for number, kernel in enumerate(self.plan.kernels):
-            for table, values in kernel.tables.items():
-                write(self.places["table", number, table], np.array(values, np.int32))
+                write(self.places[buffer], images.image(buffer))
 
 
 def place_in_arena(plan: Plan) -> PlacedPlan:
     """Return a plan over an arena, at the plan's own places."""
-    places: dict[BufferKey, BlockAddress] = {
-        ("tensor", 0, name): BlockAddress(0, place.offset) for name, place in plan.buffers.items()
-    }
-    for number, tables in enumerate(plan.tables):
-        places |= {("table", number, name): BlockAddress(0, place.offset) for name, place in tables.items()}
+    places = {name: BlockAddress(0, place.offset) for name, place in plan.buffers.items()}
     return PlacedPlan(plan, _sequence(plan, places, (plan.arena,), 1, _dependencies(plan)), places)
 
 
@@ -136,7 +128,7 @@ def _staged_buffers(plan: Plan, moving: Collection[str], bound_once: bool) -> se
     for step in plan.steps:
         kernel = plan.kernels[step.kernel]
         for argument, tensor in zip(kernel.arguments, step.tensors, strict=True):
-            buffer = "" if argument.table else plan.storages[tensor].buffer
+            buffer = plan.storages[tensor].buffer
             fixed = bound_once and kernel.dialect == DIALECT
             if buffer in moving and (fixed or (argument.written and buffer in given)):
                 found.add(buffer)
@@ -149,52 +141,48 @@ def _place_inside(
     blocks: Mapping[str, int],
     staged: Collection[str],
     waits: LaunchDependencies | None,
-) -> tuple[dict[BufferKey, BlockAddress], tuple[int, int]]:
-    """Place constants and tables one after another, and share the scratch block among the intermediates; with
+) -> tuple[dict[str, BlockAddress], tuple[int, int]]:
+    """Place constants one after another, and share the scratch block among the intermediates; with
     concurrent launches, so that they get no further dependencies.
     """
-    sizes = {("tensor", 0, buffer): place.nbytes for buffer, place in plan.buffers.items()}
-    sizes |= {("table", n, table): place.nbytes for n, each in enumerate(plan.tables) for table, place in each.items()}
-    places: dict[BufferKey, BlockAddress] = {}
+    places: dict[str, BlockAddress] = {}
     end = 0
-    scratch: dict[BufferKey, int] = {}
-    for key, nbytes in sizes.items():
-        kind, _, name = key
-        if kind == "tensor" and name in blocks and name not in staged:
-            places[key] = BlockAddress(blocks[name])
-        elif kind == "table" or name in kept:
-            places[key] = BlockAddress(CONSTANTS, end)
-            end += align_bytes(nbytes)
+    scratch: dict[str, int] = {}
+    for name, place in plan.buffers.items():
+        if name in blocks and name not in staged:
+            places[name] = BlockAddress(blocks[name])
+        elif name in kept:
+            places[name] = BlockAddress(CONSTANTS, end)
+            end += align_bytes(place.nbytes)
         else:
-            scratch[key] = nbytes
-    whole = {("tensor", 0, buffer) for buffer in staged}
+            scratch[name] = place.nbytes
     if waits is None:
         lifetimes = lifetimes_of(plan, plan.inputs, plan.outputs, plan.constants, plan.storages)
-        inside, total = place_buffers(scratch, lifetimes | dict.fromkeys(whole, Lifetime(-1, len(plan.steps))))
+        inside, total = place_buffers(scratch, lifetimes | dict.fromkeys(staged, Lifetime(-1, len(plan.steps))))
     else:
-        inside, total = place_buffers(scratch, concurrent_lifetimes(plan, waits) | dict.fromkeys(whole, WHOLE_RUN))
+        inside, total = place_buffers(scratch, concurrent_lifetimes(plan, waits) | dict.fromkeys(staged, WHOLE_RUN))
     places |= {key: BlockAddress(SCRATCH, placement.offset) for key, placement in inside.items()}
     return places, (end, total)
 
 
 def _copy(
-    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockAddress], buffer: str, inwards: bool
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[str, BlockAddress], buffer: str, inwards: bool
 ) -> Copy:
-    ours, theirs = places["tensor", 0, buffer], BlockAddress(blocks[buffer])
+    ours, theirs = places[buffer], BlockAddress(blocks[buffer])
     nbytes = plan.buffers[buffer].nbytes
     return Copy(theirs, ours, nbytes) if inwards else Copy(ours, theirs, nbytes)
 
 
-def tensor_address(plan: Plan, places: Mapping[BufferKey, BlockAddress], tensor: str, turn: int = 0) -> BlockAddress:
+def tensor_address(plan: Plan, places: Mapping[str, BlockAddress], tensor: str, turn: int = 0) -> BlockAddress:
     """Return the address of a tensor's first element in an iteration."""
     storage = plan.storages[tensor]
-    start = places["tensor", 0, storage.buffer]
+    start = places[storage.buffer]
     return BlockAddress(start.block, start.offset + storage.start(turn) * plan.types[tensor].dtype.size)
 
 
 def _sequence(
     plan: Plan,
-    places: Mapping[BufferKey, BlockAddress],
+    places: Mapping[str, BlockAddress],
     blocks: tuple[int, ...],
     fixed: int,
     waits: LaunchDependencies | None,
@@ -202,10 +190,7 @@ def _sequence(
     """Return the launch sequence of a plan over blocks; the first `fixed` seldom move."""
 
     def place(step: int, argument: int, turn: int) -> BlockAddress:
-        number, tensor = plan.steps[step].kernel, plan.steps[step].tensors[argument]
-        if plan.kernels[number].arguments[argument].table:
-            return places["table", number, tensor]
-        return tensor_address(plan, places, tensor, turn)
+        return tensor_address(plan, places, plan.steps[step].tensors[argument], turn)
 
     passing = evict_first_tensors(plan)
     calls = tuple(
@@ -220,14 +205,12 @@ def _sequence(
 
 
 def _outlets(
-    plan: Plan, blocks: Mapping[str, int], places: Mapping[BufferKey, BlockAddress], written: Collection[str]
+    plan: Plan, blocks: Mapping[str, int], places: Mapping[str, BlockAddress], written: Collection[str]
 ) -> Iterator[OutputView]:
     taken: set[str] = set()
     for name in plan.outputs:
         storage, type_ = plan.storages[name], plan.types[name]
-        start = (
-            BlockAddress(blocks[storage.buffer]) if storage.buffer in blocks else places["tensor", 0, storage.buffer]
-        )
+        start = BlockAddress(blocks[storage.buffer]) if storage.buffer in blocks else places[storage.buffer]
         owned = storage.buffer in written and storage.buffer not in taken
         taken.add(storage.buffer)
         offset = start.offset // type_.dtype.size + storage.start()

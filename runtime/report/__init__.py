@@ -7,5 +7,3 @@ It shows the partition with its reasons, the times of kernels, and rejected cand
 from .chart import StepCurve, chart
 from .page import html_page
 from .section import CandidateOutcome, Evidence, html_section
-
-__all__ = ["CandidateOutcome", "Evidence", "StepCurve", "chart", "html_page", "html_section"]

@@ -2,10 +2,3 @@
 
 from .audit import Audit, audit_choices
 from .progress import Monitor, make_monitor
-
-__all__ = [
-    "Audit",
-    "Monitor",
-    "audit_choices",
-    "make_monitor",
-]

@@ -12,19 +12,3 @@ from .factory import (
 )
 from .planning_workers import PlanningWorkers
 from .workers import CandidateBuilder, Job, JobResult, Workers
-
-__all__ = [
-    "COMPILE_LIMIT",
-    "DRAW_LIMIT",
-    "BuildResult",
-    "CandidateBuilder",
-    "Factory",
-    "Job",
-    "JobResult",
-    "PlanningWorkers",
-    "ScoredCandidate",
-    "Worker",
-    "Workers",
-    "build_arguments",
-    "max_statements_of",
-]

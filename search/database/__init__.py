@@ -7,32 +7,7 @@ Results of other machines are hints only.
 
 from .exchange import export_pack, export_results, import_database, import_results
 from .packs import PACK_DIALECT, known_answer, known_answers, offer_packs, shipped_packs
-from .records import OUTCOMES, KernelTime, Measurement, Result, Winner
+from .records import OUTCOMES, KernelTime, Measurement, Winner
 from .report import explain, explain_question, summary_of
 from .tables import Database
 from .user import FILE, database_path, open_database, remove_database
-
-__all__ = [
-    "FILE",
-    "OUTCOMES",
-    "PACK_DIALECT",
-    "Database",
-    "KernelTime",
-    "Measurement",
-    "Result",
-    "Winner",
-    "database_path",
-    "explain",
-    "explain_question",
-    "export_pack",
-    "export_results",
-    "import_database",
-    "import_results",
-    "known_answer",
-    "known_answers",
-    "offer_packs",
-    "open_database",
-    "remove_database",
-    "shipped_packs",
-    "summary_of",
-]

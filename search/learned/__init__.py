@@ -4,13 +4,3 @@ from .correction import LearnedOrder
 from .gaussian import GaussianProcess, Posterior, expected_improvement
 from .rescoring import recalled_points, rescore
 from .transfer import MIN_RECALLED
-
-__all__ = [
-    "MIN_RECALLED",
-    "GaussianProcess",
-    "LearnedOrder",
-    "Posterior",
-    "expected_improvement",
-    "recalled_points",
-    "rescore",
-]

@@ -25,12 +25,12 @@ DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "register_staged", "sw
 def features_of_batch(batch: Batch) -> ScheduleFeatures:
     """Return the features of points of one structure, broadcast to the batch."""
     launch = batch.columns.get("raster", 1), batch.columns.get("min_blocks", 0)
-    return features_of_parts(batch.sizes, batch.structure.index, *launch)
+    return features_of_parts(batch.sizes, *launch)
 
 
 def features_of_schedule(group: FusedGroup, schedule: Schedule) -> ScheduleFeatures:
     """Return the features of a legal schedule."""
-    return features_of_parts(geometry_of(group, schedule), schedule.index, schedule.raster, schedule.min_blocks)
+    return features_of_parts(geometry_of(group, schedule), schedule.raster, schedule.min_blocks)
 
 
 def feature_table(each: Sequence[ScheduleFeatures], names: Sequence[str]) -> Array:
@@ -40,9 +40,9 @@ def feature_table(each: Sequence[ScheduleFeatures], names: Sequence[str]) -> Arr
     )
 
 
-def features_of_parts(parts: Sequence[Geometry], index: str, raster: Any, blocks: Any) -> ScheduleFeatures:
+def features_of_parts(parts: Sequence[Geometry], raster: Any, blocks: Any) -> ScheduleFeatures:
     """Return the features of points whose segments have these geometries."""
-    found = {f"index {index}": 1, "raster": raster, "min blocks": blocks}
+    found = {"raster": raster, "min blocks": blocks}
     for number, part in enumerate(parts):
         found |= {f"{number} {name}": value for name, value in _segment(part)}
     return {name: np.log2(1.0 + np.abs(np.asarray(value, np.float64))) for name, value in found.items()}

@@ -34,12 +34,12 @@ def place_of_schedule(space: Space, schedule: Schedule) -> tuple[int, tuple[int,
 
 
 def _kind(structure: ScheduleTemplate) -> object:
-    return structure.index, tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in structure.segments)
+    return tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in structure.segments)
 
 
 def _kind_of_schedule(space: Space, schedule: Schedule) -> object:
     parts = (part.structure for part in geometry_of(space.group, schedule))
-    return schedule.index, tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in parts)
+    return tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in parts)
 
 
 def _places(
@@ -70,7 +70,7 @@ def _differences(space: Space, structure: ScheduleTemplate, rows: Array, wanted:
     """Return the differences of candidates' features from the wanted ones."""
     columns = columns_of(structure, rows)
     parts = geometries(space.group, structure, columns, space.target.warp_size)
-    sizes = features_of_parts(parts, structure.index, columns.get("raster", 1), columns.get("min_blocks", 0))
+    sizes = features_of_parts(parts, columns.get("raster", 1), columns.get("min_blocks", 0))
     found = np.zeros(len(rows))
     for name in sizes.keys() | wanted.keys():
         found += _weight(name) * np.abs(sizes.get(name, 0.0) - wanted.get(name, 0.0))

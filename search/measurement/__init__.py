@@ -4,15 +4,3 @@ from .bench import AsyncBench, Bench, DeviceBench
 from .device_pool import SERVICE, DevicePool
 from .replay import ReplayBench
 from .verdicts import DeviceAnswer, TimingTurns, Verdict
-
-__all__ = [
-    "SERVICE",
-    "AsyncBench",
-    "Bench",
-    "DeviceAnswer",
-    "DeviceBench",
-    "DevicePool",
-    "ReplayBench",
-    "TimingTurns",
-    "Verdict",
-]

@@ -146,9 +146,6 @@ class Comparer:
 
     def _kernel(self, rows: int) -> tuple[KernelFunction, object]:
         group = comparison(rows, self.dtype)
-        for candidate in choose(group, self.target, count=8):
-            threads = extract(lower(group, candidate.schedule, {}, self.target))
-            kernel = emit(select_instructions(threads, self.target.dialect), self.target.dialect, {})
-            if not kernel.tables:
-                return kernel, self.device.build([kernel])[0]
-        raise BackendError("the comparing kernel needs a table")
+        threads = extract(lower(group, choose(group, self.target)[0].schedule, {}, self.target))
+        kernel = emit(select_instructions(threads, self.target.dialect), self.target.dialect, {})
+        return kernel, self.device.build([kernel])[0]

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from math import inf
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ...backends import Device as Hardware
@@ -140,17 +139,14 @@ class MeasuringDevice:
 
     def _load(self, data: TaskData, kernel: KernelFunction, binary: bytes | None) -> LoadedKernel:
         (function,) = self.device.build([kernel], [binary])
-        wanted = (a.tensor for a in kernel.arguments if a.table)
-        tables = {t: self._upload(np.array(kernel.tables[t], np.int32)) for t in wanted}
-        loaded = LoadedKernel(function, kernel, tables)
+        loaded = LoadedKernel(function, kernel)
         self._launch(data, loaded, 0)
         return loaded
 
     def _launch(self, data: TaskData, loaded: LoadedKernel, place: int) -> Launch:
         """Return the launch of a kernel at one of the data's placements."""
         if place not in loaded.launches:
-            tensors, arguments = data.places[place], loaded.kernel.arguments
-            pointers = [loaded.tables[a.tensor] if a.table else tensors[a.tensor] for a in arguments]
+            pointers = [data.places[place][a.tensor] for a in loaded.kernel.arguments]
             loaded.launches[place] = self.device.bind(loaded.function, loaded.kernel, pointers)
         return loaded.launches[place]
 

@@ -25,14 +25,13 @@ NUM_PLACEMENTS, MAX_PLACED_BYTES, PLACEMENT_ALIGNMENT = 12, 8 << 20, 512
 
 @define
 class LoadedKernel:
-    """Kernel on the device with its tables and its launches by placement.
+    """Kernel on the device with its launches by placement.
 
     `turn` is the next placement.
     """
 
     function: object
     kernel: KernelFunction
-    tables: Mapping[str, Pointer]
     launches: dict[int, Launch] = field(factory=dict)
     turn: int = 0
 

@@ -5,15 +5,3 @@ from .fork_server import ForkServer
 from .gc_tuning import reduce_garbage_collection, reduced_garbage_collection
 from .interrupts import first_interrupt_stops
 from .threads import one_thread
-
-__all__ = [
-    "START_LIMIT",
-    "Child",
-    "ChildLost",
-    "ForkServer",
-    "SessionEnded",
-    "first_interrupt_stops",
-    "one_thread",
-    "reduce_garbage_collection",
-    "reduced_garbage_collection",
-]

@@ -1,6 +1,4 @@
 """Searches on the devices of many hosts, which get whole tasks."""
 
 from .dask_workers import DaskWorkers
-from .share_out import RemoteTuningLoop, SearchEngine
-
-__all__ = ["DaskWorkers", "RemoteTuningLoop", "SearchEngine"]
+from .share_out import RemoteTuningLoop

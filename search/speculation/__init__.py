@@ -2,12 +2,3 @@
 
 from .plan_builds import LOWERING_SECONDS, build_kernels, building_seconds, bundle_job, kernel_job
 from .speculative_build import SpeculativeBuild
-
-__all__ = [
-    "LOWERING_SECONDS",
-    "SpeculativeBuild",
-    "build_kernels",
-    "building_seconds",
-    "bundle_job",
-    "kernel_job",
-]

@@ -15,25 +15,6 @@ All of them are deterministic: the same measurements lead to the same proposals.
 """
 
 from .catalogue import STRATEGIES, make_strategy, strategy_on
-from .corrected_space import CorrectedSpace
 from .proposer import Observation, Proposer, Strategy
-from .search_domain import FullSpace, Place, SearchDomain, place_of
+from .search_domain import FullSpace, Place, place_of
 from .worker import ProposalRequest, ProposingFactory, next_request, request_of
-
-__all__ = [
-    "STRATEGIES",
-    "CorrectedSpace",
-    "FullSpace",
-    "Observation",
-    "Place",
-    "ProposalRequest",
-    "Proposer",
-    "ProposingFactory",
-    "SearchDomain",
-    "Strategy",
-    "make_strategy",
-    "next_request",
-    "place_of",
-    "request_of",
-    "strategy_on",
-]

@@ -2,6 +2,4 @@
 
 from .curve import SearchTrace
 from .statistics import Rejected, Statistics
-from .timeline import HERE, SLICE_SECONDS, Busy, Timeline
-
-__all__ = ["HERE", "SLICE_SECONDS", "Busy", "Rejected", "SearchTrace", "Statistics", "Timeline"]
+from .timeline import HERE, SLICE_SECONDS, Timeline

@@ -11,23 +11,3 @@ from .overtime_ranking import ranking_seconds
 from .proposals import batch_size
 from .task_record import Entry, TaskRecord
 from .tuner import Tuner
-
-__all__ = [
-    "ORIGIN_ELSEWHERE",
-    "ORIGIN_GUESSED",
-    "BuildQueue",
-    "Entry",
-    "SearchExecutor",
-    "TaskRecord",
-    "Tuner",
-    "TuningLoop",
-    "batch_size",
-    "best_known",
-    "bundle_members",
-    "is_faster",
-    "joint_task",
-    "learned_order",
-    "ranking_seconds",
-    "search_deeper",
-    "space_key",
-]

@@ -67,10 +67,8 @@ class Function:
         self.memory.log.append(f"{self.name} shared {shared_size}")
         size = ROWS * COLUMNS
         if self.name == "k_add":
-            a, b, c, t = addresses
-            self.memory.at(c, size)[:] = (
-                self.memory.at(a, size) + self.memory.at(b, size) * self.memory.at(t, 2).view(np.int32)[1]
-            )
+            a, b, c = addresses
+            self.memory.at(c, size)[:] = self.memory.at(a, size) + self.memory.at(b, size) * 3
         else:
             a, c = addresses
             rows = np.lib.stride_tricks.as_strided(self.memory.at(c, 2 * size), (ROWS, COLUMNS), (8 * COLUMNS, 4))

@@ -49,7 +49,7 @@ KERNELS: dict[str, tuple[Graph, str, str]] = {
     "convolution": (
         graph(CONVOLUTION, op("c", "conv", "x", "w", pads=(1, 1, 1, 1)), op("y", "relu", "c"), out="y"),
         "n0 n1",
-        """schedule index table {
+        """schedule {
           spread {
             tile (i0) block 4 thread 2
             tile (i1, i2) block 32 thread 2 vector 2

@@ -18,11 +18,10 @@ from cuts.backends.library.recognise import Matrix, find_convolution
 from cuts.backends.library.routine import Library, Request, RoutineError
 from cuts.bench.operators.shapes import single
 from cuts.bench.operators.tuning import group_of
-from cuts.ir.compiled import Argument, CompiledGraph, KernelFunction, Step, Storage
+from cuts.ir.compiled import CompiledGraph, KernelFunction, Step, Storage
 from cuts.ir.errors import BackendError, CutsWarning
 from cuts.ir.graph import Graph
 from cuts.ir.segment import FusedGroup
-from cuts.ir.types import DType
 from cuts.runtime.fallback_kernels import use_fallback_kernels
 from cuts.runtime.files.plan_file import load_plan, save_plan
 from cuts.runtime.plan import Plan, check_plan, make_plan
@@ -283,8 +282,8 @@ def product_plan(tmp_path: Path) -> Plan:
     group = matmul((6, 7), (7, 5))
     (kernel,) = vendor.library_kernels(Request(group))
     graph = Graph("product", ("x0", "x1"), ("y",), {t: group.tensors[t] for t in ("x0", "x1", "y")}, ())
-    order = (*reversed(kernel.arguments), Argument("offsets", DType.I32, False, table=True))
-    generated = KernelFunction("k", "cuda", "k", (1, 1, 1), (1, 1, 1), order, tables={"offsets": (1, 2)})
+    order = tuple(reversed(kernel.arguments))
+    generated = KernelFunction("k", "cuda", "k", (1, 1, 1), (1, 1, 1), order)
     tensors = tuple(a.tensor for a in order)
     alone = CompiledGraph(graph, (generated,), (Step(0, tensors),), {}, ({"why": "fastest"},))
     compiled = substitute(alone, {0: SubstituteRoutine(kernel, 1e-3)})
@@ -315,7 +314,7 @@ def test_missing_library_runs_the_generated_kernel(tmp_path: Path, monkeypatch: 
     kernel = found.kernels[step.kernel]
     assert (kernel.name, found.binaries[step.kernel]) == ("k", b"code")
     assert dict(zip([a.tensor for a in kernel.arguments], step.tensors, strict=True)) == {
-        "x0": "x0", "x1": "x1", "y": "y", "offsets": "offsets",
+        "x0": "x0", "x1": "x1", "y": "y",
     }  # fmt: skip
     assert all(kernel.dialect == "cuda" for kernel in found.kernels)
     check_plan(found)

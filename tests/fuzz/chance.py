@@ -84,12 +84,7 @@ class Chance(ByModel):
             drawn = [space.templates[k] for k in rng.permutation(len(space.templates))]
             wanted = rng.integers(3)
             if wanted == 1:  # most structures stage nothing
-                drawn.sort(
-                    key=lambda structure: (
-                        not any(s.stages_any for s in structure.segments),
-                        structure.index != "table",
-                    )
-                )
+                drawn.sort(key=lambda structure: not any(s.stages_any for s in structure.segments))
             elif wanted == 2:
                 drawn.sort(key=lambda structure: not any(s.reduction_threads for s in structure.segments))
             found = (_point(space, structure, rng) for structure in drawn[:TRIES])
@@ -114,7 +109,7 @@ def _point(space: Space, structure: ScheduleTemplate, rng: np.random.Generator) 
     or with some of them.
     """
     several = CHOICES if rng.integers(3) else 1
-    weights = rng.integers(0, 3, 8)
+    weights = rng.integers(0, 3, 7)
     found = legal_points(space, structure, int(rng.integers(2**32)), several)
     return max(
         found, key=lambda point: sum(w * r for w, r in zip(weights, _rarities(point), strict=True)), default=None
@@ -127,7 +122,6 @@ def _rarities(schedule: Schedule) -> tuple[bool, ...]:
     return (
         schedule.raster > 1,
         schedule.blocks > 1,
-        schedule.index == "table",
         any(s.warp for s in segments),
         any(s.reduction_threads > 1 for s in segments),
         any(d.vector > 1 for s in segments for d in s.dims),

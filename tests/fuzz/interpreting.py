@@ -54,5 +54,5 @@ def interpret(
 
 
 def _division(form: FusedGroup, splitting: Splitting, chance: Chance) -> Division:
-    """Return how a group's reduction is divided: as costs say; in every third graph into slices, wherever possible."""
-    return splitting.division(form) if chance.seed % 3 else Division(slices=2 + chance.seed % 4)
+    """Return how a group's reduction is divided: as costs say; in every third graph into parts, wherever possible."""
+    return splitting.division(form) if chance.seed % 3 else Division(parts=2 + chance.seed % 4)

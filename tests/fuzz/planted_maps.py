@@ -1,6 +1,6 @@
 """Planted bugs in index maps.
 
-They concern the algebra of indices, its inversion, views, movements, and tables.
+They concern the algebra of indices, its inversion, views and movements.
 """
 
 from __future__ import annotations
@@ -52,9 +52,4 @@ BUGS = (
         "        if counts[sketches[name]] == 1:  # most are unique, and hashing all bits of large weights takes long\n"
         "            continue\n        key = (sketches[name][0], _digest(array))",
         "        key = (sketches[name][0], array.size)"),
-    Bug("table", "a table's least value is not added back", "passes.lowering.layout.address_tables:_replace_terms",
-        "return index - part + lowest + ", "return index - part + "),
-    Bug("table", "a table is looked up by its first index",
-        "passes.lowering.layout.address_tables:AddressTables.name_of",
-        "if known == values:", "if len(known) == len(values):"),
 )  # fmt: skip

@@ -132,7 +132,7 @@ BUGS = (
     Bug("border", "a clamp ends one element late", "ir.affine.index:Clamp.of", "np.clip(value, self.low, self.high)",
         "np.clip(value, self.low, self.high - (self.high > self.low))"),
     # ---- the reference, which the second opinion is there for
-    Bug("reference", "a factor leaves a sum of infinities", "ops.reference:_summed_alone",
+    Bug("reference", "a factor leaves a sum of infinities", "ops.contract:_summed_alone",
         "if np.isfinite(left).all() and np.isfinite(right).all():", "if True:", "tests/ops/test_reference.py"),
     Bug("reference", "integers are divided downwards", "ir.functions:_divide",
         "floor + ((rest != 0) &", "floor + ((rest != rest) &", "sweep"),

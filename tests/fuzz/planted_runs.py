@@ -60,8 +60,6 @@ BUGS = (
     # ---- memory that is shared over time
     Bug("alias", "an inner step does not extend a lifetime", "runtime.memory:Lifetime.extend",
         "max(self.last, step)", "max(self.first, self.last)"),
-    Bug("alias", "tables share memory with tensors", "runtime.plan:lifetimes_of",
-        "Lifetime(*ends) for table", "Lifetime(-9, -9) for table"),
     Bug("alias", "a buffer's place is not rounded up", "runtime.memory:Placement.end",
         "self.offset + align_bytes(self.nbytes)", "self.offset + align_bytes(self.nbytes) // 2", _MEMORY),
     Bug("alias", "rivals are those that end before", "runtime.memory:_best_gap",

@@ -53,7 +53,6 @@ def _run(
         t: np.full(k.shape, np.nan if k.dtype.is_float else 77, k.dtype.numpy)
         for t, k in ((t, group.tensors[t]) for t in group.outputs)
     }
-    values |= {t: np.asarray(v, dtype=np.int32) for t, v in function.tables.items()}
     for name, array in values.items():
         buffers[name] = device.allocate(array.nbytes + 2 * margin)
         device.upload(Pointer(buffers[name]), np.full(array.nbytes + 2 * margin, 0xA5, np.uint8))

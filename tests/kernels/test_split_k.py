@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 import cuts
 import numpy as np
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.cases import gradient_case
@@ -34,7 +34,6 @@ from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.schedule import Candidate
-from cuts.passes.split.slice_reduction import slice_reduction
 from cuts.passes.split.split_reduction import candidates, split_reduction
 from cuts.passes.split.splitting import WHOLE, Division, Splitting, split_groups
 from cuts.tests.amounts import examples
@@ -114,36 +113,6 @@ def test_split_halves_read_only_existing_elements() -> None:
     assert seen > 50
 
 
-@st.composite
-def slicings(draw: st.DrawFn) -> tuple[FusedGroup, FusedGroup]:
-    """Draw a group, and the same in slices."""
-    group = draw(chains())
-    sliced = slice_reduction(group, draw(st.integers(2, 9)))
-    assume(sliced is not None)
-    assert sliced is not None
-    return group, verify_group(sliced)
-
-
-@settings(max_examples=examples(25, 1500), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
-@given(slicings())
-def test_slices_compute_what_the_group_does(case: tuple[FusedGroup, FusedGroup]) -> None:
-    group, sliced = case
-    inputs = arrays(group, 1)
-    found = interpret(sliced, inputs)
-    for name, expected in interpret(group, inputs).items():
-        np.testing.assert_allclose(found[name], expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@settings(max_examples=12, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
-@given(st.data())
-def test_points_of_slices(device: str, data: st.DataObject) -> None:
-    _, group = data.draw(slicings())
-    schedule = data.draw(points(group, SPACES[device]))
-    assume(schedule is not None)
-    check(_device(device), SPACES[device], group, schedule)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=18, deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(st.data())
@@ -208,28 +177,6 @@ def test_small_filter_gradient_has_parts_for_every_processor() -> None:
     assert max(candidates(group, GPU)) >= 4 * GPU.NUM_SM
     modelled = AnalyticCost(GPU)
     assert Splitting(modelled, modelled, GPU).best(group)[0] < modelled.cost(group) / 2
-
-
-def test_slices_replace_slower_timed_kernels() -> None:
-    modelled, small = AnalyticCost(GPU), convolution(1, 64, 56)
-    splitting = Splitting(modelled, modelled, GPU)
-    sliced = splitting.slicings(small)
-    assert sliced and all(form in splitting.contenders(small) for form in sliced.values())
-    number, fast = max(sliced.items())
-
-    @frozen
-    class Times:
-        """Slices of one number are fast."""
-
-        def cost(self, group: FusedGroup) -> float:
-            return 1e-9 if group == fast else 1.0
-
-    assert not splitting.best(small)[1].slices > 1
-    timed = evolve(splitting, evaluator=Times(), timed=lambda form: True)
-    assert timed.best(small) == (1e-9, Division(slices=number))
-    assert timed.kernels(small) == (fast,)
-    doubtful = evolve(timed, timed=lambda form: form == fast)  # the replaced kernel was never timed
-    assert doubtful.division(small).slices == 1
 
 
 def test_column_sums_with_short_rows_are_split() -> None:

@@ -21,10 +21,11 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, walk
 from cuts.ops import Registry
 from cuts.ops.costs import flops, footprints, full_tile, program_costs
-from cuts.ops.fold import Expansion, operations
 from cuts.ops.language.classify import AxisClass, classify_axes, is_complex_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .expansion import Expansion, operations
 
 REGISTRY = Registry.builtin()
 TRANS = 8

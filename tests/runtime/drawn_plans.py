@@ -42,7 +42,7 @@ def plans(draw: st.DrawFn) -> Plan:
         steps.append(Step(number, tuple(tensors)))
     names = sorted(types)
     inputs, outputs = ((draw(st.sampled_from(names)),) for _ in range(2))
-    plan = Plan("drawn", TARGET, inputs, outputs, types, storages, {}, ({},) * count, 0, {}, tuple(kernels),
+    plan = Plan("drawn", TARGET, inputs, outputs, types, storages, {}, 0, {}, tuple(kernels),
                 tuple(steps), binaries=(None,) * count, loops=loops)  # fmt: skip
     return share_buffers(plan)
 
@@ -72,12 +72,12 @@ def _tensor(draw: st.DrawFn, turns: int) -> tuple[TensorType, Storage]:
 
 def share_buffers(plan: Plan) -> Plan:
     """Return a plan whose buffers share memory in step order."""
-    sizes: dict[tuple[str, int, str], int] = {}
+    sizes: dict[str, int] = {}
     for tensor, storage in plan.storages.items():
-        key = "tensor", 0, storage.buffer
+        key = storage.buffer
         sizes[key] = max(sizes.get(key, 0), extent_bytes(plan.types[tensor], storage))
     places, arena = place_buffers(sizes, lifetimes_of(plan, plan.inputs, plan.outputs, (), plan.storages))
-    plan = evolve(plan, buffers={name: place for (_, _, name), place in places.items()}, arena=arena)
+    plan = evolve(plan, buffers=places, arena=arena)
     check_plan(plan)
     return plan
 
@@ -99,7 +99,7 @@ def touched_bytes(plan: Plan, step: int, turn: int) -> list[tuple[bool, list[tup
     """Return the bytes of each argument, and whether it is written."""
     arguments = plan.kernels[plan.steps[step].kernel].arguments
     names = plan.steps[step].tensors
-    return [(a.written, bytes_of(plan, t, turn)) for a, t in zip(arguments, names, strict=True) if not a.table]
+    return [(a.written, bytes_of(plan, t, turn)) for a, t in zip(arguments, names, strict=True)]
 
 
 def outcome(plan: Plan, order: Sequence[int], begins: Mapping[str, int], known: Mapping[int, set[object]]) -> list[int]:

@@ -29,36 +29,23 @@ def kernel(dialect: str, name: str, parameters: list[tuple[str, bool]], body: st
     `body` sees `i`, and each parameter as if it began at its tensor.
     """
     if dialect == "opencl":
-        params = ", ".join(f"__global {t}* {p}, int {p}_base" for p, t in _typed_parameters(parameters))
+        params = ", ".join(f"__global float* {p}, int {p}_base" for p, _ in parameters)
         moves = " ".join(f"{p} += {p}_base;" for p, _ in parameters)
         head, index = f"__kernel void {name}({params})", "get_global_id(0)"
     else:
-        params = ", ".join(f"{t}* __restrict__ {p}" for p, t in _typed_parameters(parameters))
+        params = ", ".join(f"float* __restrict__ {p}" for p, _ in parameters)
         moves, head, index = "", f'extern "C" __global__ void {name}({params})', "blockIdx.x * blockDim.x + threadIdx.x"
     source = f"{head} {{ {moves} int i = {index}; {body} }}\n"
-    arguments = tuple(
-        Argument(p, DType.I32 if p.startswith("t") else F32, written, table=p.startswith("t"))
-        for p, written in parameters
-    )
+    arguments = tuple(Argument(p, F32, written) for p, written in parameters)
     return KernelFunction(name, dialect, source, (ROWS, 1, 1), (COLUMNS, 1, 1), arguments, **fields)
-
-
-def _typed_parameters(parameters: list[tuple[str, bool]]) -> list[tuple[str, str]]:
-    return [(p, "int" if p.startswith("t") else "float") for p, _ in parameters]
 
 
 def example(dialect: str = "opencl", x: str = "x", y: str = "y") -> tuple[CompiledGraph, Graph]:
     """Return a concatenation of two sums along the columns.
 
-    It is `y = concat(2 * (x + 3 * w), 2 * x)`. It has a table, a shared kernel and parts of one buffer.
+    It is `y = concat(2 * (x + 3 * w), 2 * x)`. It has a shared kernel and parts of one buffer.
     """
-    add = kernel(
-        dialect,
-        "k_add",
-        [("a", False), ("b", False), ("c", True), ("t", False)],
-        "c[i] = a[i] + b[i] * t[1];",
-        tables={"t": (1, 3)},
-    )
+    add = kernel(dialect, "k_add", [("a", False), ("b", False), ("c", True)], "c[i] = a[i] + b[i] * 3.0f;")
     double = kernel(
         dialect,
         "k_double",
@@ -75,7 +62,7 @@ def example(dialect: str = "opencl", x: str = "x", y: str = "y") -> tuple[Compil
     weights = np.linspace(-1, 1, ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS)
     graph = Graph("hand-made", (x,), (y, "left"), types, nodes, {"w": weights})
     storages = {"left": Storage(y, 0, (2 * COLUMNS, 1)), "right": Storage(y, COLUMNS, (2 * COLUMNS, 1))}
-    steps = (Step(0, (x, "w", "h", "t")), Step(1, ("h", "left")), Step(1, (x, "right")))
+    steps = (Step(0, (x, "w", "h")), Step(1, ("h", "left")), Step(1, (x, "right")))
     groups = (
         {"nodes": ["add"], "level": "register", "bound": 1e-6, "parameters": {"block": 8}},
         {"nodes": ["join"]},

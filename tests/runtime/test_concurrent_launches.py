@@ -74,7 +74,7 @@ def check(plan: Plan, inputs: Mapping[str, Any], times: int = 3) -> Plan | None:
 @needs_opencl
 @pytest.mark.parametrize("first", range(3))
 def test_any_operations_in_branches_equal_the_sequence(first: int) -> None:
-    """Recurrences, concatenations, views, scatters and tables among them, in one plan."""
+    """Recurrences, concatenations, views, scatters among them, in one plan."""
     bench = bench_of([use for use in USES[first::6] if use.op in ("lstm", "gru", "concat") or use in USES[first::12]])
     made = build_graph(bench.graph, bench.spec, TARGET, CompileOptions())
     branched = check(made.plan, {name: np.asarray(bench.inputs[name]) for name in made.plan.inputs})

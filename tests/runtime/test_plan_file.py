@@ -19,7 +19,7 @@ from cuts.ir.errors import PlanError
 from cuts.ir.graph import IndexCheck
 from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
-from cuts.runtime.files.plan_document import plain
+from cuts.runtime.files.plan_document import PlanDocument, parse_document, plain
 from cuts.runtime.files.plan_file import (
     Weights,
     load_plan,
@@ -49,6 +49,34 @@ def test_plan_round_trips(tmp_path: Path, dialect: str) -> None:
     assert plan.model is not None
     assert print_graph(again.model.graph) == print_graph(plan.model.graph)
     assert again.model.specs == {"my.cuts": "op mine"}
+
+
+def test_address_tables_of_earlier_plans_become_constants(tmp_path: Path) -> None:
+    plan = example_plan()
+    files = plan_files(plan)
+    data = json.loads(files["plan.json"])
+    first, second = data["kernels"]
+    for kernel in (first, second):
+        kernel |= {"tables": {}, "places": {}}
+        kernel["arguments"] = [argument | {"table": False} for argument in kernel["arguments"]]
+    key = data["constants"]["w"]
+    first["arguments"].append({"tensor": "t", "dtype": "i32", "written": False, "table": True, "map": None})
+    first |= {"tables": {"t": key}, "places": {"t": {"offset": data["arena"], "nbytes": 128}}}
+    data["arena"] += 256
+    data["steps"][0]["tensors"].append("t")
+    del data["format"], data["version"], data["digest"]
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    head = {"format": "cuts-plan", "version": 2, "digest": digest}
+    document = parse_document(json.dumps(head | data).encode(), tmp_path)
+    assert isinstance(document, PlanDocument)
+    assert document.constants == {"w": key, "t of kernel 0": key}
+    assert document.types["t of kernel 0"] == TensorType(DType.I32, (32,))
+    assert [step.tensors for step in document.steps] == [
+        ("x", "w", "h", "t of kernel 0"),
+        ("h", "left"),
+        ("x", "right"),
+    ]
+    assert document.steps[1:] == plan.steps[1:]
 
 
 def test_weights_of_equal_bytes_keep_shapes_and_types() -> None:
@@ -175,11 +203,9 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "a step without a kernel": ({"steps": (Step(9, ()),)}, "launches kernel 9 of 2"),
     "too few tensors": ({"steps": (Step(1, ("x",)),)}, "binds 1 tensors, expected 2"),
     "an unknown tensor": ({"steps": (Step(1, ("x", "?")),)}, "binds '\\?' where f32"),
-    "an unknown table": ({"steps": (Step(0, ("x", "w", "h", "u")),)}, "the table 'u'"),
     "a tensor outside its buffer": ({"storages": {"x": Storage("x", 100, (8, 1))}}, "reaches outside"),
     "a negative stride": ({"storages": {"x": Storage("x", 31, (-8, 1))}}, "reaches outside"),
     "a buffer outside the arena": ({"arena": 8}, "outside the arena"),
-    "a buffer on a table": ({"tables": ({"t": Placement(0, 8)}, {})}, "lies on a table of 8 bytes"),
     "a tensor without a buffer": ({"buffers": {"y": Placement(0, 256)}}, "no place"),
     "a constant of another type": ({"constants": {"w": np.zeros(3)}}, "constant 'w'"),
     "an output without a type": ({"outputs": ("z",)}, "has no type"),

@@ -117,22 +117,21 @@ def kernels(found: CompiledGraph) -> list[tuple[str, tuple[int, ...]]]:
     return [(found.kernels[step.kernel].source, found.kernels[step.kernel].grid) for step in found.steps]
 
 
-@pytest.fixture(params=["parts", "slices"])
-def changed_field(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """Let a search prefer other algorithms, and split-K or slices.
+@pytest.fixture
+def other_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search prefer other algorithms, and split-K.
 
     Each declaration with algorithms gets another one.
     """
-    whole, way = Splitting.best, str(request.param)
+    whole = Splitting.best
 
     def best(self: Splitting, group: FusedGroup) -> tuple[float, Division]:
-        parts = max(self.slicings(group), default=1) if way == "slices" else self.best_part_count(group)
-        return (1e-9, Division(**{way: parts})) if parts > 1 else whole(self, group)
+        parts = self.best_part_count(group)
+        return (1e-9, Division(parts)) if parts > 1 else whole(self, group)
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
     monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
-    return way
 
 
 @pytest.mark.parametrize(
@@ -158,17 +157,29 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
     assert kernels(other) == kernels(before)
 
 
-def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch, changed_field: str) -> None:
+@pytest.mark.usefixtures("other_choices")
+def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     database = Database(None)
     before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, GPU)
     decisions = database.answers()[0].read()
     assert decisions is not None
-    assert any(getattr(group, changed_field) > 1 for group in decisions.groups)
+    assert any(group.parts > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
     again, _ = tune_graph(layer(seed=1), database, no_device, GPU)
     assert kernels(again) == kernels(before)
+
+
+def test_records_of_earlier_versions_divide_no_kernels_within() -> None:
+    database = Database(None)
+    tune_graph(chain(4), database, lambda kernel: 1e-3)
+    (record,) = database.answers()
+    found = json.loads(record.decisions)
+    for group in found["groups"]:
+        group["slices"] = 8
+    assert evolve(record, decisions=json.dumps(found)).read() == record.read() is not None
+    assert evolve(record, decisions='{"groups": [8]}').read() is None
 
 
 @pytest.mark.parametrize("otherwise", [False, True])

@@ -47,13 +47,6 @@ def test_convolution_has_direct_and_implicit_gemm_structures():
     assert (("n", "k", "hw"), ("crs",)) in found
 
 
-def test_only_flattened_reductions_use_a_table():
-    space = make_space(conv(2, 3, 8, 9), H200)
-    assert all(len(loop) > 1 for s in space.templates if s.index == "table" for loop in s.segments[0].loops)
-    assert any(s.index == "table" for s in space.templates)
-    assert all(s.index == "computed" for s in make_space(matmul(8, 8, 8), H200).templates)
-
-
 def test_rows_are_shared_by_lanes():
     assert all(s.segments[0].reduction_threads for s in make_space(softmax(4, 64), H200).templates)
 

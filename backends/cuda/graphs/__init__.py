@@ -2,5 +2,3 @@
 
 from .graph import RECORDING, capture_branches, capture_graph
 from .programmatic_launch import enable_programmatic_launch
-
-__all__ = ["RECORDING", "capture_branches", "capture_graph", "enable_programmatic_launch"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 
-from attrs import frozen
+from attrs import field, frozen
 
 from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
 from .arithmetic import arithmetic_helpers, clamped_conversions
@@ -52,7 +52,7 @@ class Atomics:
     shared_native: Mapping[str, str]
 
 
-@frozen
+@frozen(kw_only=True)
 class Dialect:
     """One source language.
 
@@ -71,31 +71,31 @@ class Dialect:
     """
 
     name: str
-    prologue: str
+    prologue: str = ""
     helpers: Mapping[str, str]
     kernel: str
-    begin: str
+    begin: str = ""
     pointer: str
-    map_parameter: str
+    map_parameter: str = ""
     shared: str
-    shared_pool: str
+    shared_pool: str = ""
     shared_part: str
     member_pool: str
     member_part: str
     member_pointer: str
-    shared_bits: Mapping[str, str]
+    shared_bits: Mapping[str, str] = field(factory=dict)
     static_shared: int
     barrier: str
     meeting_counter: str
-    meeting_end: str
+    meeting_end: str = ""
     block_index: str
     thread_index: str
-    base: str
+    base: str = ""
     constant: str
-    unroll: str
-    unroll_by: str
+    unroll: str = ""
+    unroll_by: str = ""
     restrict_: str
-    math_suffix: str
+    math_suffix: str = ""
     types: Mapping[str, str]
     storage: Mapping[str, str]
     spaces: Mapping[str, str]
@@ -104,20 +104,20 @@ class Dialect:
     round: Mapping[str, str]
     vectors: Mapping[str, Vectors]
     instructions: Mapping[str, str]
-    commit: str
-    wait: str
-    shuffle: str
-    shuffle_from: str
+    commit: str = ""
+    wait: str = ""
+    shuffle: str = ""
+    shuffle_from: str = ""
     warp: int
     suffix: str
     atomics: Atomics
     register_load: str
     atom_result: str
-    atom_scratch: str
+    atom_scratch: str = ""
     atoms_meet: bool
-    fences: Mapping[str, str]
-    product_wait: str
-    pin: str
+    fences: Mapping[str, str] = field(factory=dict)
+    product_wait: str = ""
+    pin: str = ""
     shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
 
     def helpers_of(self, used: Container[str]) -> str:
@@ -214,7 +214,8 @@ def _ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str
     }
 
 
-_DEVICE = "static __device__ __forceinline__"
+_DEVICE, _INLINE = "static __device__ __forceinline__", "static inline"
+_OPENCL_BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
 _TF32_NEAR = f"{TF32_NEAR!r}f"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
 _OPENCL_TYPES = _TYPES | {"i8": "char", "bool": "int"}
@@ -303,7 +304,6 @@ _OPENCL_ATOMICS = {
 
 CUDA = Dialect(
     name="cuda",
-    prologue="",
     helpers=_CUDA_HELPERS,
     kernel='extern "C" __global__ void __launch_bounds__({threads}{min_blocks}) {name}({params})',
     begin="cuts_begin",
@@ -315,14 +315,11 @@ CUDA = Dialect(
     member_pool="__shared__ __align__({align}) unsigned char pool[{count}];",
     member_part="{type}* const {name} = reinterpret_cast<{type}*>(pool + {offset});",
     member_pointer="{const}{type}* const __restrict__ {name} = {value};",
-    shared_bits={},
     static_shared=48 * 1024,
     barrier="__syncthreads();",
     meeting_counter="int",
-    meeting_end="",
     block_index="(int)blockIdx.x",
     thread_index="(int)threadIdx.x",
-    base="",
     constant="static const {type} {name}[{count}] = {{{values}}};",
     unroll="#pragma unroll",
     unroll_by="#pragma unroll {count}",
@@ -356,7 +353,6 @@ CUDA = Dialect(
     ),
     register_load="*reinterpret_cast<const unsigned*>(&{p}[{i}])",
     atom_result="{}",
-    atom_scratch="",
     atoms_meet=False,
     fences={
         "ProxyFence": 'asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',
@@ -371,10 +367,10 @@ CUDA = Dialect(
 OPENCL = Dialect(
     name="opencl",
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
-    helpers=_index_helpers("static inline", _OPENCL_TYPES)
-    | arithmetic_helpers("static inline", _OPENCL_TYPES)
-    | opencl_halves("static inline")
-    | dict(opencl_floats8("static inline"))
+    helpers=_index_helpers(_INLINE, _OPENCL_TYPES)
+    | arithmetic_helpers(_INLINE, _OPENCL_TYPES)
+    | opencl_halves(_INLINE)
+    | dict(opencl_floats8(_INLINE))
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
@@ -386,48 +382,34 @@ OPENCL = Dialect(
         "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
         "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
-        **_ordering_helpers("static inline", _OPENCL_TYPES),
-        **_byte_packs("static inline", "uint"),
-        "cuts_swizzled": swizzle_helper("static inline"),
-        **dict(warpgroup_emulations("static inline", _OPENCL_TYPES)),
-        **dict(
-            emulations(
-                "static inline __attribute__((always_inline))",
-                _OPENCL_TYPES,
-                "__local ",
-                "barrier(CLK_LOCAL_MEM_FENCE);",
-            )
-        ),
+        **_ordering_helpers(_INLINE, _OPENCL_TYPES),
+        **_byte_packs(_INLINE, "uint"),
+        "cuts_swizzled": swizzle_helper(_INLINE),
+        **dict(warpgroup_emulations(_INLINE, _OPENCL_TYPES)),
+        **dict(emulations(f"{_INLINE} __attribute__((always_inline))", _OPENCL_TYPES, "__local ", _OPENCL_BARRIER)),
     },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
-    begin="",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",
-    map_parameter="",
     shared="__local {type} {name}[{count}] __attribute__((aligned({align})));",
-    shared_pool="",
     shared_part="__local {type}* const {name} = (__local {type}*){name}_bits;",
     member_pool="__local unsigned char pool[{count}] __attribute__((aligned({align})));",
     member_part="__local {type}* const {name} = (__local {type}*)(pool + {offset});",
     member_pointer="__global {const}{type}* const {name} = {value};",
-    shared_bits={
-        "half": "ushort"
-    },  # pointers to halves exist, but no variables where the machine does not compute with them
+    # Pointers to halves exist, but no variables where the machine does not compute with them.
+    shared_bits={"half": "ushort"},
     static_shared=0,
-    barrier="barrier(CLK_LOCAL_MEM_FENCE);",
+    barrier=_OPENCL_BARRIER,
     # PoCL transforms a loop before it searches it for barriers, and then compiles these incorrectly; it leaves a loop
     # with a volatile counter unchanged.
     meeting_counter="volatile int",
     # After the last barrier under a condition PoCL takes the first thread's exit from the condition for all threads, if
     # there are several exits; after a barrier there is one.
-    meeting_end="barrier(CLK_LOCAL_MEM_FENCE);",
+    meeting_end=_OPENCL_BARRIER,
     block_index="(int)get_group_id(0)",
     thread_index="(int)get_local_id(0)",
     base="{name} += {name}_base;",
     constant="__constant {type} {name}[{count}] = {{{values}}};",
-    unroll="",
-    unroll_by="",
     restrict_="restrict",
-    math_suffix="",
     types=_OPENCL_TYPES,
     storage={"f16": "half", "bf16": "ushort", **dict.fromkeys((*FLOATS8, "bool"), "uchar")},
     spaces={"global": "__global ", "shared": "__local "},
@@ -436,14 +418,10 @@ OPENCL = Dialect(
     round={**OPENCL_ROUND, **FLOAT8_ROUND},
     vectors=OPENCL_VECTORS,
     instructions=OPENCL_INSTRUCTIONS,
-    commit="",
-    wait="",
-    shuffle="",
-    shuffle_from="",
     warp=1,
     suffix=".cl",
     atomics=Atomics(
-        qualifier="static inline",
+        qualifier=_INLINE,
         pointer="volatile __global {type}*",
         shared_pointer="volatile __local {type}*",
         words={4: ("unsigned int", "atomic_cmpxchg"), 8: ("unsigned long", "atom_cmpxchg")},
@@ -455,9 +433,6 @@ OPENCL = Dialect(
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",
     atoms_meet=True,
-    fences={},
-    product_wait="",
-    pin="",
     shared_matrix=emulated_matrix,
 )
 

@@ -20,5 +20,3 @@ TABLE: Mapping[str, Convert] = {
     **quantised.TABLE,
     **sampling.TABLE,
 }
-
-__all__ = ["TABLE", "elementwise", "movement"]

@@ -14,25 +14,3 @@ from .functions import (
 from .model import OnnxModel, Opaque, element_type, initialisers, input_types, read_model, tensor_array
 from .node_opset import opset_of
 from .order import values_read
-
-__all__ = [
-    "OnnxModel",
-    "Opaque",
-    "attribute_types",
-    "declared_name",
-    "element_type",
-    "function_body",
-    "has_contrib",
-    "has_function",
-    "initialisers",
-    "inline_body",
-    "input_types",
-    "max_operands",
-    "opset_of",
-    "read_model",
-    "rename_values",
-    "standard_schema",
-    "tensor_array",
-    "unsupported_hint",
-    "values_read",
-]

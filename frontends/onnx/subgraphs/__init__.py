@@ -1,5 +1,3 @@
 """Operations of ONNX with subgraphs: branches, loops and scans."""
 
 from .structures import STRUCTURES
-
-__all__ = ["STRUCTURES"]

@@ -3,16 +3,3 @@
 from .layer_capture import allow_layers, decompose_layers
 from .recurrent_layers import ForeignLayerError, compile_layers, layer_operator
 from .table import REWRITES, CoreCall, decompositions, is_decomposed, training_decompositions
-
-__all__ = [
-    "REWRITES",
-    "CoreCall",
-    "ForeignLayerError",
-    "allow_layers",
-    "compile_layers",
-    "decompose_layers",
-    "decompositions",
-    "is_decomposed",
-    "layer_operator",
-    "training_decompositions",
-]

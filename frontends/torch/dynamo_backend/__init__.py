@@ -1,5 +1,3 @@
 """`torch.compile(backend=\"cuts\")`: guards, fingerprints, dynamic sizes, frozen weights, autograd."""
 
 from .dynamo import dynamo_backend
-
-__all__ = ["dynamo_backend"]

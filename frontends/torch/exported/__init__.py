@@ -3,5 +3,3 @@
 from .names import rename_results, result_names
 from .results import program_outputs, written_targets
 from .storage import check_memory, separate_buffers
-
-__all__ = ["check_memory", "program_outputs", "rename_results", "result_names", "separate_buffers", "written_targets"]

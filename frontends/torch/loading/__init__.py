@@ -4,14 +4,3 @@ from .archive import load_program
 from .decomposition import CoreProgram, core_program
 from .importer import exported_program, program_name, read_torch
 from .load import define_placeholders, graph_of_nodes
-
-__all__ = [
-    "CoreProgram",
-    "core_program",
-    "define_placeholders",
-    "exported_program",
-    "graph_of_nodes",
-    "load_program",
-    "program_name",
-    "read_torch",
-]

@@ -40,5 +40,3 @@ TABLE: dict[str, Convert] = {
 }
 ELEMENTWISE = {*elementwise.TABLE.values(), *arithmetic.TABLE.values()}
 OF_COMPLEX = {**complex_pairs.OF_COMPLEX, **fourier.OF_COMPLEX}
-
-__all__ = ["ELEMENTWISE", "OF_COMPLEX", "TABLE", "Complex", "MaskedElements", "complex_pairs", "masks"]

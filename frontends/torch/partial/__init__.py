@@ -12,17 +12,3 @@ from .staged_program import (
     state_tensor,
     type_of_tensor,
 )
-
-__all__ = [
-    "CompiledStages",
-    "StagedFunction",
-    "StagedProgram",
-    "StoredStage",
-    "array_results",
-    "compile_stages",
-    "reopen_program",
-    "stage_program",
-    "state_tensor",
-    "type_of_tensor",
-    "with_drawn_inputs",
-]

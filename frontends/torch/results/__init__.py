@@ -13,18 +13,3 @@ from .outputs import (
     view_of,
 )
 from .traced_memory import computes, result_memory
-
-__all__ = [
-    "ALIGNMENT",
-    "MemoryForm",
-    "OutputAllocation",
-    "ResultFunction",
-    "checked_results",
-    "computes",
-    "form_of_memory",
-    "gather_results",
-    "output_allocation",
-    "result_memory",
-    "result_views",
-    "view_of",
-]

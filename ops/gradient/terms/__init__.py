@@ -2,5 +2,3 @@
 
 from .statement_terms import StatementTerms
 from .terms import Term
-
-__all__ = ["StatementTerms", "Term"]

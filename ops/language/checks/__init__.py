@@ -3,17 +3,3 @@
 from .binding import CLASSES, Binding, bind_attribute, bind_operands, check_shapes
 from .check_declarations import check_declaration
 from .check_expressions import RESERVED_NAMES, children, names_read, reads_itself, reads_unwritten
-
-__all__ = [
-    "CLASSES",
-    "RESERVED_NAMES",
-    "Binding",
-    "bind_attribute",
-    "bind_operands",
-    "check_declaration",
-    "check_shapes",
-    "children",
-    "names_read",
-    "reads_itself",
-    "reads_unwritten",
-]

@@ -3,18 +3,3 @@
 from .builtins import ABOUT_TENSORS, BUILTINS, CONSTANTS
 from .evaluator import ExpressionEvaluator, Located
 from .values import Absent, TensorList, TensorRef, Trouble, Value, describe, to_expr
-
-__all__ = [
-    "ABOUT_TENSORS",
-    "BUILTINS",
-    "CONSTANTS",
-    "Absent",
-    "ExpressionEvaluator",
-    "Located",
-    "TensorList",
-    "TensorRef",
-    "Trouble",
-    "Value",
-    "describe",
-    "to_expr",
-]

@@ -3,15 +3,3 @@
 from . import syntax
 from .parser import PLACEHOLDER, parse_all, parse_expression, parse_piece, parse_written, pieces
 from .printer import print_expression, print_item
-
-__all__ = [
-    "PLACEHOLDER",
-    "parse_all",
-    "parse_expression",
-    "parse_piece",
-    "parse_written",
-    "pieces",
-    "print_expression",
-    "print_item",
-    "syntax",
-]

@@ -4,20 +4,3 @@ from .group_builder import GroupBuilder
 from .groups import Group, canonical_names, form_key, form_text, rename_group
 from .partition import combine_partitions, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner
-
-__all__ = [
-    "UNKNOWN",
-    "CachedEvaluator",
-    "Group",
-    "GroupBuilder",
-    "GroupEvaluator",
-    "Partitioner",
-    "canonical_names",
-    "combine_partitions",
-    "form_key",
-    "form_text",
-    "neighbours",
-    "partition",
-    "rename_group",
-    "with_parts",
-]

@@ -5,24 +5,10 @@ readers.
 """
 
 from .blocked_variance import block_variances
-from .check_units import UngroupableUnit, find_ungroupable
+from .check_units import find_ungroupable
 from .contraction_recompute import Family, RecomputeChoice, recompute_contractions
 from .deferred_normalisation import defer_normalisation
 from .hierarchical_reduction import sum_rows_first
 from .reduction_cse import eliminate_common_reductions
 from .rematerialisation import rematerialise
 from .shifted_mean import shift_means
-
-__all__ = [
-    "Family",
-    "RecomputeChoice",
-    "UngroupableUnit",
-    "block_variances",
-    "defer_normalisation",
-    "eliminate_common_reductions",
-    "find_ungroupable",
-    "recompute_contractions",
-    "rematerialise",
-    "shift_means",
-    "sum_rows_first",
-]

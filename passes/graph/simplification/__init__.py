@@ -2,5 +2,3 @@
 
 from .canonicalise import Canonicalise, canonical_passes
 from .sink_broadcasts import SinkBroadcasts
-
-__all__ = ["Canonicalise", "SinkBroadcasts", "canonical_passes"]

@@ -13,21 +13,3 @@ from .software_pipeline import (
     warpgroup_k_loop,
 )
 from .warp_split_k import combine_warps, warp_sum_register
-
-__all__ = [
-    "Multiplication",
-    "SharedPipeline",
-    "bulk_k_loop",
-    "bulk_pipeline",
-    "combine_warps",
-    "guard_fetch",
-    "k_loop",
-    "multiplication",
-    "produced_k_loop",
-    "split_prologue",
-    "staged_tiles",
-    "stepped_k_loop",
-    "tile_load",
-    "warp_sum_register",
-    "warpgroup_k_loop",
-]

@@ -35,7 +35,7 @@ from ....ir import (
 )
 from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices
 from ..index_values import Context, value_of
-from ..layout import AxisBinding, MmaLoop, held_register, mma_loop, products, use_address_tables
+from ..layout import AxisBinding, MmaLoop, held_register, mma_loop, products
 from ..segment_state import SegmentState
 from .warp_split_k import warp_sum_register
 
@@ -224,8 +224,6 @@ def multiplication(
         pairs = _pairs_in_place(reduction, schedule, parts, context)
         return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
-    flats = {f.var: f for f in binding.flats.values()}
-    a, b = use_address_tables(a, flats, state.layout.tables), use_address_tables(b, flats, state.layout.tables)
     held = MMA_INSTRUCTIONS[schedule.mma].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
     mode = MATH_MODES.get(reduction.math)

@@ -39,11 +39,11 @@ from ....ir import (
 )
 from ..fetch import TRIP, tile_value, traversal
 from ..index_values import Context
-from ..layout import AddressTables, AxisBinding, Tile, use_address_tables
+from ..layout import AxisBinding, Tile
 
 
 def register_staging_phases(
-    tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str, tables: AddressTables
+    tile: Tile, buffer: SharedBuffer, slot: Index, context: Context, thread: Var, name: str
 ) -> tuple[Phase, Phase] | None:
     """Return the load and the store phase of one stage.
 
@@ -55,7 +55,7 @@ def register_staging_phases(
     inner = next((n for n in order if tile.pitch[n] == 1 and tile.coordinates[n].extent > 1), order[-1])
     if inner == order[-1]:
         return None
-    value = use_address_tables(tile_value(tile, context, buffer.dtype), tile.flats, tables)
+    value = tile_value(tile, context, buffer.dtype)
     address = slot * tile.size + tile.address(tile.coordinates)
     loads = [n for n in post_order([value]) if isinstance(n, Load) and n.space == "global"]
     for width in vector_widths(buffer.dtype):

@@ -176,7 +176,7 @@ class SharedPipeline:
         layout = self.state.layout
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
-            register_staging_phases(tile, buffer, slot, context, layout.thread, name, layout.tables)
+            register_staging_phases(tile, buffer, slot, context, layout.thread, name)
             if tile.staging.register_staged or (tile.matrix is not None and buffer.dtype.size != HALF_BYTES)
             else ()
         )
@@ -191,7 +191,6 @@ class SharedPipeline:
                 (self.schedule.stages > 1 or self.early) and self.is_asynchronous,
                 self.state.target.vector_bytes,
                 self.state.aligned,
-                layout.tables,
             ),
         )
 

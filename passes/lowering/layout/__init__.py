@@ -1,6 +1,5 @@
-"""Layout of a block: address tables, staged tiles and matrix fragments."""
+"""Layout of a block: staged tiles and matrix fragments."""
 
-from .address_tables import AddressTables, FlattenedAxis, use_address_tables
 from .block_layout import (
     SCALES,
     BlockLayout,
@@ -12,32 +11,5 @@ from .block_layout import (
     unique_writer_guards,
 )
 from .matrix_instructions import MmaLoop, held_register, mma_loop, products
-from .staging import AxisBinding, Box, Tile, bind_dims, local_vars, stage
+from .staging import AxisBinding, Box, Tile, bind_dims, stage
 from .tensor_boxes import TensorBox, bulk_copy_faults, tensor_box
-
-__all__ = [
-    "SCALES",
-    "AddressTables",
-    "AxisBinding",
-    "BlockLayout",
-    "Box",
-    "FlattenedAxis",
-    "Frame",
-    "MmaLoop",
-    "TensorBox",
-    "Tile",
-    "bind_dims",
-    "bulk_copy_faults",
-    "divide_tile",
-    "held_register",
-    "lay_out",
-    "local_vars",
-    "mma_loop",
-    "products",
-    "read_padding",
-    "stage",
-    "tensor_box",
-    "thread_guards",
-    "unique_writer_guards",
-    "use_address_tables",
-]

@@ -48,7 +48,6 @@ from ...geometry import (
     shared_pitches,
     tensors_in_place,
 )
-from .address_tables import AddressTables
 from .matrix_instructions import WarpFrame, thread_places
 from .staging import Box, bind_dims, local_vars, needed_box
 
@@ -101,7 +100,6 @@ class BlockLayout:
     names: dict[str, str] = field(factory=dict)
     part: Var | None = None
     part_length: int = 0
-    tables: AddressTables = field(factory=AddressTables)
 
 
 def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayout:

@@ -36,7 +36,6 @@ from ....ir import (
     variables,
 )
 from ...geometry import MatrixTile, main_read, tile_pitches, tile_shape
-from .address_tables import FlattenedAxis
 
 
 @frozen
@@ -44,15 +43,13 @@ class AxisBinding:
     """Axes of a segment in terms of block-level variables, for one reduction.
 
     `places` maps every axis to its index; `dims` are the tile dims, then the reduce dims, `locals` their block-local
-    variables; `valid` holds the guard that a local variable's element exists, for ragged dims only. `flats` lists, by
-    local variable, the flattened dims that have a variable of their own, for address tables.
+    variables; `valid` holds the guard that a local variable's element exists, for ragged dims only.
     """
 
     places: Mapping[Var, Index]
     dims: tuple[TileDim | ReduceDim, ...]
     locals: tuple[Var, ...]
     valid: Mapping[Var, Guard] = field(factory=dict)
-    flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
 
     def varying_locals(self, used: frozenset[Var]) -> frozenset[Var]:
         """Return the locals that the places of some axes depend on.
@@ -65,7 +62,7 @@ class AxisBinding:
     def dependent_locals(self, index: Index | Expr) -> frozenset[Var]:
         """Return the locals that an index or expression depends on."""
         used = variables(index) if isinstance(index, Index) else expr_variables(index)
-        return frozenset(v for v in self.locals if v in used or (v in self.flats and self.flats[v].var in used))
+        return frozenset(v for v in self.locals if v in used)
 
 
 @frozen
@@ -89,7 +86,6 @@ class Tile:
     halo: bool
     covered: frozenset[Var]
     staging: Staging
-    flats: Mapping[Var, FlattenedAxis] = field(factory=dict)
     base: int = 0
     matrix: MatrixTile | None = None
 
@@ -155,9 +151,7 @@ def stage(
         gathered = _gather(operand, binding, choice, prefix)
         return evolve(gathered, matrix=matrix, size=matrix.layout.elements)
     shape = tile_shape(operand, [d.axes for d in binding.dims], [v.extent for v in binding.locals])
-    # With an address table, flattened axes have one variable, which no index of a box mixes with others.
-    box = bool(shape.halo) and not binding.flats
-    tile = _box(operand, shapes, binding, choice, prefix) if box else None
+    tile = _box(operand, shapes, binding, choice, prefix) if shape.halo else None
     return tile or _gather(operand, binding, choice, prefix)
 
 
@@ -177,13 +171,8 @@ def _gather(operand: Expr, binding: AxisBinding, choice: Staging, prefix: str) -
     ragged = [v for v in kept if v in binding.valid]
     valid = tuple(Guard(substitute(g.index, rename), g.low, g.high) for g in (binding.valid[v] for v in ragged))
     uses = tuple(as_index(v) for v in kept)
-    flats = {
-        f.var: FlattenedAxis(f.var, substitute(f.value, rename), f.length)
-        for v, f in binding.flats.items()
-        if v in rename
-    }
     value, covered = substitute_expr(bound, rename), frozenset(ragged)
-    return Tile(coordinates, uses, value, valid, pitch, size, False, covered, choice, flats)
+    return Tile(coordinates, uses, value, valid, pitch, size, False, covered, choice)
 
 
 def _box(

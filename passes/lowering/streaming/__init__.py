@@ -3,5 +3,3 @@
 from .chained_contraction import lower_chained_contraction
 from .online_softmax import lower_online_softmax
 from .register_chain import lower_register_chain
-
-__all__ = ["lower_chained_contraction", "lower_online_softmax", "lower_register_chain"]

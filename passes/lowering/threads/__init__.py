@@ -4,5 +4,3 @@ from .interleaved_copies import spread_copies
 from .reciprocal_division import share_reciprocals
 from .vectorise import vectorise_accesses
 from .windows import MAX_WINDOW_ELEMENTS, merge_windows
-
-__all__ = ["MAX_WINDOW_ELEMENTS", "merge_windows", "share_reciprocals", "spread_copies", "vectorise_accesses"]

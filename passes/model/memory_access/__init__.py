@@ -18,31 +18,3 @@ from .copies import copy_cost, steps_evenly, walks_evenly
 from .evaluation_sites import EvaluationSite, evaluation_site, output_site
 from .row_fetches import uneven_fetch
 from .tile_access import depth_vector, held_deep, register_staging_vector, tile_vector
-
-__all__ = [
-    "SCATTERED_LINE_WEIGHT",
-    "EvaluationSite",
-    "access_vector",
-    "conflict_factor",
-    "copied_width",
-    "copy_cost",
-    "decoding_cost",
-    "depth_vector",
-    "evaluation_site",
-    "has_division",
-    "held_deep",
-    "output_site",
-    "register_staging_vector",
-    "row_conflicts",
-    "running_axis",
-    "shared_conflicts",
-    "shared_row_vector",
-    "steps_evenly",
-    "tile_vector",
-    "uneven_fetch",
-    "unmoved_elements",
-    "walks_evenly",
-    "warp_cycles",
-    "warp_lines",
-    "wavefronts",
-]

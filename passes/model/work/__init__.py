@@ -3,5 +3,3 @@
 from .matrix_instructions import add_chain_overhead
 from .reductions import add_reduction
 from .totals import Totals
-
-__all__ = ["Totals", "add_chain_overhead", "add_reduction"]

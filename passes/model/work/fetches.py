@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ....ir import WITH_PRODUCER, Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
+from ....ir import WITH_PRODUCER, DType, Expr, Read, Segment, dtype_of, expr_variables, reads, vector_widths
 from ...geometry import (
     MIN_COPY_BYTES,
     Count,
@@ -72,8 +72,8 @@ def fill(
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = main_read(expr)
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.
-    atom, narrow = bool(geometry.structure.mma), size < MIN_COPY_BYTES
-    looked_at = totals.target.lockstep and (atom or narrow)
+    atom = bool(geometry.structure.mma)
+    looked_at = totals.target.lockstep and (atom or size < MIN_COPY_BYTES)
     shape = totals.group.tensors[main.tensor].shape
     width = copied_width(main, shape, geometry, together) if looked_at else None
     cost, ways = copy_cost(expr, tile, shape, geometry, together, width)
@@ -85,22 +85,9 @@ def fill(
         if totals.target.async_copy
         else np.bool_(False)
     )
-    for read in reads(expr):
-        kind = totals.group.tensors[read.tensor].dtype
-        narrow = totals.target.async_copy or bool(vector_widths(kind))
-        at_once = totals.target.vector_bytes // (min(4, kind.size) if narrow else 4)
-        pieces = moved / at_once if in_bulk is None else np.where(in_bulk, moved * cost, moved / at_once)
-        totals.add("global_loads", pieces)
-        totals.add("certain", pieces)
-        more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
-        totals.add("fetched", moved * kind.size + more)
-        once = totals.block_traffic(read, place)
-        totals.add("streamed", np.where(past, once, 0.0))
-        totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
-        if totals.target.lockstep and is_scattered(read):
-            totals.add("lines", SCATTERED_LINE_WEIGHT * moved)
-        if atom:
-            totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
+    staged = [*reads(expr)]
+    for read in staged:
+        _count_read(totals, read, place, moved, past, None if in_bulk is None else (in_bulk, moved * cost), atom)
     stretch: Count = 1.0
     if not atom:  # whose calibration ignores it
         deep = copied_width(main, shape, geometry, together)
@@ -109,6 +96,7 @@ def fill(
     totals.add("copies", moved * cost * stretch)
     if looked_at:
         rounds = reads_shared_matrices(geometry.structure.mma) and any(r.math for r in segment.reductions)
+        narrow = _copies_narrow(totals.group.tensors[staged[-1].tensor].dtype, totals)
         carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and (rounds or not isinstance(expr, Read)))
         totals.add("register_staged", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
@@ -120,6 +108,41 @@ def fill(
         divided = np.where(even, least(divided, geometry.threads * place.all_trips * 1.0), divided)
     totals.add("divided", divided * has_division(main, geometry))
     return main
+
+
+def _copies_narrow(dtype: DType, totals: Totals) -> bool:
+    """Return whether copies of elements narrower than a word are vectors of them."""
+    return totals.target.async_copy or bool(vector_widths(dtype))
+
+
+def _count_read(
+    totals: Totals,
+    read: Read,
+    place: EvaluationSite,
+    moved: Count,
+    past: Count,
+    in_bulk: tuple[Count, Count] | None,
+    atom: bool,
+) -> None:
+    """Count the loads of `moved` elements that one read of a staged operand makes.
+
+    `past` is true where they bypass L1; `in_bulk` has where one thread makes them all, and its loads.
+    """
+    kind = totals.group.tensors[read.tensor].dtype
+    pieces = moved / (totals.target.vector_bytes // (min(4, kind.size) if _copies_narrow(kind, totals) else 4))
+    if in_bulk is not None:
+        pieces = np.where(*in_bulk, pieces)
+    totals.add("global_loads", pieces)
+    totals.add("certain", pieces)
+    more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
+    totals.add("fetched", moved * kind.size + more)
+    once = totals.block_traffic(read, place)
+    totals.add("streamed", np.where(past, once, 0.0))
+    totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
+    if totals.target.lockstep and is_scattered(read):
+        totals.add("lines", SCATTERED_LINE_WEIGHT * moved)
+    if atom:
+        totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
 
 
 def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:

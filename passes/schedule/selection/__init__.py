@@ -4,25 +4,3 @@ from .choose import RANKED_POINTS, Candidate, assess, candidate_of, choose, choo
 from .enumerate import Batch, batches, columns_of, evaluate, places_at, sample_batches, to_schedule
 from .hill_climbing import Point, best_points, neighbours
 from .prune import proven_slower, score
-
-__all__ = [
-    "RANKED_POINTS",
-    "Batch",
-    "Candidate",
-    "Point",
-    "assess",
-    "batches",
-    "best_points",
-    "candidate_of",
-    "choose",
-    "choose_soon",
-    "columns_of",
-    "evaluate",
-    "first_points",
-    "neighbours",
-    "places_at",
-    "proven_slower",
-    "sample_batches",
-    "score",
-    "to_schedule",
-]

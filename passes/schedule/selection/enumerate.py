@@ -153,7 +153,7 @@ def evaluate(
     """
     sizes = geometries(space.group, structure, columns, space.target.warp_size)
     launch = (columns.get("raster", 1), columns.get("min_blocks", 0))
-    features = count_features(space.group, sizes, space.target, *launch, work=space.work, index=structure.index)
+    features = count_features(space.group, sizes, space.target, *launch, work=space.work)
     illegal = dict(impossible or _impossible_sizes(ScheduleSizes(space.group, space.target, sizes)))
     illegal |= {rule.__name__: is_broken(rule(features, space.target)) for rule in FEATURE_RULES}
     return Batch(structure, start, prod(_common_shape(columns)), columns, features, illegal, sizes, points)

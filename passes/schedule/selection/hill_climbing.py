@@ -55,11 +55,11 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
     """
     coarse = make_space(group, target, coarse=True)
     full = make_space(group, target)
-    wide = {(s.segments, s.index): k for k, s in enumerate(full.templates)}
+    wide = {s.segments: k for k, s in enumerate(full.templates)}
     climb = _Climb(full, model)
     for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), model):
         structure = coarse.templates[position]
-        place = wide[(structure.segments, structure.index)]
+        place = wide[structure.segments]
         climb.add(place, scores, _embed(structure, full.templates[place], rows))
     most = len(climb.scores)
     for _ in range(MAX_ROUNDS):

@@ -4,5 +4,3 @@ from ...import_context import Convert
 from . import distances, groups, matrices, special
 
 TABLE: dict[str, Convert] = {**groups.TABLE, **distances.TABLE, **special.TABLE, **matrices.TABLE}
-
-__all__ = ["TABLE"]

@@ -11,5 +11,3 @@ TABLE: dict[str, Convert] = {
     **embedding.TABLE,
     **segments.TABLE,
 }
-
-__all__ = ["TABLE", "MaskedElements", "any_masked", "masks", "refuse_choice"]
