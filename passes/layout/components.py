@@ -72,7 +72,10 @@ class Component:
 
 
 def windows(line: StatementAccesses) -> Iterator[Access]:
-    """Yield the reads through windows, where an index is the sum of an axis and a reduced one."""
+    """Yield the reads through windows.
+
+    An index of a window is the sum of an axis and a reduced one.
+    """
     axes, reduce = line.statement.axes, line.statement.reduce
     for access in line.accesses[:-1] if reduce else ():
         found = map(variables, access.indices)
