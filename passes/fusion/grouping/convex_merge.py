@@ -52,8 +52,9 @@ def convex_merge_candidates(edges: Edges, groups: Iterable[Group], owner: Owners
         if not multiplies(first):
             continue
         between, ends = _following_groups(edges, first, owner)
+        reached = {g: _reachable_groups(edges, g, between, owner) for g in between} if ends else {}
         for last in sorted(ends, key=lambda g: order[g.units[0]]):
-            inside = [g for g in between if last in _reachable_groups(edges, g, between, owner)]
+            inside = [g for g in between if last in reached[g]]
             # Tensors in shared memory have no other readers; sums of rows may be in memory for others.
             closed = (g for g in (first, *inside) if g is first or not g.form.segments[0].reductions)
             if inside and all(edges.successors(g, owner) <= {*inside, last} for g in closed):

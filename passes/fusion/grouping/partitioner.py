@@ -285,9 +285,10 @@ class Paths(Generic[V]):
         for part in parts:
             has |= self.has.pop(part)
             leads |= self.leads.pop(part)
+        both = has | leads
         for vertex, found in self.leads.items():
-            if found & has:
-                self.leads[vertex] = found | leads | has
+            if found & has and found | both != found:  # most lead to all of it already
+                self.leads[vertex] = found | both
         self.has[merged], self.leads[merged] = has, leads
 
     def lead_to(self, vertices: Iterable[V], ends: Iterable[V]) -> bool:
