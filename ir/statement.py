@@ -148,13 +148,18 @@ def runs(statements: Iterable[Statement]) -> Iterator[tuple[Var | None, tuple[St
 
 
 def rename_statement(statement: Statement, names: Mapping[str, str]) -> Statement:
-    """Replace the names of all tensors of a statement."""
-    return evolve(
+    """Replace the names of all tensors of a statement.
+
+    The tensors that the result reads follow from those of the statement, without a walk over its body.
+    """
+    made = evolve(
         statement,
         target=names.get(statement.target, statement.target),
         write=tuple(rename_index(w, names) for w in statement.write) if statement.into else statement.write,
         body=rename_expr(statement.body, names),
     )
+    object.__setattr__(made, "tensors_read", tuple(dict.fromkeys(names.get(t, t) for t in statement.tensors_read)))
+    return made
 
 
 def rename_axes(statement: Statement, prefix: str) -> Statement:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import Enum
+from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -214,12 +215,12 @@ class TensorType:
     dtype: DType
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of the dense tensor."""
         return self.size * self.dtype.size

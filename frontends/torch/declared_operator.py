@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from attrs import define, evolve, field, frozen
 
-from ...ir import Attribute, DType, Graph, Node, TensorType, UsageError, quote, verify_graph
+from ...ir import Attribute, DType, Graph, Node, TensorType, UsageError, attributes_key, quote, verify_graph
 from ...ops import Registry
 from ...ops.gradient import Gradients
 from ...ops.language import Instance, OpDecl, syntax
@@ -69,6 +69,7 @@ class DeclaredOperator:
     texts: Mapping[str, str]
     compile_graph: CompileGraph
     compiled: dict[object, Callable[..., list[Any]]] = field(factory=dict)
+    instances: dict[object, Instance] = field(factory=dict)
     lock: Any = field(factory=Lock)
 
     # ---- registration
@@ -114,7 +115,10 @@ class DeclaredOperator:
 
     def instance(self, types: Types, attributes: Mapping[str, Attribute]) -> Instance:
         """Return the instance of the operation for operand types."""
-        return self.decl.instantiate(types, attributes)
+        key = tuple(types), attributes_key(attributes)
+        if key not in self.instances:
+            self.instances[key] = self.decl.instantiate(types, attributes)
+        return self.instances[key]
 
     def _forward(self, types: Types, attributes: Mapping[str, Attribute]) -> CapturedGraph:
         instance = self.instance(types, attributes)

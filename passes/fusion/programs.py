@@ -79,7 +79,8 @@ def _past_copies(units: Sequence[Unit]) -> list[Unit]:
 
 def _looks_past(unit: Unit, copies: Mapping[str, Sequence[tuple[Statement, Read]]]) -> Unit:
     """Return a unit that looks up integers in the sources of copies."""
-    if unit.repeat is not None or not any(t in copies for s in unit.statements for t in tensors_looked_up(s)):
+    found = [s for s in unit.statements if not copies.keys().isdisjoint(s.tensors_read)]
+    if unit.repeat is not None or not any(t in copies for s in found for t in tensors_looked_up(s)):
         return unit
     statements = tuple(bypass_copies(s, copies) for s in unit.statements)
     before, after = tensors_read_by(unit.statements), tensors_read_by(statements)

@@ -6,7 +6,8 @@ one element where it is anything else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from math import gcd, prod
 
@@ -82,10 +83,16 @@ class Aliases:
     def element(self, tensor: str, indices: Sequence[Index]) -> tuple[str, tuple[Index, ...]]:
         """Return the element of underlying memory for an element of a view."""
         while tensor in self.shown:
-            dims = dict(zip(dims_of(self.types[tensor]), indices, strict=True))
+            dims = dims_of(self.types[tensor])
             tensor, inner = self.shown[tensor]
-            indices = tuple(substitute(i, dims) for i in inner)
+            indices = _substitute_all(inner, dims, tuple(indices))
         return tensor, tuple(indices)
+
+
+@lru_cache(maxsize=1 << 12)
+def _substitute_all(inner: tuple[Index, ...], dims: tuple[Var, ...], indices: tuple[Index, ...]) -> tuple[Index, ...]:
+    values = dict(zip(dims, indices, strict=True))
+    return tuple(substitute(i, values) for i in inner)
 
 
 def dims_of(type_: TensorType) -> tuple[Var, ...]:
@@ -100,22 +107,32 @@ def find_aliases(programs: Programs) -> Aliases:
         if unit.repeat is None and len(unit.statements) == 1 and unit.writes[0] not in programs.graph.outputs:
             (statement,) = unit.statements
             read = copy_source(statement)
-            inner = _inverse(statement, read, types) if read is not None else None
+            inner = _inverse(statement, read, types[statement.target], types[read.tensor]) if read is not None else None
             if read is not None and inner is not None:
                 shown[statement.target] = read.tensor, inner
     return Aliases(types, shown)
 
 
-def _inverse(statement: Statement, read: Read, types: Mapping[str, TensorType]) -> tuple[Index, ...] | None:
-    """Return the read of a copy for an element of its result; None where no strides over the shape of the result show
-    it.
+def _inverse(statement: Statement, read: Read, type_: TensorType, source: TensorType) -> tuple[Index, ...] | None:
+    """Return the read of a copy for an element of its result, by the types of the result and of its source; None where
+    no strides over the shape of the result show it.
     """
-    dims = dims_of(types[statement.target])
-    found = solve([(w, as_index(d)) for w, d in zip(statement.write, dims, strict=True)], statement.axes)
+    return _inverse_of(statement.axes, statement.write, read.indices, type_, source)
+
+
+@lru_cache(maxsize=1 << 10)
+def _inverse_of(
+    axes: tuple[Var, ...],
+    write: tuple[Index, ...],
+    indices: tuple[Index, ...],
+    type_: TensorType,
+    source: TensorType,
+) -> tuple[Index, ...] | None:
+    found = solve([(w, as_index(d)) for w, d in zip(write, dims_of(type_), strict=True)], axes)
     if found is None or found.guards or found.free:
         return None
-    inner = tuple(substitute(i, found.values) for i in read.indices)
-    return inner if is_affine(linearise(inner, types[read.tensor].strides)) else None
+    inner = tuple(substitute(i, found.values) for i in indices)
+    return inner if is_affine(linearise(inner, source.strides)) else None
 
 
 def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterator[StatementAccesses]:
@@ -140,8 +157,14 @@ def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterato
 def _access(tensor: str, indices: Sequence[Index], own: tuple[Var, ...], aliases: Aliases, again: bool) -> Access:
     """Return an access; a factor is fetched `again` for each tap, all else once."""
     root, inner = aliases.element(tensor, indices)
-    steps = prod(v.extent for v in frozenset().union(*map(variables, inner), frozenset()))
+    steps = _steps_of(inner)
     return Access(root, inner, steps if again else min(steps, aliases.types[root].size), own)
+
+
+@lru_cache(maxsize=1 << 12)
+def _steps_of(indices: tuple[Index, ...]) -> int:
+    """Return the number of values of all variables of indices."""
+    return prod(v.extent for v in frozenset().union(*map(variables, indices), frozenset()))
 
 
 @frozen
@@ -152,14 +175,16 @@ class InstructionCosts:
     """
 
     types: Mapping[str, TensorType]
-    addresses: dict[tuple[str, tuple[Index, ...], Order | None], Index] = field(factory=dict)
-    known: dict[tuple[StatementAccesses, tuple[Order | None, ...]], float] = field(factory=dict)
+    addresses: dict[tuple[TensorType, tuple[Index, ...], Order | None], Index] = field(factory=dict)
+    known: dict[tuple[int, tuple[Order | None, ...]], float] = field(factory=dict)
+    forms: dict[StatementAccesses, int] = field(factory=dict)
+    numbers: dict[Hashable, int] = field(factory=dict)
 
     def address(self, access: Access, orders: Mapping[str, Order]) -> Index:
         """Return the address of an element, in elements."""
-        key = access.tensor, access.indices, orders.get(access.tensor)
+        key = self.types[access.tensor], access.indices, orders.get(access.tensor)
         if key not in self.addresses:
-            self.addresses[key] = linearise(access.indices, steps(self.types[access.tensor], key[2]))
+            self.addresses[key] = linearise(access.indices, steps(key[0], key[2]))
         return self.addresses[key]
 
     def least(self, access: Access) -> float:
@@ -169,12 +194,21 @@ class InstructionCosts:
     def of(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         """Return the instructions of a statement.
 
-        Each statement is counted once for the same orders.
+        Equal statements, but for names, are counted once for the same orders.
         """
-        key = line, tuple(orders.get(a.tensor) for a in line.accesses)
+        key = self._form(line), tuple(orders.get(a.tensor) for a in line.accesses)
         if key not in self.known:
             self.known[key] = self._count(line, orders)
         return self.known[key]
+
+    def _form(self, line: StatementAccesses) -> int:
+        """Return the number of the facts of a statement that decide its instructions."""
+        if line not in self.forms:
+            accesses = tuple((self.types[a.tensor], a.indices, a.count, a.own) for a in line.accesses)
+            own = line.statement
+            facts = own.axes, own.reduce, line.product, accesses
+            self.forms[line] = self.numbers.setdefault(facts, len(self.numbers))
+        return self.forms[line]
 
     def _count(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         found = [(a, self.address(a, orders)) for a in line.accesses]

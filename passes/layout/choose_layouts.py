@@ -24,6 +24,7 @@ reduces (`number_products`).
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
@@ -32,11 +33,11 @@ from ...ir import MMA_INSTRUCTIONS, Target, TensorType, Var, as_index, is_affine
 from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, reorder
 from ..schedule import mma_templates
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
-from .components import Component, components
+from .components import Component, components, windows
 from .constants import order_constants
 from .dim_runs import Run, find_runs, rotate_runs
 from .fixed_layouts import fixed_tensors, input_independent_tensors, transposed_outputs
-from .number_products import NumberCosts, Place, is_between, number_products, shared_dims, worth
+from .number_products import NumberCosts, Place, is_between, is_large, number_products, shared_dims, worth
 
 #: Least saving of another order, as part of the instructions that the tensors take at least.
 MIN_SAVING = 0.01
@@ -83,7 +84,7 @@ def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:
     while runs:
         turned = _in_parallel(rotate_runs(programs, runs), fixed, runs, given)
         if len(turned.well) == len(runs):
-            return min(plain, turned, key=lambda each: each.cost).programs
+            return min(plain, turned, key=lambda each: each.cost()).programs
         runs = turned.well
     return plain.programs
 
@@ -93,7 +94,7 @@ class _Ordered:
     """Programs with their layouts, the instructions that they take, and the runs that lie well in them."""
 
     programs: Programs
-    cost: float
+    cost: Callable[[], float]
     well: tuple[Run, ...]
 
 
@@ -101,21 +102,24 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     """Return programs with dims innermost that statements are parallel in."""
     aliases, costs = find_aliases(programs), InstructionCosts(programs.types)
     lines = tuple(_lines(programs, aliases, ()).values())
-    every = components(lines, programs.types, fixed)
+    some = given or any(access.tensor not in fixed for line in lines for access in windows(line))
+    every = components(lines, programs.types, fixed) if some else ()
     parts = tuple(part for part in every if part.has_windows or part.touches(given))
     separate = shared_dims(lines, programs.graph.constants) if parts else frozenset()
     orders = _choose_orders(tuple(part.in_parallel(separate) for part in parts), costs)
     well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
-    cost = sum(costs.of(line, orders) for line in lines)
     if orders:
         programs = _with_views(programs, aliases, orders, fixed)
-    return _Ordered(programs, cost, well)
+    return _Ordered(programs, lambda: sum(costs.of(line, orders) for line in lines), well)
 
 
 def _between_products(programs: Programs, target: Target) -> Programs:
     """Return programs whose tensors between products of constants lie as threads multiply them fastest."""
-    aliases = find_aliases(programs)
-    products, known = tuple(number_products(programs)), input_independent_tensors(programs)
+    statements = {(unit.name, n): s for unit in programs.units for n, s in enumerate(unit.statements)}
+    products = tuple(number_products(programs))
+    if not any(is_large(statements[place], target) for place in products):
+        return programs
+    aliases, known = find_aliases(programs), input_independent_tensors(programs)
     fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
@@ -179,23 +183,24 @@ def _choose_orders(
     """Return the orders of all components. Each is chosen given those of the others, until none changes; another order
     has to save `saves` instructions.
     """
-    found: dict[Component, dict[str, Order]] = {part: {} for part in parts}
+    found: dict[str, Order] = {}
     for _ in range(MAX_ROUNDS):
         before = dict(found)
         for part in parts:
-            others = {t: o for other, orders in found.items() if other is not part for t, o in orders.items()}
-            found[part] = _best(part, costs, others, saves(part))
+            for tensor in part.tensors & found.keys():
+                del found[tensor]
+            found.update(_best(part, costs, found, saves(part)))
         if found == before:
             break
-    return {t: o for orders in found.values() for t, o in orders.items()}
+    return found
 
 
-def _best(part: Component, costs: InstructionCosts, others: Mapping[str, Order], saving: float) -> dict[str, Order]:
+def _best(part: Component, costs: InstructionCosts, others: dict[str, Order], saving: float) -> dict[str, Order]:
     """Return the orders of a component with fewest instructions, of equal ones those that leave most dims in place;
     none where the given ones are best.
     """
     enough = part.cost(costs, others) - max(saving, MIN_SAVING * part.least(costs))
-    every = ((part.cost(costs, {**others, **orders}), orders) for orders in part.choices(costs.types))
+    every = ((part.cost(costs, ChainMap(orders, others)), orders) for orders in part.choices(costs.types))
     better = [(cost, orders) for cost, orders in every if cost < enough]
     return min(better, key=lambda each: (each[0], _moved_dims(each[1])))[1] if better else {}
 

@@ -6,6 +6,7 @@ Contractions that matrix instructions compute connect nothing.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 from attrs import evolve, frozen
@@ -38,16 +39,8 @@ class Component:
 
     @property
     def has_windows(self) -> bool:
-        """Return whether a statement reads a tensor through a window.
-
-        The index of a window is the sum of an axis of the statement and a reduced one.
-        """
-        return any(
-            access.tensor in self.tensors and _is_window(index, line)
-            for line in self.lines
-            for access in line.accesses[:-1]
-            for index in access.indices
-        )
+        """Return whether a statement reads a tensor through a window."""
+        return any(window.tensor in self.tensors for line in self.lines for window in windows(line))
 
     def touches(self, tensors: frozenset[str]) -> bool:
         """Return whether a statement of it accesses one of some tensors."""
@@ -78,9 +71,16 @@ class Component:
                     yield found
 
 
-def _is_window(index: Index, line: StatementAccesses) -> bool:
-    found = set(variables(index))
-    return not found.isdisjoint(line.statement.reduce) and not found.isdisjoint(line.statement.axes)
+def windows(line: StatementAccesses) -> Iterator[Access]:
+    """Yield the reads through windows.
+
+    An index of a window is the sum of an axis and a reduced one.
+    """
+    axes, reduce = line.statement.axes, line.statement.reduce
+    for access in line.accesses[:-1] if reduce else ():
+        found = map(variables, access.indices)
+        if any(not each.isdisjoint(reduce) and not each.isdisjoint(axes) for each in found):
+            yield access
 
 
 def _innermost(dim: int, rank: int) -> Order:
@@ -101,8 +101,9 @@ def components(
     for line in lines:
         free = [a for a in line.accesses if a.tensor not in fixed]
         for access in free:
+            if access.tensor not in touching:
+                same += [((access.tensor, d),) for d in range(len(access.indices))]
             touching.setdefault(access.tensor, {})[line] = None
-            same += [((access.tensor, d),) for d in range(len(access.indices))]
         if not line.product:
             together.append([a.tensor for a in free])
             same += _along(free).values()
@@ -131,6 +132,9 @@ def merge_overlapping(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     """
     home: dict[T, list[T]] = {}
     for members in sets:
+        if len(members) == 1:
+            home.setdefault(members[0], [*members])
+            continue
         homes = {id(h): h for h in (home.setdefault(m, [m]) for m in members)}
         joined, *others = homes.values() if homes else ([],)
         for other in others:
@@ -139,6 +143,7 @@ def merge_overlapping(sets: Iterable[Sequence[T]]) -> list[list[T]]:
     return list({id(h): h for h in home.values()}.values())
 
 
+@lru_cache(maxsize=1 << 12)
 def running(index: Index) -> Var | None:
     """Return the only variable that steps an index by one element.
 

@@ -111,8 +111,13 @@ def is_between(part: Component, given: Collection[str], target: Target) -> bool:
     The products keep all SMs busy with arithmetic, each with one factor of those `given`, which may lie in any order.
     """
     products = [line for line in part.lines if line.product]
-    large = all(_own_extent(line.statement) >= target.NUM_SM * MIN_RESULTS_PER_SM for line in products)
+    large = all(is_large(line.statement, target) for line in products)
     return bool(products) and large and all(any(a.tensor in given for a in line.accesses[:-1]) for line in products)
+
+
+def is_large(product: Statement, target: Target) -> bool:
+    """Return whether a product of matrices has results for all SMs."""
+    return _own_extent(product) >= target.NUM_SM * MIN_RESULTS_PER_SM
 
 
 def multiplications(line: StatementAccesses) -> int:

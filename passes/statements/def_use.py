@@ -16,7 +16,8 @@ class DefUse:
     """Units with the statements that write (`definitions`) and read (`uses`) each tensor.
 
     `types` grows by added tensors. Readers beyond the statements, as the graph and loops, read tensors in `pinned`;
-    loops write tensors in `looped`. A whole `Program` is one unit.
+    loops write tensors in `looped`. `homes` has the unit of each statement, `names` those of the units. A whole
+    `Program` is one unit.
     """
 
     units: list[Unit]
@@ -26,6 +27,16 @@ class DefUse:
     looped: frozenset[str] = frozenset()
     definitions: dict[str, list[Statement]] = field(init=False, factory=dict)
     uses: dict[str, list[Statement]] = field(init=False, factory=dict)
+    homes: dict[Statement, Unit] = field(init=False)
+    names: set[str] = field(init=False)
+
+    @homes.default
+    def _homes(self) -> dict[Statement, Unit]:
+        return {s: unit for unit in reversed(self.units) for s in unit.statements}
+
+    @names.default
+    def _names(self) -> set[str]:
+        return {unit.name for unit in self.units}
 
     @classmethod
     def of_programs(cls, programs: Programs) -> DefUse:
@@ -80,26 +91,41 @@ class DefUse:
 
     def new_unit(self, unit: Unit, suffix: str, statements: Sequence[Statement]) -> Unit:
         """Return a unit like another one, of other statements."""
-        name = unused_name(f"{unit.name}.{suffix}", {u.name for u in self.units})
+        name = unused_name(f"{unit.name}.{suffix}", self.names)
         return evolve(unit, name=name, statements=tuple(statements), reads=(), writes=())
 
     def insert(self, place: int, unit: Unit, suffix: str, statements: Sequence[Statement]) -> None:
         """Insert a unit like another one, of new statements."""
         self.units.insert(place, self.new_unit(unit, suffix, statements))
+        self._enter(self.units[place])
         self.add(statements)
+
+    def replace(self, unit: Unit, others: Sequence[Unit]) -> None:
+        """Replace a unit by others, at its place."""
+        place = next(n for n, each in enumerate(self.units) if each is unit)
+        self.units[place : place + 1] = others
+        for statement in unit.statements:
+            self.homes.pop(statement, None)
+        for other in others:
+            self._enter(other)
+
+    def _enter(self, unit: Unit) -> None:
+        self.names.add(unit.name)
+        self.homes.update(dict.fromkeys(unit.statements, unit))
 
     def remove_unused(self, tensors: Collection[str]) -> None:
         """Remove the definitions of some tensors, as long as nothing reads them."""
         while unused := {t for t in tensors if t in self.definitions and t not in self.pinned and not self.uses.get(t)}:
-            for n, unit in enumerate(self.units):
+            dropped = [s for t in unused for s in self.definitions[t]]
+            for unit in {id(unit): unit for s in dropped if (unit := self.unit_of(s)) is not None}.values():
                 left = tuple(s for s in unit.statements if s.target not in unused)
-                self.units[n] = evolve(unit, statements=left) if len(left) < len(unit.statements) else unit
-            for statement in [s for t in unused for s in self.definitions[t]]:
+                self.replace(unit, [evolve(unit, statements=left)])
+            for statement in dropped:
                 self.remove(statement)
 
     def unit_of(self, statement: Statement) -> Unit | None:
         """Return the unit of a statement, None for statements of loops."""
-        return next((unit for unit in self.units if statement in unit.statements), None)
+        return self.homes.get(statement)
 
     def single_definition(self, tensor: str) -> Statement | None:
         """Return the only statement that writes a tensor.

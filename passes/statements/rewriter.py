@@ -88,11 +88,8 @@ def _edits(index: DefUse, rule: RewriteRule[F]) -> Iterator[Edit]:
 
 def apply(index: DefUse, edit: Edit) -> None:
     """Replace statements in the units of an index."""
-    units: list[Unit] = []
-    for unit in index.units:
-        if edit.keys().isdisjoint(unit.statements):
-            units.append(unit)
-            continue
+    changed = (unit for statement in edit if (unit := index.unit_of(statement)) is not None)
+    for unit in list({id(unit): unit for unit in changed}.values()):
         before, own, after = list[Unit](), list[Statement](), list[Unit]()
         for statement in unit.statements:
             new = edit.get(statement, (statement,))
@@ -101,12 +98,11 @@ def apply(index: DefUse, edit: Edit) -> None:
                     (before if n == 0 else after).append(index.new_unit(unit, each.suffix, each.statements))
                 else:
                     own.append(each)
-        units += [*before, evolve(unit, statements=tuple(own)), *after]
+        index.replace(unit, [*before, evolve(unit, statements=tuple(own)), *after])
     for old, new in edit.items():
         index.remove(old)
         for each in new:
             index.add(each.statements if isinstance(each, NewUnit) else (each,))
-    index.units = units
 
 
 def rewritten(programs: Programs, index: DefUse, in_order: bool = False) -> Programs:

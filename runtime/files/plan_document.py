@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -177,11 +177,28 @@ def plain(value: object) -> Any:
 
 
 def write_document(document: Document) -> bytes:
-    """Return the content of plan.json."""
+    """Return the content of plan.json, with an entry a line."""
     body = _CONVERTER.unstructure(document)
     name = next(name for name, kind in _FORMATS.items() if isinstance(document, kind))
     head = {"format": name, "version": VERSION, "digest": _digest(body)}
-    return (json.dumps(head | body, indent=1, allow_nan=False) + "\n").encode()
+    return (_join("{}", (f" {_text(key)}: {_entries(value)}" for key, value in (head | body).items())) + "\n").encode()
+
+
+_text = json.JSONEncoder(allow_nan=False).encode
+
+
+def _entries(value: object) -> str:
+    """Return a value as JSON, an entry a line.
+
+    Python indents slowly: its encoder in C does not.
+    """
+    if isinstance(value, Mapping):
+        return _join("{}", (f"  {_text(str(key))}: {_text(item)}" for key, item in value.items()))
+    return _join("[]", (f"  {_text(item)}" for item in value)) if isinstance(value, (list, tuple)) else _text(value)
+
+
+def _join(brackets: str, entries: Iterable[str]) -> str:
+    return brackets[0] + "\n" + ",\n".join(entries) + "\n" + brackets[1]
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -10,17 +10,13 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from attrs import field, frozen
-
-from ....ir import Segment
 from ..legality import multiplies as tiled
 from ..normalise import Illegal
 from .group_builder import GroupBuilder
-from .groups import Group, form_key
+from .groups import Group
 from .partitioner import Owners, Paths
 
 #: Most groups between two contractions: rows, their weights, and elementwise results of either.
@@ -56,8 +52,9 @@ def convex_merge_candidates(edges: Edges, groups: Iterable[Group], owner: Owners
         if not multiplies(first):
             continue
         between, ends = _following_groups(edges, first, owner)
+        reached = {g: _reachable_groups(edges, g, between, owner) for g in between} if ends else {}
         for last in sorted(ends, key=lambda g: order[g.units[0]]):
-            inside = [g for g in between if last in _reachable_groups(edges, g, between, owner)]
+            inside = [g for g in between if last in reached[g]]
             # Tensors in shared memory have no other readers; sums of rows may be in memory for others.
             closed = (g for g in (first, *inside) if g is first or not g.form.segments[0].reductions)
             if inside and all(edges.successors(g, owner) <= {*inside, last} for g in closed):
@@ -92,19 +89,10 @@ def merge_candidate(builder: GroupBuilder, candidate: tuple[Group, ...]) -> Grou
 
 def multiplies(group: Group) -> bool:
     """Return whether a group is one segment computed by register tiles."""
-    return len(group.form.segments) == 1 and _multiplies(form_key(group.form), _Asked(group.form.segments[0]))
-
-
-@frozen
-class _Asked:
-    """A segment that does not take part in comparisons of cache keys: the key of its form decides."""
-
-    segment: Segment = field(eq=False)
-
-
-@lru_cache(maxsize=1 << 13)
-def _multiplies(key: Hashable, asked: _Asked) -> bool:
-    return tiled(asked.segment)
+    form = group.form
+    if "tiled" not in form.memo:
+        form.memo["tiled"] = len(form.segments) == 1 and tiled(form.segments[0])
+    return bool(form.memo["tiled"])
 
 
 def _leading_units(builder: GroupBuilder, group: Group, product: str, made: set[str]) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class GroupBuilder:
         self._view_units = {
             u.writes[0]: u for u in programs.units if u.free and u.writes and u.writes[0] in views.sources
         }
+        self._piecewise = {t for t, producers in self._producers.items() if len(producers) > 1}
+        self._shown = {u.name: tuple(t for t in u.reads if t in self._view_units) for u in programs.units}
         self._graph_outputs = set(programs.graph.outputs)
         self._constants = programs.graph.constants.keys()
         self._pattern_of: dict[str, int] = {}
@@ -234,8 +236,10 @@ class GroupBuilder:
     def _pieces(self, names: Sequence[str]) -> str | None:
         """Return a tensor that the units write a piece of and also read or write otherwise."""
         units = [self.units[n] for n in names]
+        if all(self._piecewise.isdisjoint(u.writes) for u in units):
+            return None
         touched = [t for u in units for t in dict.fromkeys((*(self.sources(r) for r in u.reads), *u.writes))]
-        return next((t for u in units for t in u.writes if len(self._producers[t]) > 1 and touched.count(t) > 1), None)
+        return next((t for u in units for t in u.writes if t in self._piecewise and touched.count(t) > 1), None)
 
     def _with_views(self, part: Sequence[str], group: set[str]) -> list[Unit]:
         """Return a part's units and the free copies through which they read results of the group, in order."""
@@ -243,9 +247,9 @@ class GroupBuilder:
         chosen = {name: self.units[name] for name in part}
         pending = list(chosen.values())
         while pending:
-            for tensor in pending.pop().reads:
-                view = self._view_units.get(tensor)
-                if view is not None and view.name not in chosen and self.sources(tensor) in made:
+            for tensor in self._shown[pending.pop().name]:
+                view = self._view_units[tensor]
+                if view.name not in chosen and self.sources(tensor) in made:
                     chosen[view.name] = view
                     pending.append(view)
         return [chosen[name] for name in self._program_order(tuple(chosen))]

@@ -67,6 +67,7 @@ class Partitioner:
     known: Callable[[FusedGroup], bool] | None = None
     likely: Callable[[Sequence[Group]], object] = lambda groups: None
     kin: dict[Group, frozenset[Hashable]] = field(factory=dict)
+    kindred: dict[Hashable, list[Group]] = field(factory=dict)
     fixed_groups: Sequence[Group] = ()
     unwanted: frozenset[str] = frozenset()
     fixed: frozenset[Group] = field(init=False)
@@ -170,14 +171,14 @@ class Partitioner:
         """Return the keys by which groups are siblings of a group."""
         if group not in self.kin:
             self.kin[group] = sibling_keys(group)
+            for key in self.kin[group]:
+                self.kindred.setdefault(key, []).append(group)
         return self.kin[group]
 
     def _siblings(self, group: Group, owner: Owners) -> Iterator[Group]:
-        """Yield the siblings of a group."""
-        kin = self.sibling_keys(group)
-        for other in dict.fromkeys(owner.values()):
-            if isinstance(other, Group) and other != group and not kin.isdisjoint(self.sibling_keys(other)):
-                yield other
+        """Yield the siblings of a group among groups whose keys were asked for."""
+        for key in self.sibling_keys(group):
+            yield from (other for other in self.kindred[key] if other != group and owner.get(other.units[0]) == other)
 
     def convex(self, first: Group, second: Group, owner: Owners) -> bool:
         """Return whether no path between two groups passes through a third.
@@ -284,9 +285,10 @@ class Paths(Generic[V]):
         for part in parts:
             has |= self.has.pop(part)
             leads |= self.leads.pop(part)
+        both = has | leads
         for vertex, found in self.leads.items():
-            if found & has:
-                self.leads[vertex] = found | leads | has
+            if found & has and found | both != found:  # most lead to all of it already
+                self.leads[vertex] = found | both
         self.has[merged], self.leads[merged] = has, leads
 
     def lead_to(self, vertices: Iterable[V], ends: Iterable[V]) -> bool:

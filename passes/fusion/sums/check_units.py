@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from ...statements import Programs, Unit
+from ..normal_forms import NormalForms
 from ..normalise import Illegal, normalise
 
 
@@ -29,8 +30,9 @@ class UngroupableUnit:
 def find_ungroupable(before: Programs, after: Programs) -> UngroupableUnit | None:
     """Return the first new unit without a normal form, if any.
 
-    Unchanged units are skipped, and so are units without readers.
+    Unchanged units are skipped, and so are units without readers. Equal units are normalised once.
     """
+    forms, normal = NormalForms(), set[tuple[int, tuple[int, ...]]]()
     known = {unit.name: unit for unit in before.every_unit}
     needed: dict[str, set[str]] | None = None
     for unit in after.every_unit:
@@ -38,9 +40,13 @@ def find_ungroupable(before: Programs, after: Programs) -> UngroupableUnit | Non
             continue
         needed = _readers(after) if needed is None else needed
         live = tuple(t for t in unit.writes if needed.get(t, set()) - {unit.name})
-        found = normalise(unit.statements, after.types, live, after.tables) if live else None
+        key = forms.pattern(unit, after), tuple(map(unit.tensors.index, live))
+        if not live or key in normal:
+            continue
+        found = normalise(unit.statements, after.types, live, after.tables)
         if isinstance(found, Illegal):
             return UngroupableUnit(unit, found.reason)
+        normal.add(key)
     return None
 
 

@@ -103,43 +103,56 @@ def recompute_contractions(
 def _families(index: DefUse) -> list[Family]:
     """Return the families of an index."""
     every = [s for u in index.units for s in u.statements]
-    consumers = [r for s in every if _multiplies(s) and (r := _reader(s, index)) is not None]
-    found: list[list[TileReader]] = []
-    for reader in consumers:
-        similar = [f for f in found if any(reader.products & other.products for other in f)]
-        found = [f for f in found if f not in similar] + [[r for f in similar for r in f] + [reader]]
-    complete = (_family(readers, every, index) for readers in found if len(readers) > 1)
+    failed = set[tuple[str, int]]()
+    consumers = [r for s in every if _multiplies(s) and (r := _reader(s, index, failed)) is not None]
+    found: dict[int, list[TileReader]] = {}
+    home: dict[str, int] = {}
+    for number, reader in enumerate(consumers):
+        similar = sorted({home[product] for product in reader.products if product in home})
+        found[number] = [*(r for n in similar for r in found.pop(n)), reader]
+        home.update((product, number) for r in found[number] for product in r.products)
+    complete = (_family(readers, every, index) for readers in found.values() if len(readers) > 1)
     return [family for family in complete if family is not None]
 
 
-def _reader(statement: Statement, index: DefUse) -> TileReader | None:
+def _reader(statement: Statement, index: DefUse, failed: set[tuple[str, int]]) -> TileReader | None:
     """Return the reader if an operand of the statement is computed elementwise from contractions of few terms."""
     for read in statement.reads:
         along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
-        made = _definitions(read.tensor, index) if along and not read.guards else None
+        made = _definitions(read.tensor, index, failed) if along and not read.guards else None
         products = frozenset(s.target for s in made or () if s.combine is not None)
         if made and products and len(products) <= Policy().together:
             return TileReader(statement, products, along, tuple(made))
     return None
 
 
-def _definitions(tensor: str, index: DefUse) -> list[Statement] | None:
-    """Return the statements that compute a tensor from products elementwise, in order; None where others do."""
-    size, found = index.types[tensor].size, dict[str, Statement]()
+def _definitions(tensor: str, index: DefUse, failed: set[tuple[str, int]]) -> list[Statement] | None:
+    """Return the statements that compute a tensor from products elementwise, in order; None where others do.
+
+    Tensors that others compute, for a size of the reader's operand, join those that `failed`: the readers of a residual
+    stream follow it once.
+    """
+    size, found, full = index.types[tensor].size, dict[str, Statement](), False
 
     def visit(name: str) -> bool:
+        nonlocal full
         if name in found:
             return True
+        full = full or len(found) > MAX_STATEMENTS
+        if full or (name, size) in failed:
+            return False
         maker = index.single_definition(name)
-        if maker is None or not is_plain(maker) or len(found) > MAX_STATEMENTS or name in index.pinned:
-            return False
+        known = maker is not None and is_plain(maker) and name not in index.pinned and follow(maker)
+        if known and maker is not None:
+            found[name] = maker
+        elif not full:
+            failed.add((name, size))
+        return known
+
+    def follow(maker: Statement) -> bool:
         if maker.combine is not None:
-            if not _is_light(maker, index):
-                return False
-        elif not all(visit(r.tensor) for r in maker.reads if _is_wide(r, size, index)):
-            return False
-        found[name] = maker
-        return True
+            return _is_light(maker, index)
+        return all(visit(r.tensor) for r in maker.reads if _is_wide(r, size, index))
 
     return [*found.values()] if visit(tensor) else None
 
@@ -172,7 +185,7 @@ def _row_sum(statement: Statement, made: Mapping[str, Statement], index: DefUse)
     if statement.combine is None or not is_plain(statement) or not small:
         return None
     along = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
-    whole = {s.target: s for r in found for s in _definitions(r.tensor, index) or ()}
+    whole = {s.target: s for r in found for s in _definitions(r.tensor, index, set()) or ()}
     products = frozenset(s.target for s in whole.values() if s.combine is not None)
     return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
 

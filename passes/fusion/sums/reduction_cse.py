@@ -11,6 +11,8 @@ such sums alone are shared with them.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import lru_cache
 from math import prod
 
 from attrs import evolve
@@ -26,7 +28,7 @@ def eliminate_common_reductions(programs: Programs) -> Programs:
     """Return programs without later duplicates of statements."""
     index = DefUse.of_programs(programs)
     looped = {t for unit in programs.units if unit.repeat for t in (*unit.reads, *unit.writes)}
-    known: dict[Statement, str] = {}
+    known: dict[Hashable, list[Statement]] = {}
     shared: set[str] = set()
     names: dict[str, str] = {}
     edit: dict[Statement, list[Statement]] = {}
@@ -36,7 +38,7 @@ def eliminate_common_reductions(programs: Programs) -> Programs:
             edit[statement] = [new]
         if new.target in looped or not _may_be_shared(new, shared, index):
             continue
-        before = known.setdefault(_canonical_form(new), new.target)
+        before = _first_equal(new, known.setdefault(_outline(new), [])).target
         shared.add(before)
         same_type = index.types[before] == index.types[new.target]
         if before != new.target and new.target not in programs.graph.outputs and same_type:
@@ -59,6 +61,22 @@ def _may_be_shared(statement: Statement, shared: set[str], index: DefUse) -> boo
     return bool(made) and index.types[statement.target].size <= max(made)
 
 
+def _outline(statement: Statement) -> Hashable:
+    """Return facts that statements with one canonical form have in common."""
+    extents = (tuple(axis.extent for axis in axes) for axes in (statement.axes, statement.reduce))
+    return statement.tensors_read, statement.combine, *extents
+
+
+def _first_equal(statement: Statement, known: list[Statement]) -> Statement:
+    """Return the first statement with the same canonical form; a new one joins the known ones."""
+    found = (s for s in known if _canonical_form(s) == _canonical_form(statement))
+    first = next(found, statement)
+    if first is statement:
+        known.append(statement)
+    return first
+
+
+@lru_cache(maxsize=1 << 10)
 def _canonical_form(statement: Statement) -> Statement:
     """Return a statement over canonical axes, without its target."""
     plain = rename_axes(statement, "s")

@@ -17,6 +17,7 @@ A movement that reads one whole part of a join is that part, and depends on no o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -33,6 +34,7 @@ from ....ir import (
     Node,
     Program,
     Read,
+    Statement,
     TensorType,
     Var,
     as_index,
@@ -66,7 +68,7 @@ class ComposeMovement:
         """Return the graph with the shortest chains of movements."""
         found, position, producers = graph, 0, graph.producer()
         while position < len(found.nodes):
-            shorter = self._shorten(found, found.nodes[position], producers)
+            shorter = self._shorten(found, position, producers)
             if shorter is None:
                 position += 1
                 continue
@@ -74,8 +76,9 @@ class ComposeMovement:
             found, producers = shorter, shorter.producer()
         return graph if found is graph else prune(found)
 
-    def _shorten(self, graph: Graph, last: Node, producers: Mapping[str, Node]) -> Graph | None:
+    def _shorten(self, graph: Graph, position: int, producers: Mapping[str, Node]) -> Graph | None:
         """Return the graph with a movement composed with its predecessor, or None."""
+        last = graph.nodes[position]
         second = self._move(last, graph)
         first_node = None if second is None else producers.get(last.operands[0])
         if second is None or first_node is None:
@@ -91,7 +94,7 @@ class ComposeMovement:
         for op, attributes in _proposals(first_node, last):
             node = evolve(last, op=op, inputs=(source,), attributes=attributes)
             if self._means(node, graph.types[source], composed):
-                return evolve(graph, nodes=tuple(node if n is last else n for n in graph.nodes))
+                return evolve(graph, nodes=(*graph.nodes[:position], node, *graph.nodes[position + 1 :]))
         return None
 
     def _move(self, node: Node, graph: Graph) -> IndexMap | None:
@@ -132,7 +135,12 @@ def read_move(program: Program) -> IndexMap | None:
         read = read.arg
     if not statement.is_pointwise or not isinstance(read, Read) or read.guards or read.tensor not in program.inputs:
         return None
-    result = program.tensors[program.outputs[0]]
+    return _index_map(statement, program.tensors[program.outputs[0]])
+
+
+@lru_cache(maxsize=1 << 10)
+def _index_map(statement: Statement, result: TensorType) -> IndexMap | None:
+    """Return the index map of a statement that writes a whole result; equal nodes share it."""
     values: dict[Var, IndexLike] = {}
     for written, coordinate in zip(statement.write, _coordinates(result), strict=True):
         digits = _digits(written, coordinate)
@@ -156,6 +164,7 @@ def _digits(written: Index, coordinate: Index) -> dict[Var, IndexLike] | None:
     return values
 
 
+@lru_cache(maxsize=1 << 10)
 def compose(first: IndexMap, second: IndexMap, source: TensorType) -> IndexMap:
     """Return the movement from the first's operand to the second's result."""
 

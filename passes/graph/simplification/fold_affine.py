@@ -13,7 +13,7 @@ after a matrix product or a layer norm is another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -82,14 +82,16 @@ class FoldAffine:
         return prune(graph)
 
     def _sweep(self, graph: Graph) -> Graph:
-        position = 0
+        position, consumers = 0, graph.consumers()
         while position < len(graph.nodes):
-            folded = self._fold(graph, graph.nodes[position])
-            graph = folded or graph
-            position += folded is None
+            folded = self._fold(graph, graph.nodes[position], consumers)
+            if folded is None:
+                position += 1
+            else:
+                graph, consumers = folded, folded.consumers()
         return graph
 
-    def _fold(self, graph: Graph, producer: Node) -> Graph | None:
+    def _fold(self, graph: Graph, producer: Node, consumers: Mapping[str, Sequence[Node]]) -> Graph | None:
         """Fold the only reader of a node into it, or return None."""
         if (
             len(producer.outputs) != 1
@@ -98,7 +100,7 @@ class FoldAffine:
         ):
             return None
         value = producer.outputs[0]
-        readers = [node for node in graph.nodes if value in node.inputs]
+        readers = consumers[value]
         if len(readers) != 1 or readers[0].inputs.count(value) != 1 or not graph.types[value].dtype.is_float:
             return None
         affine = self._affine(graph, readers[0], value)
