@@ -13,7 +13,7 @@ from .budget import (
     processor_count,
 )
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
-from .launch import FALLBACK_KEY, WAITING_SUFFIX, Argument, KernelFunction, Storage
+from .launch import FALLBACK_KEY, MAX_LABEL, WAITING_SUFFIX, Argument, KernelFunction, Storage, kernel_label
 from .object_cache import ObjectCache
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "FALLBACK_KEY",
     "FULL_SHARE",
     "GRACE_SECONDS",
+    "MAX_LABEL",
     "MODEL_SHARE",
     "PARTITION_SHARE",
     "REFINEMENT_SHARE",
@@ -37,6 +38,7 @@ __all__ = [
     "RepeatedSteps",
     "Step",
     "Storage",
+    "kernel_label",
     "launches",
     "processor_count",
 ]
