@@ -209,6 +209,7 @@ _TABLE = [
     Function("bessel_ie", 2, scaled_bessel, "cuts_bessel_ie_{t}({0}, {1})", issue=300, domain="floats"),
     Function("gcd", 2, np.gcd, "cuts_gcd_{t}({0}, {1})", issue=300, commutative=True, domain="integers"),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
+    Function("nextafter", 2, np.nextafter, "nextafter({0}, {1})", issue=12, domain="floats"),
     Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8, domain="floats"),
     Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8, domain="floats"),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),

@@ -46,6 +46,7 @@ FLAT: list[Use] = [
       for scales in (((1, 1), (1, 1)), ((4, 1), (1, 6)), ((4, 2), (2, 1)))),
     *(uses("exchanges", i64(2, n), classes=n + 1, ascending=True) for n in (1, 3)),
     *(uses(op, i64(2, 3), i64(3), classes=60) for op in ("gcd", "lcm")),
+    uses("nextafter", (2, 3), (3,)),
     uses("mode", _integers(DType.I32, 3, 7), classes=3, axis=0),
     uses("histogram", (40,), (), (), bins=5),
     uses("histogram", _integers(DType.I32, 40), _integers(DType.I32), _integers(DType.I32), classes=9, bins=4),

@@ -124,6 +124,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "zeta": (lambda a: torch.special.zeta(a.abs() + 2, a.abs() + 1), (x(9),)),
     "bessel_j0": (lambda a: torch.special.bessel_j0(a), (x(9),)),
     "nextafter": (lambda a, b: torch.nextafter(a, b) - a, (x(9), x(9))),
+    "nextafter to a number": (lambda a: torch.nextafter(a, a.new_zeros(())) == a, (x(9),)),
+    "nextafter, doubles": (torch.nextafter, (x(9).double(), x(9).double())),
     "frexp": (lambda a: torch.frexp(a.exp()), (x(9),)),
     "ldexp": (lambda a, n: torch.ldexp(a, n), (x(9), i(9))),
     "mode": (lambda a: torch.mode(a + 1), (i(3, 9, below=3).float(),)),
@@ -152,6 +154,8 @@ CASES: dict[str, tuple[Any, ...]] = {
                            (x(3, 4), x(3, 4)))
        for name in ("sin", "cos", "sinh", "cosh", "tan", "sqrt", "log", "exp", "tanh", "prod", "reciprocal", "square",
                     "sum", "mean")},
+    **{f"complex products of {size}": (lambda a, b: torch.view_as_real(torch.complex(a, b).prod(1, keepdim=True)),
+                                       (x(3, size), x(3, size))) for size in (1, 2, 3, 7)},
     "complex cumsum": (lambda a, b: torch.view_as_real(torch.complex(a, b).cumsum(1)) + 1, (x(3, 4), x(3, 4))),
     **{f"complex {name}": (lambda a, b, n=name: getattr(torch, n)(torch.complex(a, b)) + 1, (x(3, 4), x(3, 4)))
        for name in ("angle", "abs", "isnan")},
@@ -210,9 +214,8 @@ IN_PYTORCH = {
     "svd": "aten._linalg_svd", "svd, vectors": "aten._linalg_svd", "qr": "aten.linalg_qr",
     "eigh": "aten._linalg_eigh", "eigvals": "aten.linalg_eig", "matrix_exp": "aten.linalg_matrix_exp",
     "pinv": "aten.linalg_pinv", "igamma": "aten.igamma", "zeta": "aten.special_zeta",
-    "bessel_j0": "aten.special_bessel_j0", "nextafter": "aten.nextafter",
+    "bessel_j0": "aten.special_bessel_j0",
     "view(dtype)": "aten.view.dtype", "view(dtype) of another size": "aten.view.dtype",
-    "complex prod": "aten.prod",
     "projected LSTM states": "proj_size", "interpolation of bytes, bilinear": "aten.upsample_bilinear2d",
     "interpolation of bytes, bicubic": "aten.upsample_bicubic2d", "multinomial": "aten.multinomial",
     "normal": "aten.normal", "uint16": "torch.uint16", "uint16 input": "torch.uint16",

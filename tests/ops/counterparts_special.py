@@ -38,5 +38,5 @@ SPECIAL: dict[str, Counterpart] = {
     "bessel_i": of_tensors(lambda a, x: _bessel(a, x, scaled=False)),
     "erfinv": of_tensors(lambda a, x: torch.erfinv(x)),
     "erfinv_grad": of_tensors(lambda a, y, dy: dy * (math.sqrt(math.pi) / 2 * torch.exp(y * y))),
-    "gcd": lambda a, x, y: np.gcd(x, y), "lcm": _multiple,
+    "gcd": lambda a, x, y: np.gcd(x, y), "lcm": _multiple, "nextafter": lambda a, x, y: np.nextafter(x, y),
 }  # fmt: skip

@@ -144,7 +144,7 @@ class Dialect:
 
 _NAMES = (
     "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc lgamma atan2 hypot copysign floor ceil trunc rint pow fmod fabs"
+    "atanh erf erfc lgamma atan2 hypot copysign nextafter floor ceil trunc rint pow fmod fabs"
 )
 _HELPER = re.compile(r"\bcuts_\w+")
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
