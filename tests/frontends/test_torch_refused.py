@@ -146,7 +146,11 @@ CASES: dict[str, tuple[Any, ...]] = {
                                    (x(5, 4),), True),
     "avg_pool2d, divisor": (lambda a: F.avg_pool2d(a, 3, 2, 1, divisor_override=5), (x(1, 2, 7, 7),), True),
     "view(dtype)": (lambda a: a.exp().view(torch.int32) + 1, (x(3, 4),)),
-    "view(dtype) of another size": (lambda a: a.exp().view(torch.int16) + 1, (x(3, 4),)),
+    **{f"view({kind}) of {given.dtype}": (lambda a, k=kind: (a * 2).view(k) * 1, (given,))
+       for given in (x(3, 8), x(3, 8).double(), i(3, 8), i(3, 8).to(torch.int8), i(3, 8).to(torch.uint8) + 99,
+                     -i(3, 8).to(torch.int16), (i(3, 8) + 1070000000).int())
+       for kind in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)},
+    "view(dtype) of half types": (lambda a: (a * 2).half().view(torch.int16) * 1, (x(3, 4),)),
     "as_strided of a permuted tensor": (lambda a: (a * 2).t().as_strided((3, 2), (2, 1)).exp(), (x(6, 4),), True),
     "while_loop": (_while, (x(3, 4),)),
     "map": (_map, (x(3, 4),)),
@@ -215,7 +219,7 @@ IN_PYTORCH = {
     "eigh": "aten._linalg_eigh", "eigvals": "aten.linalg_eig", "matrix_exp": "aten.linalg_matrix_exp",
     "pinv": "aten.linalg_pinv", "igamma": "aten.igamma", "zeta": "aten.special_zeta",
     "bessel_j0": "aten.special_bessel_j0",
-    "view(dtype)": "aten.view.dtype", "view(dtype) of another size": "aten.view.dtype",
+    "view(dtype) of half types": "aten.view.dtype",
     "projected LSTM states": "proj_size", "interpolation of bytes, bilinear": "aten.upsample_bilinear2d",
     "interpolation of bytes, bicubic": "aten.upsample_bicubic2d", "multinomial": "aten.multinomial",
     "normal": "aten.normal", "uint16": "torch.uint16", "uint16 input": "torch.uint16",

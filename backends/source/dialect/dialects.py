@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
@@ -192,6 +192,16 @@ def _guarded_load(words: int) -> str:
     return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
 
 
+def _reinterpretations(qualifier: str, types: Mapping[str, str], routines: Sequence[str]) -> dict[str, str]:
+    """Return the helpers that reinterpret bits, by a dialect's routines."""
+    pairs = (("bits_of_f32", "i32", "f32"), ("f32_of_bits", "f32", "i32"), ("bits_of_f64", "i64", "f64"),
+             ("f64_of_bits", "f64", "i64"))  # fmt: skip
+    return {
+        f"cuts_{name}": f"{qualifier} {types[found]} cuts_{name}({types[given]} x) {{ return {routine}(x); }}"
+        for (name, found, given), routine in zip(pairs, routines, strict=True)
+    }
+
+
 def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
     """Return the helpers that pack four bytes into a register."""
     bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
@@ -258,6 +268,9 @@ _CUDA_HELPERS = (
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **_ordering_helpers(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
+        **_reinterpretations(
+            _DEVICE, _CUDA_TYPES, ("__float_as_int", "__int_as_float", "__double_as_longlong", "__longlong_as_double")
+        ),
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
@@ -385,6 +398,7 @@ OPENCL = Dialect(
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         **_ordering_helpers("static inline", _OPENCL_TYPES),
         **_byte_packs("static inline", "uint"),
+        **_reinterpretations("static inline", _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
         "cuts_swizzled": swizzle_helper("static inline"),
         **dict(warpgroup_emulations("static inline", _OPENCL_TYPES)),
         **dict(

@@ -211,6 +211,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
     "aten.matmul": product("matmul"), "aten.mv": product("matmul"),
     "aten._to_copy": _to,
+    "aten.view.dtype": lambda ctx, *_: ctx.fail("views of complex numbers as another type are not supported"),
 }  # fmt: skip
 #: Operations that apply to both parts.
 _TO_PARTS = (
