@@ -165,8 +165,8 @@ def dtype_of(expr: Expr, tensors: Mapping[str, TensorType]) -> DType:
     if isinstance(expr, InRange):
         return DType.BOOL
     function = FUNCTIONS[expr.fn]
-    if function.result == "bool":
-        return DType.BOOL
+    if function.result != "same":
+        return function.result_type(DType.BOOL)
     return dtype_of(expr.args[1 if expr.fn == "select" else 0], tensors)
 
 

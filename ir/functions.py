@@ -9,7 +9,8 @@ slots on a GPU (special functions and sequences of several instructions cost mor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ class Function:
     the operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not:
     they are computed unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result,
     which outgrows one or cancels, or for the values computed inside. `domain` says for which operands there is such a
-    function.
+    function: a reinterpretation of bits, whose `result` is an element type, takes one type.
     """
 
     name: str
@@ -39,17 +40,23 @@ class Function:
     c: str
     flops: int = 1
     issue: int = 1
-    result: Literal["same", "bool"] = "same"
+    result: Literal["same", "bool"] | DType = "same"
     c_int: str = ""
     c_half: str = ""
     commutative: bool = False
     wraps: bool = False
     precise: Literal["", "result", "inside"] = ""
-    domain: Literal["numbers", "floats", "integers"] = "numbers"
+    domain: Literal["numbers", "floats", "integers"] | DType = "numbers"
 
     def takes(self, dtype: DType) -> bool:
         """Return whether there is such a function of an element type."""
+        if isinstance(self.domain, DType):
+            return dtype is self.domain
         return self.domain == "numbers" or dtype.is_float == (self.domain == "floats")
+
+    def result_type(self, operand: DType) -> DType:
+        """Return the element type of the result for that of the operands."""
+        return self.result if isinstance(self.result, DType) else DType.BOOL if self.result == "bool" else operand
 
 
 def _erf(x: Any) -> Any:
@@ -94,6 +101,18 @@ def _ldexp(x: Any, exponent: Any) -> Any:
     known = np.isnan(exponent)
     power = np.clip(np.where(known, 0, exponent), -9999, 9999).astype(np.int32)
     return np.where(known, exponent, np.ldexp(x, power))
+
+
+def _reinterpretations() -> Iterator[Function]:
+    """Yield the bits of floats as integers of equal size, and the floats of bits."""
+    for real, bits in ((DType.F32, DType.I32), (DType.F64, DType.I64)):
+        for name, given, found in ((f"bits_of_{real}", real, bits), (f"{real}_of_bits", bits, real)):
+            numpy = partial(_reinterpret, given.numpy, found.numpy)
+            yield Function(name, 1, numpy, f"cuts_{name}({{0}})", 0, result=found, domain=given)
+
+
+def _reinterpret(given: Any, found: Any, x: Any) -> Any:
+    return np.asarray(x).astype(given).view(found)
 
 
 def _tf32(x: Any) -> Any:
@@ -209,6 +228,7 @@ _TABLE = [
     Function("bessel_ie", 2, scaled_bessel, "cuts_bessel_ie_{t}({0}, {1})", issue=300, domain="floats"),
     Function("gcd", 2, np.gcd, "cuts_gcd_{t}({0}, {1})", issue=300, commutative=True, domain="integers"),
     Function("copysign", 2, np.copysign, "copysign({0}, {1})"),
+    Function("nextafter", 2, np.nextafter, "nextafter({0}, {1})", issue=12, domain="floats"),
     Function("ldexp", 2, _ldexp, "cuts_ldexp_{t}({0}, {1})", issue=8, domain="floats"),
     Function("logb", 1, _exponent, "cuts_logb_{t}({0})", issue=8, domain="floats"),
     Function("neg", 1, np.negative, "(-{0})", wraps=True),
@@ -235,6 +255,7 @@ _TABLE = [
     Function("shl", 2, np.left_shift, "cuts_shl_{t}({0}, {1})", domain="integers"),
     Function("shr", 2, np.right_shift, "cuts_shr_{t}({0}, {1})", domain="integers"),
     Function("select", 3, np.where, "({0} ? {1} : {2})"),
+    *_reinterpretations(),
     # Operands of matrix instructions, which cut f32 to 11 bits: a near number, or one of 11 bits and the remainder.
     Function("tf32_near", 1, _tf32_near, "cuts_tf32_near({0})", flops=0),
     Function("tf32", 1, _tf32, "cuts_tf32({0})", flops=0),

@@ -104,11 +104,12 @@ class Segment:
 class FusedGroup:
     """Normal form of a group of graph nodes: one kernel.
 
-    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors that
-    only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in global
-    memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are constants of the
-    graph, as weights; the others are assumed to lie in the cache, since their producer ran just before. It is not
-    compared: equal groups may differ in it. `memo` caches derived facts.
+    `tensors` has the types of every tensor read or written and of every reduction value. `shared` are the tensors
+    that only live in shared memory, written by one segment and read by a later one. `inputs` and `outputs` live in
+    global memory. `constants` holds small tables that lowering folds, row-major. `fixed` are inputs that are
+    constants of the graph, as weights; the others are assumed to lie in the cache, since their producer ran just
+    before. `operations` name the group's kernel. Both are not compared: equal groups may differ in them. `memo`
+    caches derived facts.
     """
 
     segments: tuple[Segment, ...]
@@ -118,12 +119,13 @@ class FusedGroup:
     shared: tuple[str, ...] = ()
     constants: Mapping[str, tuple[float, ...]] = field(factory=dict)
     fixed: tuple[str, ...] = field(default=(), eq=False)
+    operations: tuple[str, ...] = field(default=(), eq=False)
     memo: dict[str, object] = field(factory=dict, init=False, eq=False, repr=False)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Return its construction in another process, without the cached facts."""
-        parts = self.segments, self.tensors, self.inputs, self.outputs, self.shared, self.constants, self.fixed
-        return FusedGroup, parts
+        parts = self.segments, self.tensors, self.inputs, self.outputs, self.shared, self.constants
+        return FusedGroup, (*parts, self.fixed, self.operations)
 
     @property
     def adds_to_memory(self) -> bool:

@@ -66,12 +66,21 @@ def select_kernels(previous: LaunchKernels, context: CompileContext) -> LaunchKe
 
 
 def emit_sources(previous: LaunchKernels, context: CompileContext) -> LaunchKernels:
-    """Return the source of each distinct launch, those of one kernel first."""
-    launches = previous.launches
+    """Return the source of each distinct launch, those of one kernel first.
+
+    Names are made of this graph's operations; `FusedGroup.operations` may be those of an equal group of another one.
+    """
+    launches, partition = previous.launches, previous.launches.scheduled.partition
     wanted = dict.fromkeys(_keys(launch, launches) for launch in launches.launches)
-    alone = [(key,) for key in launches.scheduled.partition.unique if (key,) in wanted]
+    alone = [(key,) for key in partition.unique if (key,) in wanted]
     together = [keys for keys in wanted if len(keys) > 1]
-    return evolve(previous, functions={keys: _source(keys, previous, context) for keys in (*alone, *together)})
+    ops = {unit.name: unit.op for unit in partition.views.programs.every_unit}
+    operations = {key: [ops[name] for name in group.units] for key, group in partition.unique.items()}
+    functions = {
+        keys: _source(keys, previous, context).with_label(op for key in keys for op in operations[key])
+        for keys in (*alone, *together)
+    }
+    return evolve(previous, functions=functions)
 
 
 def _source(keys: Keys, previous: LaunchKernels, context: CompileContext) -> KernelFunction:

@@ -29,7 +29,7 @@ def emit(
 ) -> KernelFunction:
     """Return the function of an extracted kernel, or of several.
 
-    Several share a launch. Its name is a digest of its text, so equal kernels are equal.
+    Several share a launch. Its name is a digest of its text, so equal kernels are equal; `with_label` adds operations.
     """
     dialect = DIALECTS[dialect_name]
     members = (kernel,) if isinstance(kernel, Kernel) else kernel.kernels

@@ -45,7 +45,7 @@ FUZZ_SEED, FUZZ_GRAPHS, FUZZ_BATCH = 11, 2000, 25
 WINNERS_BATCH = 50
 #: Graphs of all operations; those of `tests/operations_added.py` have their own, so that earlier digests hold.
 _OPERATIONS = ("forward", "gradients", "added forward", "added gradients")
-#: Names of kernels are digests of IR text; they say nothing of the kernel.
+#: Names of kernels without their operations are digests of IR text; they say nothing of the kernel.
 _KERNEL_NAME = re.compile(r"cuts_[0-9a-f]{16}")
 
 
@@ -96,7 +96,7 @@ def compiled_text(compiled: CompiledGraph, target: Target) -> str:
     Kernels have source, grid, block, arguments.
     """
     lines = [
-        f"{kernel.source}\n{kernel.grid} {kernel.block} {kernel.shared_bytes} {kernel.dynamic_shared}\n"
+        f"{kernel.with_label().source}\n{kernel.grid} {kernel.block} {kernel.shared_bytes} {kernel.dynamic_shared}\n"
         + "\n".join(f"{a.tensor} {a.dtype} {a.written} False" for a in kernel.arguments)
         + "".join(f"\n{a.map}" for a in kernel.arguments if a.map)
         for kernel in compiled.kernels
@@ -151,7 +151,7 @@ def _winners_text(first: str, count: str) -> str:
         form, storages = _read_work(json.loads(result.description)["work"])
         problem = TuningTask(form, storages, find_target("cuda:h200"), {})
         kernel = make_kernel(problem, read_schedule(result.winner.schedule))
-        texts.append(_KERNEL_NAME.sub("cuts_#", f"{kernel.source}\n{kernel.grid} {kernel.block}"))
+        texts.append(_KERNEL_NAME.sub("cuts_#", f"{kernel.with_label().source}\n{kernel.grid} {kernel.block}"))
     return "\n".join(texts)
 
 

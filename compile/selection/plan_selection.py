@@ -150,9 +150,9 @@ def _opens(plan: CompiledPlan) -> bool:
 
 
 def _pair_name(plans: Sequence[CompiledPlan], session: TuningSession) -> str:
-    """Return the key under which the comparison of two plans is cached; names of kernels identify their content."""
+    """Return the key under which the comparison of two plans is cached; digests in names identify kernels."""
     kernels = [[plan.kernels[step.kernel] for step in plan.plan.steps] for plan in plans]
-    launched = [f"{kernel.name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
+    launched = [f"{kernel.with_label().name} {kernel.info.get('library', '')}" for each in kernels for kernel in each]
     return f"wholes {digest_parts([*launched, repr(sorted(machine_of(session.target).items()))])}"
 
 

@@ -5,9 +5,10 @@ Names inside a kernel are generated; the tensor names of a graph appear only in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..machine import TensorMap
 from ..types import DType
@@ -15,6 +16,10 @@ from ..types import DType
 #: Suffix of the names of kernels that begin by waiting for the end of all earlier launches, where the machine can place
 #: a kernel before that (programmatic launch).
 WAITING_SUFFIX = "_waits"
+#: First word of the name of a kernel without operations.
+_NO_LABEL = "cuts"
+#: Longest label of a kernel's name, and the end of that name: the digest of the kernel's content.
+MAX_LABEL, _CONTENT = 31, re.compile(rf"(?<=_)[0-9a-f]{{16}}({WAITING_SUFFIX})?$")
 #: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
 FALLBACK_KEY = "instead"
 
@@ -83,3 +88,27 @@ class KernelFunction:
     shared_bytes: int = 0
     dynamic_shared: int = 0
     info: Mapping[str, object] = field(factory=dict)
+
+    def with_label(self, operations: Iterable[str] = ()) -> KernelFunction:
+        """Return the kernel named after its operations and its digest.
+
+        Without operations it is the name that equal kernels share. The name of a library routine stays.
+        """
+        content = _CONTENT.search(self.name)
+        name = f"{kernel_label(operations)}_{content.group()}" if content else self.name
+        return self if name == self.name else evolve(self, name=name, source=self.source.replace(self.name, name))
+
+
+def kernel_label(operations: Iterable[str]) -> str:
+    """Return the first part of a kernel's name: operations, each once.
+
+    matmul, add, gelu, add  ->  matmul_add_gelu
+    """
+    words = dict.fromkeys(re.sub("[^a-z0-9]+", "_", name.lower()).strip("_") for name in operations)
+    label = "_".join(filter(None, words))
+    if not label[:1].isalpha():
+        label = f"{_NO_LABEL}_{label}".rstrip("_")
+    if len(label) > MAX_LABEL:
+        whole = label[: MAX_LABEL + 1].rpartition("_")[0]
+        label = whole or label[:MAX_LABEL]
+    return label

@@ -63,7 +63,7 @@ def check_operands_typed(roots: Sequence[Root]) -> Iterator[str]:
         types = [a.dtype for a in node.args]
         if node.fn == "select" and types.pop(0) is not DType.BOOL:
             yield f"select by a value of {node.args[0].dtype}"
-        wanted = DType.BOOL if FUNCTIONS[node.fn].result == "bool" else types[0]
+        wanted = FUNCTIONS[node.fn].result_type(types[0])
         if len(set(types)) > 1 or node.dtype is not wanted:
             yield f"{node.fn} of {', '.join(d.value for d in types)} is a value of {node.dtype}"
 

@@ -270,7 +270,7 @@ def mixed_types(expr: Expr, tensors: Mapping[str, TensorType]) -> Iterator[str]:
             yield f"{node.fn} of {', '.join(d.value for d in operands)}"
         if not function.takes(values[0]):
             yield f"{node.fn} of {values[0].value}, a function of {function.domain}"
-        types[id(node)] = DType.BOOL if function.result == "bool" else values[0]
+        types[id(node)] = function.result_type(values[0])
 
 
 def check_reads_in_bounds(program: Program) -> Iterator[VerifyError]:

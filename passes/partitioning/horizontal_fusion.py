@@ -443,6 +443,7 @@ def join_forms(forms: Sequence[FusedGroup]) -> FusedGroup:
         tuple(tensor for form in renamed for tensor in form.shared),
         {tensor: table for form in renamed for tensor, table in form.constants.items()},
         tuple(tensor for form in renamed for tensor in form.fixed),
+        tuple(dict.fromkeys(name for form in forms for name in form.operations)),
     )
 
 

@@ -158,10 +158,12 @@ def divide(group: FusedGroup, division: Division) -> tuple[FusedGroup, ...]:
 
     The group itself is returned where that is impossible.
     """
+    kernels: tuple[FusedGroup, ...] | None = None
     if division.aligned:
-        return align_operands(group) or (group,)
-    halves = split_reduction(group, division.parts) if division.parts > 1 else None
-    return (group,) if halves is None else halves
+        kernels = align_operands(group)
+    elif division.parts > 1:
+        kernels = split_reduction(group, division.parts)
+    return tuple(evolve(kernel, operations=group.operations) for kernel in kernels) if kernels else (group,)
 
 
 def split_groups(

@@ -80,8 +80,8 @@ class BuildResult:
 
     @property
     def source(self) -> str:
-        """Digest of the source text, which ties a result to code."""
-        return digest(self.kernel.source) if self.kernel else ""
+        """Digest of the source without its label: ties results to code."""
+        return digest(self.kernel.with_label().source) if self.kernel else ""
 
 
 class Factory:

@@ -26,14 +26,15 @@ def make_bundle(problem: TuningTask, members: Sequence[BundleMember]) -> KernelF
     """Return the kernel of groups that share a launch."""
     dialect = problem.target.dialect
     threads = (extract(lower(form, schedule, storages, problem.target)) for form, schedule, storages in members)
-    return emit(HorizontalKernel(tuple(select_instructions(k, dialect) for k in threads)), dialect, {})
+    kernel = emit(HorizontalKernel(tuple(select_instructions(k, dialect) for k in threads)), dialect, {})
+    return kernel.with_label(problem.form.operations)
 
 
 def make_kernel(problem: TuningTask, schedule: Schedule) -> KernelFunction:
     """Return the kernel of a task by a schedule."""
     dialect = problem.target.dialect
     kernel = extract(lower(problem.form, schedule, problem.storages, problem.target))
-    return emit(select_instructions(kernel, dialect), dialect, {})
+    return emit(select_instructions(kernel, dialect), dialect, {}).with_label(problem.form.operations)
 
 
 def launch_name(problem: TuningTask, members: Sequence[BundleMember]) -> str:

@@ -124,6 +124,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "zeta": (lambda a: torch.special.zeta(a.abs() + 2, a.abs() + 1), (x(9),)),
     "bessel_j0": (lambda a: torch.special.bessel_j0(a), (x(9),)),
     "nextafter": (lambda a, b: torch.nextafter(a, b) - a, (x(9), x(9))),
+    "nextafter to a number": (lambda a: torch.nextafter(a, a.new_zeros(())) == a, (x(9),)),
+    "nextafter, doubles": (torch.nextafter, (x(9).double(), x(9).double())),
     "frexp": (lambda a: torch.frexp(a.exp()), (x(9),)),
     "ldexp": (lambda a, n: torch.ldexp(a, n), (x(9), i(9))),
     "mode": (lambda a: torch.mode(a + 1), (i(3, 9, below=3).float(),)),
@@ -144,7 +146,11 @@ CASES: dict[str, tuple[Any, ...]] = {
                                    (x(5, 4),), True),
     "avg_pool2d, divisor": (lambda a: F.avg_pool2d(a, 3, 2, 1, divisor_override=5), (x(1, 2, 7, 7),), True),
     "view(dtype)": (lambda a: a.exp().view(torch.int32) + 1, (x(3, 4),)),
-    "view(dtype) of another size": (lambda a: a.exp().view(torch.int16) + 1, (x(3, 4),)),
+    **{f"view({kind}) of {given.dtype}": (lambda a, k=kind: (a * 2).view(k) * 1, (given,))
+       for given in (x(3, 8), x(3, 8).double(), i(3, 8), i(3, 8).to(torch.int8), i(3, 8).to(torch.uint8) + 99,
+                     -i(3, 8).to(torch.int16), (i(3, 8) + 1070000000).int())
+       for kind in (torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)},
+    "view(dtype) of half types": (lambda a: (a * 2).half().view(torch.int16) * 1, (x(3, 4),)),
     "as_strided of a permuted tensor": (lambda a: (a * 2).t().as_strided((3, 2), (2, 1)).exp(), (x(6, 4),), True),
     "while_loop": (_while, (x(3, 4),)),
     "map": (_map, (x(3, 4),)),
@@ -152,6 +158,8 @@ CASES: dict[str, tuple[Any, ...]] = {
                            (x(3, 4), x(3, 4)))
        for name in ("sin", "cos", "sinh", "cosh", "tan", "sqrt", "log", "exp", "tanh", "prod", "reciprocal", "square",
                     "sum", "mean")},
+    **{f"complex products of {size}": (lambda a, b: torch.view_as_real(torch.complex(a, b).prod(1, keepdim=True)),
+                                       (x(3, size), x(3, size))) for size in (1, 2, 3, 7)},
     "complex cumsum": (lambda a, b: torch.view_as_real(torch.complex(a, b).cumsum(1)) + 1, (x(3, 4), x(3, 4))),
     **{f"complex {name}": (lambda a, b, n=name: getattr(torch, n)(torch.complex(a, b)) + 1, (x(3, 4), x(3, 4)))
        for name in ("angle", "abs", "isnan")},
@@ -210,9 +218,8 @@ IN_PYTORCH = {
     "svd": "aten._linalg_svd", "svd, vectors": "aten._linalg_svd", "qr": "aten.linalg_qr",
     "eigh": "aten._linalg_eigh", "eigvals": "aten.linalg_eig", "matrix_exp": "aten.linalg_matrix_exp",
     "pinv": "aten.linalg_pinv", "igamma": "aten.igamma", "zeta": "aten.special_zeta",
-    "bessel_j0": "aten.special_bessel_j0", "nextafter": "aten.nextafter",
-    "view(dtype)": "aten.view.dtype", "view(dtype) of another size": "aten.view.dtype",
-    "complex prod": "aten.prod",
+    "bessel_j0": "aten.special_bessel_j0",
+    "view(dtype) of half types": "aten.view.dtype",
     "projected LSTM states": "proj_size", "interpolation of bytes, bilinear": "aten.upsample_bilinear2d",
     "interpolation of bytes, bicubic": "aten.upsample_bicubic2d", "multinomial": "aten.multinomial",
     "normal": "aten.normal", "uint16": "torch.uint16", "uint16 input": "torch.uint16",

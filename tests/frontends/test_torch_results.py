@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ torch = pytest.importorskip("torch")
 
 from cuts.compile.torch_backend import cuts_backend
 from cuts.frontends.torch.captured_graph import UncompiledWarning
+from cuts.frontends.torch.dynamo_backend.view_strides import view_strides
 from cuts.frontends.torch.loading.load import graph_of_nodes
 from cuts.frontends.torch.result_memory import ResultMemory
 from cuts.frontends.torch.results import checked_results
 from cuts.ir import BackendError
-from cuts.tests.amounts import NIGHTLY
+from cuts.tests.amounts import NIGHTLY, examples
 from cuts.tests.needs import needs_opencl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional
 
 pytestmark = [
@@ -161,6 +165,32 @@ def test_vision_blocks_have_eager_layouts(block: Any, lies: Any, trained: bool) 
     model = torch.nn.Sequential(block(), block()).double().to(memory_format=lies)
     x = torch.rand(2, 8, 6, 6, dtype=torch.float64).to(memory_format=lies).requires_grad_(trained)
     check_against_eager(model.requires_grad_(trained), x)
+
+
+@needs_opencl
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("images", [1, 2])
+def test_convolutions_of_viewed_rows_have_eager_layouts(images: int, size: int, trained: bool) -> None:
+    """The stride of an axis of one element decides on channels-last."""
+    filters = torch.rand(4, 4, size, size, dtype=torch.float64)
+    x = torch.rand(images, 36, 4, dtype=torch.float64, requires_grad=trained)
+    check_against_eager(lambda x: functional.conv2d(x.mT.view(-1, 4, 6, 6), filters, padding=size // 2), x)
+
+
+@settings(max_examples=examples(200, 3000), deadline=None)
+@given(st.data())
+def test_traced_views_have_eager_strides(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.sampled_from([1, 1, 2, 3, 4]), max_size=5))
+    order = data.draw(st.permutations(range(len(shape))))
+    slack = data.draw(st.lists(st.sampled_from([1, 1, 1, 2]), min_size=len(shape), max_size=len(shape)))
+    strides, step = [0] * len(shape), 1
+    for axis in order:
+        strides[axis], step = step * slack[axis], step * slack[axis] * shape[axis]
+    x = torch.empty_strided(shape, strides)
+    wanted = data.draw(st.permutations([n for n in shape if n > 1] + [1] * data.draw(st.integers(0, 3))))
+    with suppress(RuntimeError):  # not every shape is a view
+        assert view_strides(x.shape, x.stride(), wanted) == x.view(wanted).stride()
 
 
 @needs_opencl

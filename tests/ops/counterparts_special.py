@@ -38,5 +38,8 @@ SPECIAL: dict[str, Counterpart] = {
     "bessel_i": of_tensors(lambda a, x: _bessel(a, x, scaled=False)),
     "erfinv": of_tensors(lambda a, x: torch.erfinv(x)),
     "erfinv_grad": of_tensors(lambda a, y, dy: dy * (math.sqrt(math.pi) / 2 * torch.exp(y * y))),
-    "gcd": lambda a, x, y: np.gcd(x, y), "lcm": _multiple,
+    "gcd": lambda a, x, y: np.gcd(x, y), "lcm": _multiple, "nextafter": lambda a, x, y: np.nextafter(x, y),
+    "bits_of_f32": lambda a, x: x.astype(np.float32).view(np.int32),
+    "bits_of_f64": lambda a, x: x.astype(np.float64).view(np.int64),
+    "f32_of_bits": lambda a, x: x.view(np.float32), "f64_of_bits": lambda a, x: x.view(np.float64),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -145,7 +145,7 @@ class Dialect:
 
 _NAMES = (
     "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc lgamma atan2 hypot copysign floor ceil trunc rint pow fmod fabs"
+    "atanh erf erfc lgamma atan2 hypot copysign nextafter floor ceil trunc rint pow fmod fabs"
 )
 _HELPER = re.compile(r"\bcuts_\w+")
 _MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
@@ -191,6 +191,16 @@ def _guarded_load(words: int) -> str:
     out = ", ".join(f'"+r"({part})' for part in parts)
     head = f"{_DEVICE} void cuts_guarded{words}(uint{words}& v, const void* s, bool ok) {{"
     return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
+
+
+def _reinterpretations(qualifier: str, types: Mapping[str, str], routines: Sequence[str]) -> dict[str, str]:
+    """Return the helpers that reinterpret bits, by a dialect's routines."""
+    pairs = (("bits_of_f32", "i32", "f32"), ("f32_of_bits", "f32", "i32"), ("bits_of_f64", "i64", "f64"),
+             ("f64_of_bits", "f64", "i64"))  # fmt: skip
+    return {
+        f"cuts_{name}": f"{qualifier} {types[found]} cuts_{name}({types[given]} x) {{ return {routine}(x); }}"
+        for (name, found, given), routine in zip(pairs, routines, strict=True)
+    }
 
 
 def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
@@ -261,6 +271,9 @@ _CUDA_HELPERS = (
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
         **_ordering_helpers(_DEVICE, _CUDA_TYPES),
         **_byte_packs(_DEVICE, "unsigned"),
+        **_reinterpretations(
+            _DEVICE, _CUDA_TYPES, ("__float_as_int", "__int_as_float", "__double_as_longlong", "__longlong_as_double")
+        ),
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
@@ -384,6 +397,7 @@ OPENCL = Dialect(
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
         **_ordering_helpers(_INLINE, _OPENCL_TYPES),
         **_byte_packs(_INLINE, "uint"),
+        **_reinterpretations(_INLINE, _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
         "cuts_swizzled": swizzle_helper(_INLINE),
         **dict(warpgroup_emulations(_INLINE, _OPENCL_TYPES)),
         **dict(emulations(f"{_INLINE} __attribute__((always_inline))", _OPENCL_TYPES, "__local ", _OPENCL_BARRIER)),

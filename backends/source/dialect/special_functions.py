@@ -38,7 +38,8 @@ _ERF_LINE = 0.01
 def half_functions(qualifier: str, power_of_two: str) -> dict[str, str]:
     """Return the helpers of functions of half types.
 
-    They have no branches, and are off by less than a part in 10,000. `power_of_two` is C code that declares `r`, the power of two of `p`.
+    They have no branches, and are off by less than a part in 10,000. `power_of_two` is C code that declares `r`, the
+    power of two of `p`.
     """
     power = f"{_LOG2_ERFC[-1]!r}f"
     for each in reversed(_LOG2_ERFC[:-1]):

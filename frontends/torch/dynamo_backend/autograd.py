@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
+from .view_strides import trace_eager_views
 
 
 def apply_autograd(
@@ -25,7 +26,7 @@ def apply_autograd(
 
     `compile_part` compiles each graph.
     """
-    with _attention_form(arguments), _resizing_whole():
+    with _attention_form(arguments), _resizing_whole(), trace_eager_views():
         backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled

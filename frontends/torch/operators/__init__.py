@@ -4,6 +4,7 @@ from ..import_context import Convert
 from . import (
     algebra,
     arithmetic,
+    bit_views,
     complex_pairs,
     cumulative,
     elementwise,
@@ -33,6 +34,7 @@ TABLE: dict[str, Convert] = {
     **regions.TABLE,
     **resizing.TABLE,
     **memory.TABLE,
+    **bit_views.TABLE,
     **complex_pairs.TABLE,
     **fourier.TABLE,
     **gradients.TABLE,

@@ -230,6 +230,7 @@ TABLE: dict[str, Convert] = {
     "aten.gt": _compare("greater"), "aten.ge": _compare("greater_or_equal"),
     "aten.remainder": _remainder(fmod=False), "aten.fmod": _remainder(fmod=True),
     "aten.atan2": _of_real("atan2"), "aten.hypot": _of_real("hypot"), "aten.copysign": _of_real("copysign"),
+    "aten.nextafter": _of_real("nextafter"),
     "aten.div": divide, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _hard_tanh,
     "aten.clamp_min": lambda ctx, x, low: _clamp(ctx, x, low),
     "aten.clamp_max": lambda ctx, x, high: _clamp(ctx, x, None, high),

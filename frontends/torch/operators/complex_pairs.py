@@ -8,6 +8,7 @@ Fourier transforms have conversions here. Complex inputs and results of a whole 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -114,6 +115,31 @@ def _divide(ctx: ImportContext, a: Any, b: Any) -> Any:
     return Complex(_real("div", ctx, a.real, b), _real("div", ctx, a.imaginary, b))
 
 
+def _product_along(ctx: ImportContext, x: Complex, axis: int | None = None, keepdim: bool = False, **_: Any) -> Any:
+    """Convert the product of elements, whose halves are multiplied until one is left."""
+    if axis is None or not ctx.shape(x.real):
+        x, axis = _map_parts(ctx, "reshape", x, [math.prod(ctx.shape(x.real))]), 0
+    axis %= len(ctx.shape(x.real))
+    rest: list[Complex] = []
+    while (count := ctx.shape(x.real)[axis]) > 1:
+        first, second, *odd = (
+            _map_parts(ctx, "slice", x, axis, start, min(start + count // 2, count))
+            for start in range(0, count, count // 2)
+        )
+        rest += odd
+        x = multiply(ctx, first, second)
+    for other in rest:
+        x = multiply(ctx, x, other)
+    if not count:
+        ctx.fail("products of no complex numbers are not supported")
+    return x if keepdim else _map_parts(ctx, "squeeze", x, axis)
+
+
+def _map_parts(ctx: ImportContext, name: str, x: Complex, *arguments: Any) -> Complex:
+    """Apply a movement of elements to both parts."""
+    return Complex(*(MOVEMENT[f"aten.{name}"](ctx, part, *arguments) for part in (x.real, x.imaginary)))
+
+
 def _power(ctx: ImportContext, x: Complex, exponent: Any) -> Any:
     if exponent != 2:
         ctx.fail(f"complex numbers to the power of {exponent} are not supported")
@@ -165,7 +191,7 @@ TABLE: dict[str, Convert] = {
 OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
     "aten.reciprocal": _reciprocal,
-    "aten.abs": _absolute, "aten.pow": _power, "aten.view_as_real": as_real,
+    "aten.abs": _absolute, "aten.pow": _power, "aten.prod": _product_along, "aten.view_as_real": as_real,
     "aten.exp": lambda ctx, x: _exponential(ctx, x), "aten.log": lambda ctx, x: _logarithm(ctx, x),
     "aten.sin": lambda ctx, x: _products(ctx, x, ("sin", "cosh"), ("cos", "sinh")),
     "aten.cos": lambda ctx, x: _conjugate(ctx, _products(ctx, x, ("cos", "cosh"), ("sin", "sinh"))),
@@ -185,6 +211,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
     "aten.matmul": product("matmul"), "aten.mv": product("matmul"),
     "aten._to_copy": _to,
+    "aten.view.dtype": lambda ctx, *_: ctx.fail("views of complex numbers as another type are not supported"),
 }  # fmt: skip
 #: Operations that apply to both parts.
 _TO_PARTS = (

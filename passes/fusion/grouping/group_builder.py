@@ -220,7 +220,8 @@ class GroupBuilder:
         if isinstance(form, Illegal):
             return form
         constants = {names[t] for t in numbers if self.sources(t) in self._constants}
-        form = evolve(form, fixed=tuple(t for t in form.inputs if t in constants))
+        fixed, operations = tuple(t for t in form.inputs if t in constants), (u.op for units in members for u in units)
+        form = evolve(form, fixed=fixed, operations=tuple(dict.fromkeys(operations)))
         named, canonical = canonical_names(with_math(form, self.policy.math))
         return shared_form(named), canonical
 

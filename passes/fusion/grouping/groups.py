@@ -152,7 +152,8 @@ def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     tensors = {names.get(t, t): type_ for t, type_ in group.tensors.items()}
     constants = {names[t]: table for t, table in group.constants.items()}
     fixed = tuple(names[t] for t in group.fixed)
-    return FusedGroup(tuple(rename(s) for s in group.segments), tensors, inputs, outputs, shared, constants, fixed)
+    segments = tuple(rename(s) for s in group.segments)
+    return FusedGroup(segments, tensors, inputs, outputs, shared, constants, fixed, group.operations)
 
 
 def form_key(form: FusedGroup) -> Hashable:
