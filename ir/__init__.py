@@ -132,7 +132,7 @@ from .errors import (
 )
 from .evaluation import Evaluation, as_dtype, working_dtype
 from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, call, dtype_of, guarded_read
-from .functions import COMBINERS, FUNCTIONS, TF32_NEAR, Combiner
+from .functions import COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, Combiner
 from .graph import (
     Array,
     Attribute,
@@ -305,6 +305,7 @@ __all__ = [
     "MIN_COPY_BYTES",
     "MMA_INSTRUCTIONS",
     "MODEL_SHARE",
+    "ONE_ARRIVAL",
     "PARTITION_SHARE",
     "PRECISIONS",
     "REFINEMENT_SHARE",

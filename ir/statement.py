@@ -25,7 +25,7 @@ from attrs import evolve, field, frozen
 
 from .affine import Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
-from .functions import COMBINERS
+from .functions import COMBINERS, ONE_ARRIVAL
 from .segment import factors
 from .source import Span
 from .types import TensorType
@@ -50,7 +50,7 @@ class Statement:
     (a scatter): every element of `target` is that reduction of all values that arrive there, or of nothing. A value
     whose integer lies outside of the tensor is dropped. Such a statement writes the whole tensor; where a statement
     before it does so too, it adds to that. The result is deterministic, unless it is `atomic`: then values arrive in
-    any order.
+    any order. With `one` exactly one value arrives at each element, by contract, and the element becomes that value.
     """
 
     target: str
@@ -81,6 +81,11 @@ class Statement:
         """Return whether there is no reduction, neither of reads nor by `into`."""
         return self.combine is None and self.into is None
 
+    @property
+    def combines_in_memory(self) -> bool:
+        """Return whether values are combined with elements in memory."""
+        return self.into not in (None, ONE_ARRIVAL)
+
     def own_dims(self, shape: tuple[int, ...]) -> dict[int, Var]:
         """Map target dims to the axes that enumerate their elements.
 
@@ -101,14 +106,14 @@ class Statement:
         """
         body = self.body
         if (
-            self.into is None
+            not self.combines_in_memory
             or not isinstance(body, Call)
             or body.fn != "select"
             or not isinstance(body.args[2], Const)
         ):
             return None
         other = body.args[2]
-        return body.args[0] if other.value == COMBINERS[self.into].identity(other.dtype) else None
+        return body.args[0] if other.value == COMBINERS[str(self.into)].identity(other.dtype) else None
 
     @property
     def is_identity_write(self) -> bool:

@@ -175,7 +175,7 @@ class _Run:
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
             place = _Box(self, {v: box[v] for v in statement.axes})
             arrives = None if statement.arrival_condition is None else place.value(statement.arrival_condition)
-            if statement.into and not self.checked:
+            if statement.into and not (self.checked and statement.combines_in_memory):
                 arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
             key = tuple(box[v] for v in statement.axes)
             there = None if statement.into else place.view(statement.write, target)
