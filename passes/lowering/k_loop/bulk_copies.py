@@ -33,7 +33,8 @@ from ....ir import (
     delinearise,
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
-from ..layout import TensorBox, tensor_box
+from ..index_values import resolve
+from ..layout import AxisBinding, TensorBox, tensor_box
 from .software_pipeline import SharedPipeline
 
 #: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
@@ -68,10 +69,14 @@ class BulkPipeline:
         stage = at % self.ring.schedule.stages
         deep = at * self.ring.schedule.dims[0].block_k
         copies = tuple(
-            BulkCopy(t.box.map.name, t.box.coordinates(t.start, deep, self.places), t.buffer.name, stage * t.size)
-            for t in self.tiles
+            BulkCopy(tile.box.map.name, self._coordinates(tile, deep), tile.buffer.name, stage * tile.size)
+            for tile in self.tiles
         )
         return BulkFetch(FULL, stage, self.nbytes, copies)
+
+    def _coordinates(self, tile: _BulkTile, deep: Index) -> tuple[Index, ...]:
+        context = self.ring.state.context(AxisBinding({}, (), (), {}), {})
+        return tuple(resolve(c, context) for c in tile.box.coordinates(tile.start, deep, self.places))
 
     def wait(self, at: Index) -> MbarrierWait:
         """Return the wait for K block `at`.
