@@ -131,11 +131,11 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     """
     ring = pipeline.ring
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
-    first = [pipeline.fetch(Index(n)) for n in range(min(distance, trips))]
-    later = guard_bulk_fetch(pipeline.fetch(at + distance), at + distance, trips)
+    first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
+    later = guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))
     body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, Loop(ring.step, body), ProductWait(0, name)]
+    return [*first, Loop(ring.step, body, ring.until), ProductWait(0, name)]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
@@ -149,7 +149,7 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-    items = (Loop(ring.step, (free, pipeline.fetch(at))),)
+    items = (Loop(ring.step, (free, pipeline.fetch(at)), ring.until),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
@@ -159,10 +159,10 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     begun = Guard(at, 1, trips)
     release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
     body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
-    return [Loop(ring.step, (*body, *((release,) if trips > 1 else ()))), ProductWait(0, name)]
+    turn = (*body, *((release,) if trips > 1 else ()))
+    return [Loop(ring.step, turn, ring.until), ProductWait(0, name)]
 
 
-def guard_bulk_fetch(fetch: BulkFetch, at: Index, trips: int) -> BulkFetch:
+def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:
     """Return the fetch of a K block, guarded by its existence."""
-    guard = Guard(at, 0, trips)
     return fetch if guard.always else evolve(fetch, when=(guard,))
