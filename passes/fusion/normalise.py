@@ -45,6 +45,7 @@ from ...ir import (
     factors,
     indirects,
     is_bijection,
+    order_lookups_last,
     rebuild,
     rename_axes,
     solve,
@@ -234,6 +235,8 @@ class _Normaliser:
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        if statement.combine == "sum":
+            body = _product([_guarded_factor(part) for part in factors(body)])
         dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
@@ -385,6 +388,17 @@ def _hoist(
     if not fixed or not moving:
         return body, None
     return _product(moving), _product(fixed)
+
+
+def _guarded_factor(part: Expr) -> Expr:
+    """Return a read that data turns to 0 as a guarded read, which copies bring as it is."""
+    if not isinstance(part, Call) or part.fn != "select" or not isinstance(part.args[0], InRange):
+        return part
+    condition, read, other = part.args
+    looks = any(indirects(guard.index) for guard in condition.guards)
+    if not looks or not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
+        return part
+    return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
 
 
 def _product(parts: Sequence[Expr]) -> Expr:
