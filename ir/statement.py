@@ -23,13 +23,17 @@ from itertools import combinations, groupby
 
 from attrs import evolve, field, frozen
 
-from .affine import Index, Var, as_index, indirects, rename_index, substitute, variables
+from .affine import Guard, Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
 from .functions import COMBINERS, ONE_ARRIVAL
 from .segment import factors
 from .source import Span
 from .types import TensorType
 from .walk import reads, rename_expr, substitute_expr, tensors_read
+
+
+#: The largest `int`.
+_LARGEST_INDEX = (1 << 31) - 1
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -97,6 +101,12 @@ class Statement:
             if axis is not None and sum(axis in variables(other) for other in self.write) == 1:
                 found[number] = axis
         return found
+
+    @property
+    def arrival_guards(self) -> tuple[Guard, ...]:
+        """Conditions under which a value arrives as the only one (`one`): its integers are indices of the tensor."""
+        places = (i for index in self.write for i in indirects(index)) if self.into == ONE_ARRIVAL else ()
+        return tuple(Guard(Index(0, ((evolve(i, extent=_LARGEST_INDEX), 1),)), 0, i.extent) for i in places)
 
     @property
     def arrival_condition(self) -> Expr | None:

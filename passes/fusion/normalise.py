@@ -12,7 +12,7 @@ computed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from math import prod
@@ -21,7 +21,6 @@ from attrs import evolve, field, frozen
 
 from ...ir import (
     COMBINERS,
-    ONE_ARRIVAL,
     Call,
     Cast,
     Const,
@@ -51,6 +50,7 @@ from ...ir import (
     solve,
     substitute,
     substitute_expr,
+    substitute_guards,
     variables,
 )
 from ..statements import FusionError, Inliner, RowSort, constant, match_scan, match_sort, split_argument_reduction
@@ -59,8 +59,6 @@ from .fold_tables import fold_tables
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
-#: The largest `int`.
-_LARGEST_INDEX = (1 << 31) - 1
 
 
 @frozen
@@ -313,8 +311,7 @@ class _Normaliser:
         if limit:
             guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
         write = tuple(substitute(w, rows) for w in write)
-        if statement.into == ONE_ARRIVAL:
-            guards += tuple(guard for index in write for guard in _arrives(index))
+        guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
         into = statement.into if statement.combines_in_memory else None
         return Output(statement.target, write, body, places.row_vars(extra), guards, into)
 
@@ -353,13 +350,6 @@ class _Normaliser:
 def _rename_axes(statement: Statement, number: int) -> Statement:
     """Return a statement with axes of its own; cached, as groups of one structure need it repeatedly."""
     return rename_axes(statement, f"s{number}_")
-
-
-def _arrives(index: Index) -> Iterator[Guard]:
-    """Yield the condition that an element of an integer tensor is an index of its axis: it is stored there alone."""
-    for place in indirects(index):
-        element = evolve(place, extent=_LARGEST_INDEX)
-        yield Guard(Index(0, ((element, 1),)), 0, place.extent)
 
 
 def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
