@@ -31,7 +31,6 @@ from .source import Span
 from .types import TensorType
 from .walk import reads, rename_expr, substitute_expr, tensors_read
 
-
 #: The largest `int`.
 _LARGEST_INDEX = (1 << 31) - 1
 
@@ -104,7 +103,10 @@ class Statement:
 
     @property
     def arrival_guards(self) -> tuple[Guard, ...]:
-        """Conditions under which a value arrives as the only one (`one`): its integers are indices of the tensor."""
+        """Conditions under which a single value (`one`) arrives.
+
+        Its integers are indices of the tensor.
+        """
         places = (i for index in self.write for i in indirects(index)) if self.into == ONE_ARRIVAL else ()
         return tuple(Guard(Index(0, ((evolve(i, extent=_LARGEST_INDEX), 1),)), 0, i.extent) for i in places)
 

@@ -382,11 +382,12 @@ def _hoist(
 
 def _guarded_factor(part: Expr) -> Expr:
     """Return a read that data turns to 0 as a guarded read, which copies bring as it is."""
-    if not isinstance(part, Call) or part.fn != "select" or not isinstance(part.args[0], InRange):
+    if not isinstance(part, Call) or part.fn != "select":
         return part
     condition, read, other = part.args
-    looks = any(indirects(guard.index) for guard in condition.guards)
-    if not looks or not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
+    if not isinstance(condition, InRange) or not any(indirects(guard.index) for guard in condition.guards):
+        return part
+    if not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
         return part
     return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
 

@@ -139,7 +139,7 @@ def reduction_loop(
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
     stepped = schedule.mma and schedule.prefetch
-    until = None if part or stepped else loop_end(state, reduction, schedule, step)
+    until = None if part or stepped else loop_end(state, shared, schedule, step)
     ring = SharedPipeline(state, schedule, tiles, step, prefix, until=until)
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)

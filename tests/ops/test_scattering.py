@@ -111,7 +111,7 @@ def test_work_grows_less_than_rows_times_slices() -> None:
 
 
 #: Rows at places that data names: those outside of the tensor arrive nowhere.
-PLACED = """op placed "twice each row, at its place" {
+PLACED_ROWS_TEXT = """op placed "twice each row, at its place" {
   in x: f32[I, K], at: i32[I], b: f32[K, N]
   out y: f32[I - 2, N]
   scatter one y[at[i], n] = (sum[k < K] x[i, k] * b[k, n]) * 2 for i < I
@@ -121,9 +121,9 @@ PLACED = """op placed "twice each row, at its place" {
 PLACES = np.array([2, 7, 0, 3, 1], np.int32)
 
 
-def placed(tmp_path: Path) -> tuple[Graph, Path]:
+def placed_rows(tmp_path: Path) -> tuple[Graph, Path]:
     """Return a graph of placed rows, and the file of its declaration."""
-    (path := tmp_path / "placed.cuts").write_text(PLACED)
+    (path := tmp_path / "placed.cuts").write_text(PLACED_ROWS_TEXT)
     shapes = {"x": (5, 4), "b": (4, 6), "y": (3, 6)}
     types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
     types["at"] = TensorType(DType.I32, (5,))
@@ -134,7 +134,7 @@ def placed(tmp_path: Path) -> tuple[Graph, Path]:
 @needs_opencl
 @pytest.mark.parametrize("target", ["reference", "opencl"])
 def test_one_value_arrives_at_each_element(tmp_path: Path, target: str) -> None:
-    graph_, path = placed(tmp_path)
+    graph_, path = placed_rows(tmp_path)
     rng = np.random.default_rng(1)
     arrays = {"x": rng.integers(-3, 4, (5, 4)).astype(np.float32), "b": rng.integers(-3, 4, (4, 6)).astype(np.float32)}
     plan = cuts.build(graph_, target=target, spec=[path])
@@ -147,14 +147,14 @@ def test_one_value_arrives_at_each_element(tmp_path: Path, target: str) -> None:
 
 
 def test_one_kernel_stores_values_where_they_arrive(tmp_path: Path) -> None:
-    graph_, path = placed(tmp_path)
+    graph_, path = placed_rows(tmp_path)
     plan = cuts.build(graph_, target="cuda:sm_90", spec=[path])
     (kernel,) = plan.kernels
     assert "atomic" not in kernel.source
 
 
-def test_the_gradient_of_an_only_arrival_is_read_at_its_place(tmp_path: Path) -> None:
-    graph_, path = placed(tmp_path)
+def test_gradients_of_only_arrivals_are_read_there(tmp_path: Path) -> None:
+    graph_, path = placed_rows(tmp_path)
     weighted = TensorType(DType.F32, (3, 6))
     types = {**graph_.types, "w": weighted, "weighted": weighted, "loss": TensorType(DType.F32, ())}
     nodes = (*graph_.nodes, Node("m", "mul", ("y", "w"), ("weighted",), {}),

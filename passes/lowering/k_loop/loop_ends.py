@@ -1,7 +1,8 @@
-"""End of a K loop by data: K blocks that add nothing, or to nothing, are left out.
+"""Ends of K loops by data.
 
-Two rules, both exact. A sum that outputs read under a condition alone is not computed by blocks where the condition
-fails; and terms whose factors are all 0 from a place of k on end there:
+K blocks that add nothing, or to nothing, are left out. Two rules, both exact: a sum that outputs read under a condition
+alone is not computed by blocks where the condition fails; and terms whose factors are all 0 from a place of k on end
+there.
 
     y[p, r] = sum_k a[p, r, k] * b[g[p], k] if g[p] < 8 else 0      ->  no K blocks where g[p] >= 8
     y[g, n] = sum_m (a[m] if m < size[g] else 0) * (b[m, n] if m < size[g] else 0)      ->  K blocks before size[g]
@@ -11,7 +12,7 @@ A condition counts where it is the same for all threads of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ....ir import (
@@ -41,12 +42,17 @@ from ..layout import AxisBinding
 from ..segment_state import SegmentState
 
 
-def loop_end(state: SegmentState, reduction: Reduction, schedule: ReductionSchedule, step: Var) -> Var | None:
-    """Return the definition before which the K loop of a reduction ends, None where it takes all K blocks."""
+def loop_end(state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, step: Var) -> Var | None:
+    """Return the definition before which the K loop of reductions ends.
+
+    None where it takes all K blocks.
+    """
     if len(state.group.segments) > 1 or step.extent == 1 or len(schedule.dims) > 1:
         return None
-    found = (*_unused_ends(state, reduction, step.extent), *_zero_ends(reduction, schedule.dims[0].block_k))
-    uniform = (_in_block(state, index) for index in found)
+    block_k = schedule.dims[0].block_k
+    found = [{*_unused_ends(state, r, step.extent), *_zero_ends(r, block_k)} for r in shared]
+    common = sorted(set.intersection(*found), key=lambda index: index.text)
+    uniform = (_in_block(state, index) for index in common)
     end = next((index for index in uniform if index is not None), None)
     if end is None:
         return None
@@ -71,15 +77,15 @@ def _conditions(body: Expr, name: str) -> set[Guard] | None:
     """Return the conditions under which an expression reads a sum, None where it never does."""
     if all(read.tensor != name for read in reads(body)):
         return None
-    if isinstance(body, Call) and body.fn == "select" and isinstance(body.args[0], InRange):
+    if isinstance(body, Call) and body.fn == "select":
         condition, value, other = body.args
-        if all(read.tensor != name for read in reads(other)):
+        if isinstance(condition, InRange) and all(read.tensor != name for read in reads(other)):
             return {*condition.guards, *(_conditions(value, name) or ())}
     return set()
 
 
 def _zero_ends(reduction: Reduction, block_k: int) -> Iterator[Index]:
-    """Yield the end that each condition gives outside of which all factors are 0."""
+    """Yield the end that each condition gives without which all factors are 0."""
     axes = [axis for axis in reduction.reduce if axis.extent > 1]
     if reduction.combine != "sum" or len(axes) != 1:
         return
@@ -95,9 +101,10 @@ def _nonzero(factor: Expr) -> Iterator[Guard]:
     """Yield conditions without which a factor is 0."""
     if isinstance(factor, Read) and factor.fill == 0:
         yield from factor.guards
-    elif isinstance(factor, Call) and factor.fn == "select" and isinstance(factor.args[0], InRange):
-        if isinstance(other := factor.args[2], Const) and other.value == 0:
-            yield from (*factor.args[0].guards, *_nonzero(factor.args[1]))
+    elif isinstance(factor, Call) and factor.fn == "select":
+        condition, value, other = factor.args
+        if isinstance(condition, InRange) and isinstance(other, Const) and other.value == 0:
+            yield from (*condition.guards, *_nonzero(value))
 
 
 def _in_block(state: SegmentState, index: Index) -> Index | None:

@@ -8,8 +8,8 @@ instruction (`shared_matrices.py`), which for `T` threads along them are four di
 
 Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored.
 
-An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its step,
-or has a dim of its own, which ends where the guard of its read does:
+An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
+step, or has a dim of its own, which ends where the guard of its read does:
 
     a[first[p] + row, k], b[group[p], k, n] outside 0    ->    dims (k, first[p] + lane, ...) and (n, k, group[p])
 """
@@ -36,7 +36,6 @@ from ....ir import (
     TensorType,
     TileDim,
     Var,
-    as_index,
     linearise,
     operands,
     row_major,
@@ -122,18 +121,18 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         strides.append(digit.step * (pitch[digit.deep] or 0))
         box.append(digit.extent)
     others: list[tuple[int, Var | Indirect, int]] = []
-    for lookup, step, extent in looked_up:
-        side = next((deep for deep, n in pitch.items() if n == step), None)
+    for lookup, pace, extent in looked_up:
+        side = next((deep for deep, n in pitch.items() if n == pace), None)
         if side is None:
             others.append((len(dims), lookup, 1))
-            dims, strides, box = [*dims, extent], [*strides, step], [*box, 1]
+            dims, strides, box = [*dims, extent], [*strides, pace], [*box, 1]
             continue
-        # No later digit of the side is skipped before its first one, at the same place in digits and dims.
-        place = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
-        if extent != lookup.extent or place == last[side]:
+        # Digits before the first one of a side have several values: its place is the same in digits and dims.
+        first = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
+        if extent != lookup.extent or first == last[side]:
             return None
-        others.append((place, lookup, 1))
-        dims[place] += extent - 1
+        others.append((first, lookup, 1))
+        dims[first] += extent - 1
     for var in rest:
         place = outer.get(False)
         if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:

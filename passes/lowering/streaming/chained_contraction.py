@@ -61,7 +61,8 @@ def _split_prologues(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 
 def part_copies(item: Item, part: Var, at: Index) -> Item:
     """Return the copies of a part, guarded by its existence."""
-    return guard_fetch(substitute_phase(item, {part: at}), Guard(at, 0, part.extent)) if isinstance(item, Phase) else item
+    exists = Guard(at, 0, part.extent)
+    return guard_fetch(substitute_phase(item, {part: at}), exists) if isinstance(item, Phase) else item
 
 
 def part_loop(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:
