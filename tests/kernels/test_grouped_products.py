@@ -13,6 +13,7 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.backends.cuda.compile import compile_kernel
 from cuts.backends.devices import find_target
 from cuts.ir import BulkFetch, Graph, Kernel, Node, Schedule, bulk_fetches
 from cuts.ir.kernel import loops
@@ -208,6 +209,16 @@ def test_bulk_copies_begin_where_data_says() -> None:
     fetch: BulkFetch = next(iter(bulk_fetches(kernel.items)))
     looked_up = {name for copy in fetch.copies for c in copy.coordinates for t, name in names.items() if t in c.text}
     assert {"n.row", "n.group"} <= looked_up
+
+
+@needs_toolchain
+@pytest.mark.parametrize("op", ["grouped_matmul", "grouped_outer"])
+def test_no_product_is_serialised_and_nothing_is_spilled(op: str) -> None:
+    plan = cuts.build(graph_of(op, 8, 4096, 4096, 14336), target="cuda:sm_90")
+    cubin = compile_kernel(plan.kernels[-1], GPU.arch)
+    assert "wgmma" in plan.kernels[-1].source
+    assert not cubin.serialised
+    assert not cubin.spill_bytes
 
 
 @needs_toolchain

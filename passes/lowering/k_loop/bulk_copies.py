@@ -17,7 +17,6 @@ from ....ir import (
     Guard,
     Index,
     Item,
-    Loop,
     MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
@@ -135,7 +134,7 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     later = guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))
     body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, Loop(ring.step, body, ring.until), ProductWait(0, name)]
+    return [*first, ring.turns(body), ProductWait(0, name)]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
@@ -149,7 +148,7 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-    items = (Loop(ring.step, (free, pipeline.fetch(at)), ring.until),)
+    items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
@@ -160,7 +159,7 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
     body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
     turn = (*body, *((release,) if trips > 1 else ()))
-    return [Loop(ring.step, turn, ring.until), ProductWait(0, name)]
+    return [ring.turns(turn), ProductWait(0, name)]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

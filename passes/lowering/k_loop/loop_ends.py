@@ -1,18 +1,20 @@
 """Ends of K loops by data.
 
 K blocks that add nothing, or to nothing, are left out. Two rules, both exact: a sum that outputs read under a condition
-alone is not computed by blocks where the condition fails; and terms whose factors are all 0 from a place of k on end
+alone is not completed by blocks where the condition fails; and terms whose factors are all 0 from a place of k on end
 there.
 
-    y[p, r] = sum_k a[p, r, k] * b[g[p], k] if g[p] < 8 else 0      ->  no K blocks where g[p] >= 8
+    y[p, r] = sum_k a[p, r, k] * b[g[p], k] if g[p] < 8 else 0      ->  one K block where g[p] >= 8
     y[g, n] = sum_m (a[m] if m < size[g] else 0) * (b[m, n] if m < size[g] else 0)      ->  K blocks before size[g]
 
-A condition counts where it is the same for all threads of a block.
+A condition counts where it is the same for all threads of a block. The first K block always runs: so a compiler sees
+one beginning of asynchronous products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from math import prod
 
 from ....ir import (
@@ -52,13 +54,17 @@ def loop_end(state: SegmentState, shared: Sequence[Reduction], schedule: Reducti
     block_k = schedule.dims[0].block_k
     found = [{*_unused_ends(state, r, step.extent), *_zero_ends(r, block_k)} for r in shared]
     common = sorted(set.intersection(*found), key=lambda index: index.text)
-    uniform = (_in_block(state, index) for index in common)
-    end = next((index for index in uniform if index is not None), None)
-    if end is None:
+    ends = [clamp(end, 1, step.extent) for index in common if (end := _in_block(state, index)) is not None]
+    if not ends:
         return None
     until = Var(f"{step.name}end", step.extent + 1)
-    state.layout.defines.append(Define(until, clamp(end, 0, step.extent)))
+    state.layout.defines.append(Define(until, reduce(_least, ends)))
     return until
+
+
+def _least(a: Index, b: Index) -> Index:
+    """Return the lesser of two indices."""
+    return b + clamp(a - b, (a - b).bounds()[0], 0)
 
 
 def _unused_ends(state: SegmentState, reduction: Reduction, trips: int) -> Iterator[Index]:

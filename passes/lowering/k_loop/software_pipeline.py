@@ -228,7 +228,11 @@ class SharedPipeline:
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
         """Return the K loop, or its body alone for one K block."""
-        return [Loop(self.step, tuple(body), self.until)] if self.step.extent > 1 else [*body]
+        return [self.turns(body)] if self.step.extent > 1 else [*body]
+
+    def turns(self, body: Sequence[Item]) -> Loop:
+        """Return the loop over K blocks."""
+        return Loop(self.step, tuple(body), self.until, self.until is not None)
 
 
 def split_prologue(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
@@ -262,7 +266,7 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied
     following = [guard_fetch(phase, pipeline.exists(at + pipeline.prefetch_distance)) for phase in later]
     turn = (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)
-    return [*pipeline.prologue(), Loop(pipeline.step, turn, pipeline.until)]
+    return [*pipeline.prologue(), pipeline.turns(turn)]
 
 
 def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -> list[Item]:
@@ -290,9 +294,9 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     copies = (*following, *pipeline.commit)
     if after:
         turn = (*body, *copies, ProductWait(0, name), *after)
-        return [*begin, Loop(pipeline.step, turn, pipeline.until)]
+        return [*begin, pipeline.turns(turn)]
     turn = (*body, *copies, ProductWait(1, name))
-    return [*begin, Loop(pipeline.step, turn, pipeline.until), ProductWait(0, name)]
+    return [*begin, pipeline.turns(turn), ProductWait(0, name)]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:
