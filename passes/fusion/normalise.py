@@ -233,8 +233,8 @@ class _Normaliser:
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
-        if statement.combine == "sum":
-            body = _product([_guarded_factor(part) for part in factors(body)])
+        if statement.combine == "sum" and len(factors(body)) > 1:
+            body = _with_guarded_factors(body)
         dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
@@ -380,10 +380,12 @@ def _hoist(
     return _product(moving), _product(fixed)
 
 
-def _guarded_factor(part: Expr) -> Expr:
-    """Return a read that data turns to 0 as a guarded read, which copies bring as it is."""
-    if not isinstance(part, Call) or part.fn != "select":
+def _with_guarded_factors(part: Expr) -> Expr:
+    """Return a product whose factors that data turns to 0 are guarded reads, which copies bring as they are."""
+    if not isinstance(part, Call) or part.fn not in ("mul", "select"):
         return part
+    if part.fn == "mul":
+        return part.with_children(tuple(map(_with_guarded_factors, part.args)))
     condition, read, other = part.args
     if not isinstance(condition, InRange) or not any(indirects(guard.index) for guard in condition.guards):
         return part
