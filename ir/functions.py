@@ -307,6 +307,11 @@ _REDUCTIONS = (
     Combiner("argmin", "min", math.inf, position=True),
 )
 
-COMBINERS: dict[str, Combiner] = {combiner.name: combiner for combiner in _REDUCTIONS}
+#: The arrival of exactly one value at each element, which the value becomes: nothing is combined.
+ONE_ARRIVAL = "one"
+
+COMBINERS: dict[str, Combiner] = {c.name: c for c in (*_REDUCTIONS, Combiner(ONE_ARRIVAL, "add", 0.0))}
 #: Reductions that yield a value, not its position; groups and kernels use only these.
 VALUE_COMBINERS = frozenset(combiner.name for combiner in _REDUCTIONS if not combiner.position)
+#: Reductions of the values that arrive at an element.
+ARRIVALS = VALUE_COMBINERS | {ONE_ARRIVAL}

@@ -76,13 +76,14 @@ class Wait:
 class Loop:
     """Loop `for var in [0, var.extent)` over K blocks.
 
-    It ends before `until`, a definition that is the same for all threads of a block, where there is one. Instruction
-    selection sets the factor `unroll`.
+    It ends before `until`, a definition that is the same for all threads of a block, where there is one; with
+    `at_least_once` not before the second iteration. Instruction selection sets the factor `unroll`.
     """
 
     var: Var
     body: tuple[Item, ...]
     until: Var | None = None
+    at_least_once: bool = False
     unroll: int = 1
 
 

@@ -23,13 +23,16 @@ from itertools import combinations, groupby
 
 from attrs import evolve, field, frozen
 
-from .affine import Index, Var, as_index, indirects, rename_index, substitute, variables
+from .affine import Guard, Index, Var, as_index, indirects, rename_index, substitute, variables
 from .expr import Call, Const, Expr, Read
-from .functions import COMBINERS
+from .functions import COMBINERS, ONE_ARRIVAL
 from .segment import factors
 from .source import Span
 from .types import TensorType
 from .walk import reads, rename_expr, substitute_expr, tensors_read
+
+#: The largest `int`.
+_LARGEST_INDEX = (1 << 31) - 1
 
 
 def _frozen_map(value: Mapping[str, TensorType]) -> dict[str, TensorType]:
@@ -50,7 +53,7 @@ class Statement:
     (a scatter): every element of `target` is that reduction of all values that arrive there, or of nothing. A value
     whose integer lies outside of the tensor is dropped. Such a statement writes the whole tensor; where a statement
     before it does so too, it adds to that. The result is deterministic, unless it is `atomic`: then values arrive in
-    any order.
+    any order. With `one` exactly one value arrives at each element, by contract, and the element becomes that value.
     """
 
     target: str
@@ -81,6 +84,11 @@ class Statement:
         """Return whether there is no reduction, neither of reads nor by `into`."""
         return self.combine is None and self.into is None
 
+    @property
+    def combines_in_memory(self) -> bool:
+        """Return whether values are combined with elements in memory."""
+        return self.into not in (None, ONE_ARRIVAL)
+
     def own_dims(self, shape: tuple[int, ...]) -> dict[int, Var]:
         """Map target dims to the axes that enumerate their elements.
 
@@ -94,6 +102,15 @@ class Statement:
         return found
 
     @property
+    def arrival_guards(self) -> tuple[Guard, ...]:
+        """Conditions under which a single value (`one`) arrives.
+
+        Its integers are indices of the tensor.
+        """
+        places = (i for index in self.write for i in indirects(index)) if self.into == ONE_ARRIVAL else ()
+        return tuple(Guard(Index(0, ((evolve(i, extent=_LARGEST_INDEX), 1),)), 0, i.extent) for i in places)
+
+    @property
     def arrival_condition(self) -> Expr | None:
         """Condition under which a value arrives (`into`).
 
@@ -101,14 +118,14 @@ class Statement:
         """
         body = self.body
         if (
-            self.into is None
+            not self.combines_in_memory
             or not isinstance(body, Call)
             or body.fn != "select"
             or not isinstance(body.args[2], Const)
         ):
             return None
         other = body.args[2]
-        return body.args[0] if other.value == COMBINERS[self.into].identity(other.dtype) else None
+        return body.args[0] if other.value == COMBINERS[str(self.into)].identity(other.dtype) else None
 
     @property
     def is_identity_write(self) -> bool:

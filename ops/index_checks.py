@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import frozen
 
 from ..ir import (
+    ONE_ARRIVAL,
     Call,
     Cast,
     Const,
@@ -134,7 +135,7 @@ def _of_statement(statement: Statement) -> Iterator[IndexUse]:
     """Yield the indices that a statement looks at: in its body, and to find where it writes."""
     yield from _uses(statement.body, ())
     arrives = statement.arrival_condition
-    for index in statement.write:
+    for index in statement.write if statement.into != ONE_ARRIVAL else ():
         yield from _of_index(index, () if arrives is None else (arrives,))
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..ir import (
     COMBINERS,
+    ONE_ARRIVAL,
     Array,
     Call,
     Combiner,
@@ -175,8 +176,9 @@ class _Run:
         for box in self._boxes(whole):
             part = _Box(self, box).compute().astype(target.dtype, copy=False)
             place = _Box(self, {v: box[v] for v in statement.axes})
+            place.checked = self.checked and statement.into != ONE_ARRIVAL
             arrives = None if statement.arrival_condition is None else place.value(statement.arrival_condition)
-            if statement.into and not self.checked:
+            if statement.into and not place.checked:
                 arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
             key = tuple(box[v] for v in statement.axes)
             there = None if statement.into else place.view(statement.write, target)
@@ -273,7 +275,7 @@ class _Box(Evaluation):
     reading = False
 
     def __init__(self, run: _Run, box: Box) -> None:
-        self.run, self.tensors, self.box = run, run.tensors, box
+        self.run, self.tensors, self.box, self.checked = run, run.tensors, box, run.checked
         self.dims = {var: n for n, var in enumerate(box)}
 
     def compute(self) -> Values:
@@ -323,11 +325,11 @@ class _Box(Evaluation):
         element = tensor.reshape(-1)[flat].astype(np.int64)
         value = np.where(element < 0, element + primary.extent, element) if primary.wraps else element
         wrong, flat = np.broadcast_arrays(self.live & ((value < 0) | (value >= primary.extent)), flat)
-        if wrong.any() and self.run.checked:
+        if wrong.any() and self.checked:
             first = int(flat[wrong].min())
             at = tuple(int(n) for n in np.unravel_index(first, tensor.shape))
             raise IndexFault(primary.tensor, at, int(tensor.reshape(-1)[first]), primary.extent)
-        return np.clip(value, 0, primary.extent - 1) if self.run.checked or self.reading else value
+        return np.clip(value, 0, primary.extent - 1) if self.checked or self.reading else value
 
     def flat(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return row-major flat positions of the indexed elements."""

@@ -181,7 +181,8 @@ def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
 
 def _item(item: Item, names: KernelNames, out: Writer) -> None:
     if isinstance(item, Loop):
-        with out.loop(item.var, unroll=item.unroll, meets=has_synchronisation(item.body), until=item.until):
+        meets = has_synchronisation(item.body)
+        with out.loop(item.var, item.unroll, meets, item.until, item.at_least_once):
             for inner in item.body:
                 _item(inner, names, out)
     elif isinstance(item, Phase):

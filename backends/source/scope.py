@@ -59,18 +59,22 @@ class Writer:
         self.line("}")
 
     @contextmanager
-    def loop(self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None) -> Iterator[None]:
+    def loop(
+        self, var: Var, unroll: int = 0, meets: bool = False, until: Var | None = None, at_least_once: bool = False
+    ) -> Iterator[None]:
         """Open a counted loop with an unroll factor.
 
         `unroll` is 0 for full unrolling, where the dialect supports it. With `meets`, threads synchronise in it; it
-        ends before `until`.
+        ends before `until`, but `at_least_once` runs its first iteration.
         """
         if self.dialect.unroll:
             whole = unroll in (0, var.extent)
             self.line(self.dialect.unroll if whole else self.dialect.unroll_by.format(count=unroll))
         kind = self.dialect.meeting_counter if meets else "int"
         counter = var.name if kind == "int" else f"{var.name}_count"
-        with self.block(f"for ({kind} {counter} = 0; {counter} < {until.name if until else var.extent}; ++{counter})"):
+        first = f"{counter} < 1 || " if at_least_once else ""
+        end = until.name if until else var.extent
+        with self.block(f"for ({kind} {counter} = 0; {first}{counter} < {end}; ++{counter})"):
             if counter != var.name:
                 self.line(f"const int {var.name} = {counter};")
             yield

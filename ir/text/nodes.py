@@ -155,7 +155,7 @@ FORMS: dict[type, Form] = {
         "tensor_map <name> of <tensor>: <dtype> dims (<dims>) strides (<strides>) box (<box>){? swizzle <swizzle>?}"
     ),
     Define: Form("define <var> = <value>"),
-    Loop: Form("loop <var>{? until <until>?}{? unroll <unroll>?}", ("*body",)),
+    Loop: Form("loop <var>{? until <until>?}{? once<!at_least_once>?}{? unroll <unroll>?}", ("*body",)),
     Phase: Form(
         "phase <kind> <name>{? async<!asynchronous>?}{? l1<!l1>?}{? when <when>?}{? unroll <unrolled>?}"
         "{? scopes <scopes>?}",

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from ..affine import Index, Var, indirects, is_injective, linearise, proven, variables
 from ..errors import VerifyError, quote, raise_all
 from ..expr import Call, Expr, dtype_of
-from ..functions import COMBINERS, FUNCTIONS, VALUE_COMBINERS
+from ..functions import ARRIVALS, COMBINERS, FUNCTIONS
 from ..recurrence import Unsliceable, split_step
 from ..statement import Program, Statement, runs
 from ..types import DType, TensorType
@@ -221,7 +221,7 @@ def check_reductions_complete(program: Program) -> Iterator[VerifyError]:
             yield VerifyError(
                 f"{_words(number, statement)}: {len(statement.reduce)} reduced axes, combiner {statement.combine}"
             )
-        elif statement.into is not None and (statement.combine or statement.into not in VALUE_COMBINERS):
+        elif statement.into is not None and (statement.combine or statement.into not in ARRIVALS):
             yield VerifyError(f"{_words(number, statement)}: {quote(statement.into)} of what arrives", statement.span)
         elif statement.combine is not None and statement.combine not in COMBINERS:
             yield VerifyError(

@@ -182,13 +182,16 @@ class _StatementWriter:
         return f"index({self._element(primary)}, {primary.extent})"
 
     def _element(self, read: Read | Indirect) -> str:
-        return self.writer.element(read.tensor, [self._subscript(index) for index in read.indices])
+        places = zip(read.indices, self.writer.types[read.tensor].shape, strict=True)
+        return self.writer.element(read.tensor, [self._subscript(*place) for place in places])
 
-    def _subscript(self, index: Index) -> str:
-        """Return an index as a subscript, where an element of an integer tensor may stand alone."""
+    def _subscript(self, index: Index, extent: int) -> str:
+        """Return an index of an axis as a subscript, where an element of an integer tensor may stand alone."""
         (primary, factor), *rest = index.terms or ((None, 0),)
         alone = isinstance(primary, Indirect) and factor == 1 and not rest and not index.const
-        return self._element(primary) if alone and isinstance(primary, Indirect) else self.index(index)
+        if alone and isinstance(primary, Indirect) and primary.extent == extent:
+            return self._element(primary)
+        return self.index(index)
 
     def _guard(self, guard: Guard) -> str:
         low, high = guard.index.bounds()

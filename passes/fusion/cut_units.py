@@ -49,7 +49,7 @@ def _fits(program: Program, start: int, end: int, last_reads: Mapping[str, int],
     they may be views.
     """
     run = program.statements[start:end]
-    if len(run) > 1 and (any(s.into for s in run) or _is_narrow(run)):
+    if len(run) > 1 and (any(s.combines_in_memory for s in run) or _is_narrow(run)):
         return False
     targets = {s.target for s in run}
     writes = tensors_left_by(run, end, last_reads, program.outputs)

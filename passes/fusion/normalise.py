@@ -44,11 +44,13 @@ from ...ir import (
     factors,
     indirects,
     is_bijection,
+    order_lookups_last,
     rebuild,
     rename_axes,
     solve,
     substitute,
     substitute_expr,
+    substitute_guards,
     variables,
 )
 from ..statements import FusionError, Inliner, RowSort, constant, match_scan, match_sort, split_argument_reduction
@@ -231,6 +233,8 @@ class _Normaliser:
         body = inliner.inline(statement.body)
         body = self._resolve(substitute_expr(body, {**values, **places.rows(statement.reduce)}), places, registers)
         body, scale = _hoist(body, statement, frozenset(rows), self.tensors)
+        if statement.combine == "sum" and len(factors(body)) > 1:
+            body = _with_guarded_factors(body)
         dtype = self.tensors[statement.target].dtype
         accumulator = dtype.accumulator
         if (condition := self._count_condition(body, statement)) is not None:
@@ -306,14 +310,10 @@ class _Normaliser:
         guards: tuple[Guard, ...] = ()
         if limit:
             guards = (Guard(substitute(values[limit[0]], rows), *limit[1:]),)
-        return Output(
-            statement.target,
-            tuple(substitute(w, rows) for w in write),
-            body,
-            places.row_vars(extra),
-            guards,
-            statement.into,
-        )
+        write = tuple(substitute(w, rows) for w in write)
+        guards += substitute_guards(substitute_guards(statement.arrival_guards, values), rows)
+        into = statement.into if statement.combines_in_memory else None
+        return Output(statement.target, write, body, places.row_vars(extra), guards, into)
 
     def _resolve(self, expr: Expr, places: Places, registers: Mapping[str, Expr]) -> Expr:
         """Replace reads of reduced tensors by the instance's own value; raise where another's would be needed."""
@@ -378,6 +378,20 @@ def _hoist(
     if not fixed or not moving:
         return body, None
     return _product(moving), _product(fixed)
+
+
+def _with_guarded_factors(part: Expr) -> Expr:
+    """Return a product whose factors that data turns to 0 are guarded reads, which copies bring as they are."""
+    if not isinstance(part, Call) or part.fn not in ("mul", "select"):
+        return part
+    if part.fn == "mul":
+        return part.with_children(tuple(map(_with_guarded_factors, part.args)))
+    condition, read, other = part.args
+    if not isinstance(condition, InRange) or not any(indirects(guard.index) for guard in condition.guards):
+        return part
+    if not isinstance(read, Read) or read.fill != 0 or not isinstance(other, Const) or other.value != 0:
+        return part
+    return evolve(read, guards=order_lookups_last((*condition.guards, *read.guards)))
 
 
 def _product(parts: Sequence[Expr]) -> Expr:

@@ -199,7 +199,7 @@ class _Builder:
             own = {s.target for s in run}
             reads = tuple(t for t in tensors_read_by(run) if t not in own and t not in self.tables)
             name = node.name if single else f"{node.name}/{next(numbers)}"
-            if run[0].into:
+            if run[0].combines_in_memory:
                 reads = (*reads, run[0].target)
                 before = _start(run[0], self.types[run[0].target])
                 yield Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,))

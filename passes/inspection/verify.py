@@ -72,7 +72,7 @@ def check_unit_interface(unit: Unit, programs: Programs) -> Iterator[VerifyError
         return
     own = {s.target for s in unit.statements}
     needed = {t for s in unit.statements for t in s.tensors_read} - own - programs.tables.keys()
-    needed |= {s.target for s in unit.statements if s.into}
+    needed |= {s.target for s in unit.statements if s.combines_in_memory}
     if needed != set(unit.reads):
         yield VerifyError(
             f"unit {quote(unit.name)} says it reads {sorted(unit.reads)}, its statements read {sorted(needed)}"

@@ -18,6 +18,7 @@ from ...ir import (
     Var,
     as_index,
     linearise,
+    map_guards,
     substitute,
     substitute_guards,
 )
@@ -85,7 +86,7 @@ def _store(
         return shared_store(state, output, binding, guards, value)
     places = [resolve(substitute(i, binding.places), context) for i in output.write]
     address = linearise(places, strides_of(output.tensor, context))
-    written = substitute_guards(output.guards, binding.places)
+    written = map_guards(substitute_guards(output.guards, binding.places), lambda index: resolve(index, context))
     every = (*binding.valid.values(), *guards, *written)
     once = unique_writer_guards(state.layout, state.frame)
     return Store("global", output.tensor, address, value, dtype, (*every, *once), output.into)

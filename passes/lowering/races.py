@@ -117,7 +117,7 @@ class _Walk:
 
     @production.default
     def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
-        return _steps_of([item for producer in self.kernel.producer for item in producer.body], {})
+        return _steps_of([item for producer in self.kernel.producer for item in producer.body], dict(self.steps))
 
     @upcoming.default
     def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
@@ -370,7 +370,7 @@ def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[It
     """Yield items in order with the iteration numbers of the loops around them."""
     for item in items:
         if isinstance(item, Loop):
-            for step in _walked_steps(item.var.extent):
+            for step in _walked_steps(item.var.extent if item.until is None else steps[item.until]):
                 yield from _steps_of(item.body, {**steps, item.var: step})
         else:
             yield item, steps

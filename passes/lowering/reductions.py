@@ -49,6 +49,7 @@ from .k_loop import (
     bulk_pipeline,
     combine_warps,
     k_loop,
+    loop_end,
     multiplication,
     produced_k_loop,
     staged_tiles,
@@ -137,7 +138,9 @@ def reduction_loop(
         operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
-    ring = SharedPipeline(state, schedule, tiles, step, prefix)
+    stepped = schedule.mma and schedule.prefetch
+    until = None if part or stepped else loop_end(state, shared, schedule, step)
+    ring = SharedPipeline(state, schedule, tiles, step, prefix, until=until)
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):

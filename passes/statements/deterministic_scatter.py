@@ -17,6 +17,7 @@ from math import prod
 
 from ...ir import (
     COMBINERS,
+    ONE_ARRIVAL,
     Call,
     Const,
     Expr,
@@ -52,7 +53,7 @@ def make_scatters_deterministic(program: Program) -> Program:
     """
     if not any(s.into and not s.atomic for s in program.statements):
         return program
-    compared = RewriteRule(Scattered(COMBINERS), _few_pairs, _compare_terms)
+    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _few_pairs, _compare_terms)
     return rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
 
 

@@ -5,10 +5,13 @@ The work is not one test of every element for every slice.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import cuts
 import numpy as np
+import pytest
+from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
@@ -105,3 +108,61 @@ def test_work_grows_less_than_rows_times_slices() -> None:
     operands = [TensorType(DType.F32, (slices, width)), TensorType(DType.I64, (slices,))]
     instance = Registry.builtin()["gather_grad"].instantiate(operands, {"axis": 0, "size": rows})
     assert program_costs(instance.program).flops < rows * slices * width / 8
+
+
+#: Rows at places that data names: those outside of the tensor arrive nowhere.
+PLACED_ROWS_TEXT = """op placed "twice each row, at its place" {
+  in x: f32[I, K], at: i32[I], b: f32[K, N]
+  out y: f32[I - 2, N]
+  scatter one y[at[i], n] = (sum[k < K] x[i, k] * b[k, n]) * 2 for i < I
+}
+"""
+#: Places of five rows; two arrive nowhere.
+PLACES = np.array([2, 7, 0, 3, 1], np.int32)
+
+
+def placed_rows(tmp_path: Path) -> tuple[Graph, Path]:
+    """Return a graph of placed rows, and the file of its declaration."""
+    (path := tmp_path / "placed.cuts").write_text(PLACED_ROWS_TEXT)
+    shapes = {"x": (5, 4), "b": (4, 6), "y": (3, 6)}
+    types = {name: TensorType(DType.F32, shape) for name, shape in shapes.items()}
+    types["at"] = TensorType(DType.I32, (5,))
+    node = Node("n", "placed", ("x", "at", "b"), ("y",), {})
+    return Graph("placed", ("x", "at", "b"), ("y",), types, (node,)), path
+
+
+@needs_opencl
+@pytest.mark.parametrize("target", ["reference", "opencl"])
+def test_one_value_arrives_at_each_element(tmp_path: Path, target: str) -> None:
+    graph_, path = placed_rows(tmp_path)
+    rng = np.random.default_rng(1)
+    arrays = {"x": rng.integers(-3, 4, (5, 4)).astype(np.float32), "b": rng.integers(-3, 4, (4, 6)).astype(np.float32)}
+    plan = cuts.build(graph_, target=target, spec=[path])
+    for at in (PLACES, np.array([1, 0, 3, 2, 9], np.int32)):
+        expected, product = np.zeros((3, 6)), 2 * arrays["x"] @ arrays["b"]
+        for row, place in enumerate(at):
+            if place < 3:
+                expected[place] = product[row]
+        np.testing.assert_array_equal(plan.run({**arrays, "at": at})["y"], expected)
+
+
+def test_one_kernel_stores_values_where_they_arrive(tmp_path: Path) -> None:
+    graph_, path = placed_rows(tmp_path)
+    plan = cuts.build(graph_, target="cuda:sm_90", spec=[path])
+    (kernel,) = plan.kernels
+    assert "atomic" not in kernel.source
+
+
+def test_gradients_of_only_arrivals_are_read_there(tmp_path: Path) -> None:
+    graph_, path = placed_rows(tmp_path)
+    weighted = TensorType(DType.F32, (3, 6))
+    types = {**graph_.types, "w": weighted, "weighted": weighted, "loss": TensorType(DType.F32, ())}
+    nodes = (*graph_.nodes, Node("m", "mul", ("y", "w"), ("weighted",), {}),
+             Node("s", "reduce_sum", ("weighted",), ("loss",), {"keepdims": False}))  # fmt: skip
+    training = cuts.grad(Graph("t", ("x", "at", "b", "w"), ("loss",), types, nodes), wrt=["x", "b"], spec=[path])
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.integers(-3, 4, types[name].shape).astype(np.float32) for name in ("x", "b", "w")}
+    found = training.reference({**arrays, "at": PLACES})
+    arrived = np.array([2 * arrays["w"][at] if at < 3 else np.zeros(6) for at in PLACES])
+    np.testing.assert_array_equal(found[training.gradients["x"]], arrived @ arrays["b"].T)
+    np.testing.assert_array_equal(found[training.gradients["b"]], arrays["x"].T @ arrived)

@@ -177,12 +177,13 @@ class ReadTerms(Sums):
         element = add_bounds_guards(
             Read(indirect.tensor, tuple(substitute(i, values) for i in indirect.indices)), self.tensors
         )
-        place = Call("eq", (element, IndexValue(substitute(value, values), dtype)))
+        value = substitute(value, values)
+        place = Call("eq", (element, IndexValue(value, dtype)))
         if not indirect.wraps:
             return place
-        return Call(
-            "or", (place, Call("eq", (element, IndexValue(substitute(value, values) - indirect.extent, dtype))))
-        )
+        place = Call("or", (place, Call("eq", (element, IndexValue(value - indirect.extent, dtype)))))
+        inside = Guard(value, 0, indirect.extent)
+        return place if inside.always else Call("and", (InRange((inside,)), place))
 
 
 @frozen

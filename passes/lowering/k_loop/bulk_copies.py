@@ -17,7 +17,6 @@ from ....ir import (
     Guard,
     Index,
     Item,
-    Loop,
     MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
@@ -33,7 +32,8 @@ from ....ir import (
     delinearise,
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
-from ..layout import TensorBox, tensor_box
+from ..index_values import resolve
+from ..layout import AxisBinding, TensorBox, tensor_box
 from .software_pipeline import SharedPipeline
 
 #: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
@@ -68,10 +68,14 @@ class BulkPipeline:
         stage = at % self.ring.schedule.stages
         deep = at * self.ring.schedule.dims[0].block_k
         copies = tuple(
-            BulkCopy(t.box.map.name, t.box.coordinates(t.start, deep, self.places), t.buffer.name, stage * t.size)
-            for t in self.tiles
+            BulkCopy(tile.box.map.name, self._coordinates(tile, deep), tile.buffer.name, stage * tile.size)
+            for tile in self.tiles
         )
         return BulkFetch(FULL, stage, self.nbytes, copies)
+
+    def _coordinates(self, tile: _BulkTile, deep: Index) -> tuple[Index, ...]:
+        context = self.ring.state.context(AxisBinding({}, (), (), {}), {})
+        return tuple(resolve(c, context) for c in tile.box.coordinates(tile.start, deep, self.places))
 
     def wait(self, at: Index) -> MbarrierWait:
         """Return the wait for K block `at`.
@@ -126,11 +130,11 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     """
     ring = pipeline.ring
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
-    first = [pipeline.fetch(Index(n)) for n in range(min(distance, trips))]
-    later = guard_bulk_fetch(pipeline.fetch(at + distance), at + distance, trips)
+    first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
+    later = guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))
     body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, Loop(ring.step, body), ProductWait(0, name)]
+    return [*first, ring.turns(body), ProductWait(0, name)]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
@@ -144,7 +148,7 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
-    items = (Loop(ring.step, (free, pipeline.fetch(at))),)
+    items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
@@ -154,10 +158,10 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     begun = Guard(at, 1, trips)
     release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
     body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
-    return [Loop(ring.step, (*body, *((release,) if trips > 1 else ()))), ProductWait(0, name)]
+    turn = (*body, *((release,) if trips > 1 else ()))
+    return [ring.turns(turn), ProductWait(0, name)]
 
 
-def guard_bulk_fetch(fetch: BulkFetch, at: Index, trips: int) -> BulkFetch:
+def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:
     """Return the fetch of a K block, guarded by its existence."""
-    guard = Guard(at, 0, trips)
     return fetch if guard.always else evolve(fetch, when=(guard,))

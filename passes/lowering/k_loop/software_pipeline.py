@@ -125,7 +125,8 @@ class FetchPhases:
 class SharedPipeline:
     """Shared-memory pipeline of a reduction's staged operands.
 
-    The variable `step` numbers the K blocks. Copies of several stages are asynchronous, those of one where `early`.
+    The variable `step` numbers the K blocks, up to the definition `until`, where there is one. Copies of several stages
+    are asynchronous, those of one where `early`.
     """
 
     state: SegmentState
@@ -134,6 +135,7 @@ class SharedPipeline:
     step: Var
     prefix: str
     early: bool = False
+    until: Var | None = None
 
     @property
     def is_asynchronous(self) -> bool:
@@ -158,6 +160,12 @@ class SharedPipeline:
     def wait(self) -> tuple[Item, ...]:
         """Wait and barrier before the oldest prefetched K block is read."""
         return (*((Wait(self.prefetch_distance - 1),) if self.is_asynchronous else ()), Barrier())
+
+    def exists(self, at: Index) -> Guard:
+        """Return the condition that K block `at` exists."""
+        if self.until is None:
+            return Guard(at, 0, self.step.extent)
+        return Guard(as_index(self.until) - at - 1, 0, self.until.extent)
 
     def fetch(self, at: Index) -> FetchPhases:
         """Return the phases that fill the stage of K block `at`."""
@@ -201,7 +209,8 @@ class SharedPipeline:
         """
         every = [self.fetch(Index(n)) for n in range(min(self.prefetch_distance, self.step.extent))]
         none = [()] * (self.prefetch_distance - len(every))
-        copied = [item for phases in (*(f.copied for f in every), *none) for item in (*phases, *self.commit)]
+        copies = [tuple(guard_fetch(p, self.exists(Index(n))) for p in f.copied) for n, f in enumerate(every)]
+        copied = [item for phases in (*copies, *none) for item in (*phases, *self.commit)]
         return [*every[0].loaded, *copied, *every[0].stored, *self._load_registers(Index(1))]
 
     def stage_registers(self, at: Index) -> tuple[Phase, ...]:
@@ -218,7 +227,11 @@ class SharedPipeline:
 
     def loop(self, body: Sequence[Item]) -> list[Item]:
         """Return the K loop, or its body alone for one K block."""
-        return [Loop(self.step, tuple(body))] if self.step.extent > 1 else [*body]
+        return [self.turns(body)] if self.step.extent > 1 else [*body]
+
+    def turns(self, body: Sequence[Item]) -> Loop:
+        """Return the loop over K blocks."""
+        return Loop(self.step, tuple(body), self.until, self.until is not None)
 
 
 def split_prologue(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
@@ -250,11 +263,9 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
         closing: tuple[Item, ...] = (Barrier(),) if pipeline.step.extent > 1 else ()
         return pipeline.loop([*pipeline.fetch(at).whole, Barrier(), compute, *closing])
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied
-    following = [guard_fetch(phase, at + pipeline.prefetch_distance, pipeline.step.extent) for phase in later]
-    return [
-        *pipeline.prologue(),
-        Loop(pipeline.step, (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)),
-    ]
+    following = [guard_fetch(phase, pipeline.exists(at + pipeline.prefetch_distance)) for phase in later]
+    turn = (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)
+    return [*pipeline.prologue(), pipeline.turns(turn)]
 
 
 def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -> list[Item]:
@@ -269,17 +280,22 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     """
     at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
     before, products, after = multiplication.block_phases
-    following = [
-        guard_fetch(phase, at + distance, pipeline.step.extent) for phase in pipeline.fetch(at + distance).whole
+    following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in pipeline.fetch(at + distance).whole]
+    filled = [
+        tuple(guard_fetch(phase, pipeline.exists(Index(n))) for phase in pipeline.fetch(Index(n)).whole)
+        if n < pipeline.step.extent
+        else ()
+        for n in range(distance)
     ]
-    filled = [pipeline.fetch(Index(n)).whole if n < pipeline.step.extent else () for n in range(distance)]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
     body = (*waiting, ProxyFence(), barrier, *before, ProductFence(name if before else ""), products, ProductCommit())
     copies = (*following, *pipeline.commit)
     if after:
-        return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(0, name), *after))]
-    return [*begin, Loop(pipeline.step, (*body, *copies, ProductWait(1, name))), ProductWait(0, name)]
+        turn = (*body, *copies, ProductWait(0, name), *after)
+        return [*begin, pipeline.turns(turn)]
+    turn = (*body, *copies, ProductWait(1, name))
+    return [*begin, pipeline.turns(turn), ProductWait(0, name)]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:
@@ -309,9 +325,8 @@ def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[I
     return [*items, *pipeline.loop(body), *((Wait(0),) if pipeline.is_asynchronous else ())]
 
 
-def guard_fetch(phase: Phase, at: Index, chunks: int) -> Phase:
+def guard_fetch(phase: Phase, guard: Guard) -> Phase:
     """Return the fetch of a K block, guarded by its existence."""
-    guard = Guard(at, 0, chunks)
     return phase if guard.always else evolve(phase, when=(*phase.when, guard))
 
 
@@ -319,10 +334,10 @@ def _zero_filled(phase: Phase, at: Index, chunks: int) -> Phase:
     """Return the fetch of a K block that brings zeros where there is no such K block, if a copy can, else skips it."""
     guard = Guard(at, 0, chunks)
     if guard.always or not phase.asynchronous:
-        return guard_fetch(phase, at, chunks)
+        return guard_fetch(phase, guard)
     roots: list[Root] = []
     for root in phase.roots:
         if not isinstance(root, Store) or not isinstance(root.value, Load) or root.value.fill != 0:
-            return guard_fetch(phase, at, chunks)
+            return guard_fetch(phase, guard)
         roots.append(evolve(root, value=evolve(root.value, guards=(*root.value.guards, guard))))
     return evolve(phase, roots=tuple(roots))

@@ -7,6 +7,11 @@ instruction (`shared_matrices.py`), which for `T` threads along them are four di
     row = 2*T*outer + T*second + 8*warp + lane    ->    dims (k, lane, second, warp, outer)
 
 Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored.
+
+An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
+step, or has a dim of its own, which ends where the guard of its read does:
+
+    a[first[p] + row, k], b[group[p], k, n] outside 0    ->    dims (k, first[p] + lane, ...) and (n, k, group[p])
 """
 
 from __future__ import annotations
@@ -20,7 +25,9 @@ from ....ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
     DType,
+    Guard,
     Index,
+    Indirect,
     Read,
     Reduction,
     ReductionSchedule,
@@ -29,10 +36,11 @@ from ....ir import (
     TensorType,
     TileDim,
     Var,
-    as_index,
     linearise,
     operands,
     row_major,
+    substitute,
+    variables,
 )
 from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
 
@@ -54,12 +62,12 @@ class TensorBox:
     """Tensor map of a tile, and the coordinates of a box.
 
     `outer` has, by the axis (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of
-    further variables in coordinates.
+    further variables, and of elements of integer tensors, in coordinates.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
-    others: tuple[tuple[int, Var, int], ...]
+    others: tuple[tuple[int, Var | Indirect, int], ...]
 
     def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
         """Return the first element of a box.
@@ -72,8 +80,8 @@ class TensorBox:
                 position, step = self.outer[is_deep]
                 assert not any(n % step for n in (start.const, *(f for _, f in start.terms))), "tiles are whole digits"
                 found[position] += Index(start.const // step, tuple((p, f // step) for p, f in start.terms))
-        for position, var, step in self.others:
-            found[position] += places.get(var, as_index(var)) * step
+        for position, primary, step in self.others:
+            found[position] += substitute(Index(0, ((primary, step),)), places)
         return tuple(found)
 
 
@@ -85,9 +93,11 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     """
     address = linearise(read.indices, pitches)
     steps = {v: n for v, n in address.terms if isinstance(v, Var)}
-    if read.guards or address.const or len(steps) != len(address.terms) or dtype.size != tile.layout.size:
-        return None
     axes = {False: tile.dim.axes, True: loop.dims[0].axes}
+    looked_up = _lookups(read, address, frozenset((*axes[False], *axes[True])))
+    found = len(steps) + len(looked_up or ())
+    if looked_up is None or address.const or found != len(address.terms) or dtype.size != tile.layout.size:
+        return None
     pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
     extents = {deep: prod(a.extent for a in axes[deep]) for deep in axes}
     digits = _digits(tile, loop.dims[0].block_k)
@@ -110,7 +120,19 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         dims.append(size)
         strides.append(digit.step * (pitch[digit.deep] or 0))
         box.append(digit.extent)
-    others: list[tuple[int, Var, int]] = []
+    others: list[tuple[int, Var | Indirect, int]] = []
+    for lookup, pace, extent in looked_up:
+        side = next((deep for deep, n in pitch.items() if n == pace), None)
+        if side is None:
+            others.append((len(dims), lookup, 1))
+            dims, strides, box = [*dims, extent], [*strides, pace], [*box, 1]
+            continue
+        # Digits before the first one of a side have several values: its place is the same in digits and dims.
+        first = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
+        if extent != lookup.extent or first == last[side]:
+            return None
+        others.append((first, lookup, 1))
+        dims[first] += extent - 1
     for var in rest:
         place = outer.get(False)
         if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
@@ -120,8 +142,26 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             others.append((len(dims), var, 1))
             dims, strides, box = [*dims, var.extent], [*strides, steps[var]], [*box, 1]
     inner = tuple(stride * dtype.size for stride in strides[1:])
-    found = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
-    return None if found.faults() else TensorBox(found, outer, tuple(others))
+    result = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
+    return None if result.faults() else TensorBox(result, outer, tuple(others))
+
+
+def _lookups(read: Read, address: Index, moving: frozenset[Var]) -> list[tuple[Indirect, int, int]] | None:
+    """Return the elements of integer tensors in an address, each with its step and the end of its dim.
+
+    None where one varies within a tile, or where a guard is no such end.
+    """
+    ends = {guard.index: guard for guard in read.guards}
+    found = []
+    for primary, step in address.terms:
+        if isinstance(primary, Indirect):
+            index = Index(0, ((primary, 1),))
+            guard = ends.pop(index, Guard(index, 0, primary.extent)) if index in read.indices else None
+            extent = primary.extent if guard is None else guard.high
+            if variables(index) & moving or (guard is not None and guard.low):
+                return None
+            found.append((primary, step, extent))
+    return None if ends else found
 
 
 def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:

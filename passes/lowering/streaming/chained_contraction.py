@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ....ir import Barrier, Index, Item, Loop, Phase, Reduction, Root, Var, as_index
+from ....ir import Barrier, Guard, Index, Item, Loop, Phase, Reduction, Root, Var, as_index
 from ..k_loop import guard_fetch, split_prologue
 from ..layout import BlockLayout
 from ..outputs import emit_output
@@ -61,7 +61,8 @@ def _split_prologues(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
 
 def part_copies(item: Item, part: Var, at: Index) -> Item:
     """Return the copies of a part, guarded by its existence."""
-    return guard_fetch(substitute_phase(item, {part: at}), at, part.extent) if isinstance(item, Phase) else item
+    exists = Guard(at, 0, part.extent)
+    return guard_fetch(substitute_phase(item, {part: at}), exists) if isinstance(item, Phase) else item
 
 
 def part_loop(state: SegmentState, number: int, reduction: Reduction) -> list[Item]:

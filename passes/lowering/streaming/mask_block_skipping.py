@@ -88,7 +88,8 @@ def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[It
     """Return the copies of a part, guarded by the loop's end."""
     if until is None:
         return [*items]
-    return [guard_fetch(i, as_index(until) - at - 1, until.extent) if isinstance(i, Phase) else i for i in items]
+    exists = Guard(as_index(until) - at - 1, 0, until.extent)
+    return [guard_fetch(item, exists) if isinstance(item, Phase) else item for item in items]
 
 
 def _longest_first(layout: BlockLayout, place: int) -> None:

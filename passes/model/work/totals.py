@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from math import prod
 
 import numpy as np
 
-from ....ir import Expr, FusedGroup, Read, Segment, Target, expr_variables
+from ....ir import Expr, FusedGroup, Index, Read, Segment, Target, Var, expr_variables, indirects, variables
 from ...geometry import Count, Geometry, cached_reads, ceil_div, outermost_dim, places_of, random_groups, runs_of
 from ..feature_schema import SUMS
 from ..mask_savings import MaskSavings
@@ -221,4 +222,15 @@ class Totals:
             self.add("columns", more)
         elif not any(inner):
             self.add("rows", more)
+        elif (share := _distinct_share(read.indices, dims[outermost_dim(dims)])) < 1.0:
+            self.add("columns", more * (1.0 - share))
         return more
+
+
+def _distinct_share(indices: Sequence[Index], axes: Sequence[Var]) -> float:
+    """Return the share of distinct places along axes that only elements of integer tensors depend on."""
+    looked_up = {i for index in indices for i in indirects(index) if variables(Index(0, ((i, 1),))) & {*axes}}
+    direct = (p for index in indices for p, _ in index.terms if p not in looked_up)
+    if any(variables(Index(0, ((p, 1),))) & {*axes} for p in direct):
+        return 1.0
+    return min(1.0, prod(i.extent for i in looked_up) / prod(a.extent for a in axes))

@@ -1,0 +1,124 @@
+"""Ends of K loops by data.
+
+K blocks that add nothing, or to nothing, are left out. Two rules, both exact: a sum that outputs read under a condition
+alone is not completed by blocks where the condition fails; and terms whose factors are all 0 from a place of k on end
+there.
+
+    y[p, r] = sum_k a[p, r, k] * b[g[p], k] if g[p] < 8 else 0      ->  one K block where g[p] >= 8
+    y[g, n] = sum_m (a[m] if m < size[g] else 0) * (b[m, n] if m < size[g] else 0)      ->  K blocks before size[g]
+
+A condition counts where it is the same for all threads of a block. The first K block always runs: so a compiler sees
+one beginning of asynchronous products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from math import prod
+
+from ....ir import (
+    Call,
+    Const,
+    Define,
+    Expr,
+    Guard,
+    Index,
+    InRange,
+    Read,
+    Reduction,
+    ReductionSchedule,
+    Var,
+    as_index,
+    clamp,
+    delinearise,
+    factors,
+    indirects,
+    reads,
+    stored_factor,
+    substitute,
+    variables,
+)
+from ..index_values import resolve
+from ..layout import AxisBinding
+from ..segment_state import SegmentState
+
+
+def loop_end(state: SegmentState, shared: Sequence[Reduction], schedule: ReductionSchedule, step: Var) -> Var | None:
+    """Return the definition before which the K loop of reductions ends.
+
+    None where it takes all K blocks.
+    """
+    if len(state.group.segments) > 1 or step.extent == 1 or len(schedule.dims) > 1:
+        return None
+    block_k = schedule.dims[0].block_k
+    found = [{*_unused_ends(state, r, step.extent), *_zero_ends(r, block_k)} for r in shared]
+    common = sorted(set.intersection(*found), key=lambda index: index.text)
+    ends = [clamp(end, 1, step.extent) for index in common if (end := _in_block(state, index)) is not None]
+    if not ends:
+        return None
+    until = Var(f"{step.name}end", step.extent + 1)
+    state.layout.defines.append(Define(until, reduce(_least, ends)))
+    return until
+
+
+def _least(a: Index, b: Index) -> Index:
+    """Return the lesser of two indices."""
+    return b + clamp(a - b, (a - b).bounds()[0], 0)
+
+
+def _unused_ends(state: SegmentState, reduction: Reduction, trips: int) -> Iterator[Index]:
+    """Yield the end that each condition gives under which alone the sum is read."""
+    common: set[Guard] | None = None
+    others = (r.body for r in state.frame.segment.reductions if r is not reduction)
+    for body in (*others, *(o.body for o in state.frame.segment.outputs)):
+        asked = _conditions(body, reduction.name)
+        common = asked if common is None else common if asked is None else common & (asked or set())
+    for guard in sorted(common or (), key=lambda guard: guard.text):
+        if indirects(guard.index) and guard.index.bounds()[0] >= guard.low:
+            yield clamp(as_index(guard.high) - guard.index, 0, 1) * trips
+
+
+def _conditions(body: Expr, name: str) -> set[Guard] | None:
+    """Return the conditions under which an expression reads a sum, None where it never does."""
+    if all(read.tensor != name for read in reads(body)):
+        return None
+    if isinstance(body, Call) and body.fn == "select":
+        condition, value, other = body.args
+        if isinstance(condition, InRange) and all(read.tensor != name for read in reads(other)):
+            return {*condition.guards, *(_conditions(value, name) or ())}
+    return set()
+
+
+def _zero_ends(reduction: Reduction, block_k: int) -> Iterator[Index]:
+    """Yield the end that each condition gives without which all factors are 0."""
+    axes = [axis for axis in reduction.reduce if axis.extent > 1]
+    if reduction.combine != "sum" or len(axes) != 1:
+        return
+    (axis,) = axes
+    common = set.intersection(*({*_nonzero(stored_factor(part))} for part in factors(reduction.body)))
+    for guard in sorted(common, key=lambda guard: guard.text):
+        rest = guard.index - axis
+        if indirects(rest) and axis not in variables(rest) and guard.index.coefficient(axis) == 1:
+            yield (as_index(guard.high + block_k - 1) - rest) // block_k
+
+
+def _nonzero(factor: Expr) -> Iterator[Guard]:
+    """Yield conditions without which a factor is 0."""
+    if isinstance(factor, Read) and factor.fill == 0:
+        yield from factor.guards
+    elif isinstance(factor, Call) and factor.fn == "select":
+        condition, value, other = factor.args
+        if isinstance(condition, InRange) and isinstance(other, Const) and other.value == 0:
+            yield from (*condition.guards, *_nonzero(value))
+
+
+def _in_block(state: SegmentState, index: Index) -> Index | None:
+    """Return an index in block coordinates, None where it differs within a block."""
+    places: dict[Var, Index] = {}
+    for dim, start in zip(state.frame.schedule.dims, state.frame.starts, strict=True):
+        if dim.block == 1 or prod(a.extent for a in dim.axes) == 1:
+            places.update(zip(dim.axes, delinearise(start, [a.extent for a in dim.axes]), strict=True))
+    if not variables(index) <= {*places}:
+        return None
+    return resolve(substitute(index, places), state.context(AxisBinding({}, (), (), {}), {}))
