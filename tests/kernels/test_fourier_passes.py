@@ -1,0 +1,86 @@
+"""Fast Fourier transforms: every algorithm of the transforms, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph.graph import Array, Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry, evaluate_graph
+from cuts.passes.graph import prune
+from cuts.passes.partitioning.choose_algorithms import replace_node
+
+from ..needs import needs_opencl
+
+REGISTRY = Registry.builtin()
+SIZES = (1, 2, 3, 12, 13, 17, 60, 97, 128, 210, 251, 1000, 1024, 2187)
+
+
+def _graph(op: str, shape: tuple[int, ...], dtype: DType = DType.F32, **attributes: Any) -> Graph:
+    """Return a transform as a graph, by its algorithm where it has one."""
+    node = Node("n", op, ("x",), ("y",), attributes)
+    types = {"x": TensorType(dtype, shape)}
+    (types["y"],) = REGISTRY.instances.infer(node, [types["x"]])
+    graph = Graph("g", ("x",), ("y",), types, (node,))
+    (algorithm,) = REGISTRY.instances.of_node(node, graph).algorithms or (None,)
+    return graph if algorithm is None else prune(replace_node(graph, node, algorithm, REGISTRY.instances))
+
+
+def _numbers(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+def _complex(x: Array) -> Array:
+    return x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0]
+
+
+def _pairs(y: Array) -> Array:
+    return np.stack([y.real, y.imag], -1)
+
+
+def _cases(n: int) -> list[tuple[str, tuple[int, ...], dict[str, Any], Any]]:
+    """Return uses of transforms of n elements, with NumPy's result."""
+    return [
+        ("dft", (3, n, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
+        ("dft", (n, 3, 1), {"axis": 0, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=0))),
+        ("dft", (2, n, 2), {"axis": 1, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=1))),
+        ("dft", (2, n + 1, 1), {"axis": 1, "length": n}, lambda x: _pairs(np.fft.fft(_complex(x), n, axis=1))),
+        ("dft", (2, n, 1), {"axis": 1, "length": n + 3, "onesided": True},
+         lambda x: _pairs(np.fft.rfft(_complex(x), n + 3, axis=1))),
+        ("irdft", (3, n // 2 + 1, 2), {"axis": 1, "length": n},
+         lambda x: np.fft.irfft(_complex(x), n, axis=1)[..., None]),
+        ("irdft", (n // 2 + 3, 2, 2), {"axis": 0, "length": n},
+         lambda x: np.fft.irfft(_complex(x), n, axis=0)[..., None]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_algorithms_compute_the_transform(n: int) -> None:
+    for op, shape, attributes, oracle in _cases(n):
+        x = _numbers(shape)
+        (found,) = evaluate_graph(_graph(op, shape, **attributes), REGISTRY, {"x": x}).values()
+        wanted = oracle(x)
+        assert found.shape == wanted.shape
+        assert np.abs(found - wanted).max() <= 3e-15 * max(1.0, np.abs(wanted).max()), (op, shape, attributes)
+
+
+@needs_opencl
+@pytest.mark.parametrize("n", [12, 17, 1024])
+@pytest.mark.parametrize("case", range(7))
+def test_kernels_of_algorithms(n: int, case: int) -> None:
+    op, shape, attributes, oracle = _cases(n)[case]
+    _check(_graph(op, shape, **attributes), oracle)
+
+
+def _check(graph: Graph, oracle: Any, eps: float = 2.0**-24) -> None:
+    plan = build_graph(graph, Spec(REGISTRY, {}), find_target("opencl"), CompileOptions())
+    x = _numbers(graph.types["x"].shape).astype(graph.types["x"].dtype.numpy)
+    (found,) = plan.run({"x": x}).values()
+    wanted = oracle(np.asarray(x, np.float64))
+    assert np.abs(np.asarray(found, np.float64) - wanted).max() <= 16 * eps * max(1.0, np.abs(wanted).max())
