@@ -84,3 +84,26 @@ def _check(graph: Graph, oracle: Any, eps: float = 2.0**-24) -> None:
     (found,) = plan.run({"x": x}).values()
     wanted = oracle(np.asarray(x, np.float64))
     assert np.abs(np.asarray(found, np.float64) - wanted).max() <= 16 * eps * max(1.0, np.abs(wanted).max())
+
+
+@needs_opencl
+@pytest.mark.parametrize(("dtype", "eps"), [(DType.F64, 2.0**-53), (DType.F16, 2.0**-11), (DType.BF16, 2.0**-8)])
+@pytest.mark.parametrize("n", [17, 24])
+def test_other_element_types(n: int, dtype: DType, eps: float) -> None:
+    """Half types compute in single precision."""
+    for op, shape, attributes, oracle in _cases(n)[1::4]:
+        _check(_graph(op, shape, dtype, **attributes), oracle, eps)
+
+
+def test_not_a_number_reaches_all_results_of_its_row() -> None:
+    for n in (24, 17):
+        x = _numbers((2, n, 2))
+        x[1, 5] = np.nan
+        (found,) = evaluate_graph(_graph("dft", x.shape, axis=1), REGISTRY, {"x": x}).values()
+        assert np.isfinite(found[0]).all() and np.isnan(found[1]).all()
+
+
+def test_long_transforms_are_few_statements() -> None:
+    for shape, attributes in (((1, 1 << 20, 2), {}), ((1, 65521, 1), {"onesided": True})):
+        graph = _graph("dft", shape, axis=1, **attributes)
+        assert sum(len(REGISTRY.instances.of_node(n, graph).program.statements) for n in graph.nodes) <= 80
