@@ -17,6 +17,7 @@ read.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -63,9 +64,9 @@ Pairs: TypeAlias = tuple[tuple[str, T], ...]
 
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers
 #: spill.
-MAX_TERMS, MAX_OUTPUTS = 64, 96
-#: Most elements that a thread reads: it holds all of them at a time.
-MAX_READS = 128
+MAX_TERMS, MAX_OUTPUTS = 64, 128
+#: Most elements of a tensor that a thread reads: it holds all of them at a time.
+MAX_READS = 256
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
 #: Most segments whose foldings are cached.
@@ -190,7 +191,8 @@ def _fold_segment(
     expander = _Expander(group)
     bodies = [expander.value(o.body, values, inside) for o, values, inside in places]
     found = {r for body in bodies for r in reads(body)}
-    if len(found) > MAX_READS or any(r.tensor in group.constants for r in found):
+    per_tensor = Counter(r.tensor for r in found)
+    if any(count > MAX_READS or tensor in group.constants for tensor, count in per_tensor.items()):
         return segment
     folded = LinearCombiner(group.tensors, Folder(group.tensors)).combine(bodies)
     outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
@@ -295,9 +297,9 @@ def _periods(segment: Segment, group: FusedGroup) -> dict[Var, _Digit] | None:
 
 def _common_digit(axis: Var, digits: set[_Digit]) -> _Digit:
     """Return a digit of an axis that decides about others."""
-    if len(digits) == 1:
-        return next(iter(digits))
-    return _Digit(1, min(axis.extent, lcm(*(d.step * d.count for d in digits))))
+    steps = {d.step for d in digits}
+    step = steps.pop() if len(steps) == 1 else 1
+    return _Digit(step, min(-(-axis.extent // step), lcm(*(d.step * d.count // step for d in digits))))
 
 
 def _index_digits(index: Index) -> Iterator[tuple[Var, _Digit]]:
@@ -305,10 +307,10 @@ def _index_digits(index: Index) -> Iterator[tuple[Var, _Digit]]:
     for primary, _ in index.terms:
         inner = primary.num.terms[0][0] if isinstance(primary, Mod) and len(primary.num.terms) == 1 else primary
         if isinstance(primary, Mod) and isinstance(inner, Var):
-            yield inner, _Digit(1, min(inner.extent, primary.den))
+            yield inner, _Digit(1, primary.den)
         elif isinstance(primary, Mod) and isinstance(inner, FloorDiv) and len(variables(inner.num)) == 1:
             (var,) = variables(inner.num)
-            yield var, _Digit(1, min(var.extent, inner.den * primary.den))
+            yield var, _Digit(inner.den, primary.den) if _alone(inner.num) else _Digit(1, inner.den * primary.den)
         elif isinstance(primary, FloorDiv) and (var := _alone(primary.num)) is not None:
             yield var, _Digit(primary.den, -(-var.extent // primary.den))
         else:
