@@ -17,7 +17,6 @@ read.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -49,6 +48,7 @@ from ...ir import (
     as_index,
     expr_variables,
     linearise,
+    loaded_values,
     reads,
     substitute,
     substitute_expr,
@@ -65,8 +65,8 @@ Pairs: TypeAlias = tuple[tuple[str, T], ...]
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers
 #: spill.
 MAX_TERMS, MAX_OUTPUTS = 64, 128
-#: Most elements of a tensor that a thread reads: it holds all of them at a time.
-MAX_READS = 256
+#: Most values that a thread loads: it holds all of them at a time.
+MAX_LOADS = 128
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
 #: Most segments whose foldings are cached.
@@ -190,9 +190,9 @@ def _fold_segment(
             places += [(o, values, inside) for o in segment.outputs]
     expander = _Expander(group)
     bodies = [expander.value(o.body, values, inside) for o, values, inside in places]
-    found = {r for body in bodies for r in reads(body)}
-    per_tensor = Counter(r.tensor for r in found)
-    if any(count > MAX_READS or tensor in group.constants for tensor, count in per_tensor.items()):
+    if any(r.tensor in group.constants for body in bodies for r in reads(body)):
+        return segment
+    if len({value for body in bodies for value in loaded_values(body)}) > MAX_LOADS:
         return segment
     folded = LinearCombiner(group.tensors, Folder(group.tensors)).combine(bodies)
     outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))

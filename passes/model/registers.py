@@ -8,7 +8,7 @@ use, as it also loads the next elements early.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from attrs import frozen
@@ -16,7 +16,6 @@ from attrs import frozen
 from ...ir import (
     SORT_ORDERS,
     WIDEST_BYTES,
-    Call,
     Expr,
     Read,
     Reduction,
@@ -29,6 +28,7 @@ from ...ir import (
     dtype_of,
     expr_variables,
     is_affine,
+    loaded_values,
     operands,
     promotion_interval,
     reads,
@@ -233,32 +233,9 @@ def _staging_registers(tile: StagedTile, geometry: Geometry) -> Count:
 
 def _shared_values(segment: Segment) -> int:
     """Return how many values the outputs of an instance share: a folded transform reads a tile and holds it."""
-    found = [set(_held_values(o.body)) for o in segment.outputs]
+    found = [set(loaded_values(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
-
-
-def _held_values(expr: Expr) -> Iterator[Expr]:
-    """Yield the reads of an expression; of weighted reads, which are multiplied as they are loaded, the results."""
-    pending, seen = [expr], set[Expr]()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Read) or _is_weighted(node):
-            yield node
-        else:
-            pending.extend(node.children)
-
-
-def _is_weighted(node: Expr) -> bool:
-    """Return whether a node is a product of two reads, or a sum or difference of two such products."""
-    if not isinstance(node, Call):
-        return False
-    if node.fn in ("add", "sub"):
-        return all(isinstance(a, Call) and a.fn == "mul" and _is_weighted(a) for a in node.args)
-    return node.fn == "mul" and all(isinstance(a, Read) for a in node.args)
 
 
 def _stencil(segment: Segment) -> float:
