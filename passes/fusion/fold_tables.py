@@ -6,7 +6,7 @@ schedules the remaining computation:
 * `unroll_tables` turns a sum over axes that index a table into a sum of terms. The statement becomes pointwise and
 fuses like any other. * `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one
 thread computes all their values, as outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1
-disappear. An axis that only decides through its residue (`h % 2`) keeps its quotient parallel.
+disappear. An axis that only decides through a digit (`h % 2`, `k // 64`) keeps its other digits parallel.
 
     v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]
         ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
