@@ -26,7 +26,7 @@ import pytest
 from cuts.backends.opencl import device
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
-from cuts.tests.tiers import chosen_cases, read_durations, write_durations
+from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, chosen_cases, read_durations, write_durations
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW_CHECKS = (
@@ -54,10 +54,8 @@ settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--complete", action="store_true", help="run all cases, not only the tier of minutes (tiers.py)")
-    parser.addoption(
-        "--update-durations", action="store_true", help="write the CPU seconds of test functions, from a complete run"
-    )
+    parser.addoption("--complete", action="store_true", help="run more cases than the tier of minutes (tiers.py)")
+    parser.addoption("--update-durations", action="store_true", help="run all cases and write their CPU seconds")
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
     )
@@ -74,8 +72,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files with few long tests come first, then those with many tests: the last ones are short. Tests that the command
     line names by file or node run whole, and so do those of a GPU.
     """
-    if not (NIGHTLY or config.getoption("--complete") or config.option.markexpr or names_tests(config)):
-        chosen = chosen_cases(items, read_durations())
+    if not (NIGHTLY or config.getoption("--update-durations") or config.option.markexpr or names_tests(config)):
+        tier = COMPLETE_TIER if config.getoption("--complete") else DEFAULT_TIER
+        chosen = chosen_cases(items, read_durations(), tier)
         config.hook.pytest_deselected(items=[item for item in items if item not in {*chosen}])
         items[:] = chosen
     many = Counter(item.path for item in items)

@@ -1,9 +1,9 @@
-"""Tiers of the tests: the default one of minutes, the complete one.
+"""Tiers of the tests: the default one, the complete one, all cases.
 
-`pytest --complete` runs all cases. Without it, a test function whose cases take long together runs as many of them as
-its share of time allows: `durations.json` has the CPU seconds of such functions, and `pytest --complete
---update-durations` writes it. Cases are taken evenly over the list of a function's parameters, the same in every run
-and on every machine. A function that the table does not have runs whole.
+In the first two, a test function whose cases take long together runs as many of them as its share of time allows:
+`durations.json` has the CPU seconds of such functions, and `pytest --update-durations` runs all cases and writes it.
+Cases are taken evenly over the list of a function's parameters, the same in every run and on every machine. A function
+that the table does not have runs whole.
 """
 
 from __future__ import annotations
@@ -11,17 +11,28 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 import pytest
+from attrs import frozen
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
-#: CPU seconds that a test function may take in the default tier. One case runs where a case takes at most
-#: `MAX_CASE_SECONDS`, none where it takes longer.
-FUNCTION_SECONDS = 0.5
-MAX_CASE_SECONDS = 1.0
+
+@frozen
+class Tier:
+    """CPU seconds that a test function may take.
+
+    One case runs where a case takes at most `case_seconds`, none where it takes longer.
+    """
+
+    function_seconds: float
+    case_seconds: float
+
+
+DEFAULT_TIER = Tier(0.5, 1.0)
+COMPLETE_TIER = Tier(6.0, inf)
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5
@@ -32,18 +43,18 @@ def function_name(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def case_count(cases: int, seconds: float) -> int:
-    """Return how many of a function's cases the default tier runs.
+def case_count(cases: int, seconds: float, tier: Tier) -> int:
+    """Return how many of a function's cases a tier runs.
 
     `seconds` is the CPU time of one case. A function of one case runs or does not.
     """
-    if seconds * cases <= FUNCTION_SECONDS:
+    if seconds * cases <= tier.function_seconds:
         return cases
-    return 0 if seconds > MAX_CASE_SECONDS else max(1, int(FUNCTION_SECONDS / seconds))
+    return 0 if seconds > tier.case_seconds else max(1, int(tier.function_seconds / seconds))
 
 
-def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> list[pytest.Item]:
-    """Return the items of the default tier, in order.
+def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> list[pytest.Item]:
+    """Return the items of a tier, in order.
 
     `seconds` has the CPU seconds of a case, by test function.
     """
@@ -52,7 +63,7 @@ def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> 
         functions[function_name(item.nodeid)].append(item)
     chosen = set()
     for name, cases in functions.items():
-        count = case_count(len(cases), seconds[name]) if name in seconds else len(cases)
+        count = case_count(len(cases), seconds[name], tier) if name in seconds else len(cases)
         chosen.update(cases[number * len(cases) // count] for number in range(count))
     return [item for item in items if item in chosen]
 
