@@ -311,8 +311,8 @@ def _index_digits(index: Index) -> Iterator[tuple[Var, _Digit]]:
         elif isinstance(primary, Mod) and isinstance(inner, FloorDiv) and len(variables(inner.num)) == 1:
             (var,) = variables(inner.num)
             yield var, _Digit(inner.den, primary.den) if _alone(inner.num) else _Digit(1, inner.den * primary.den)
-        elif isinstance(primary, FloorDiv) and (var := _alone(primary.num)) is not None:
-            yield var, _Digit(primary.den, -(-var.extent // primary.den))
+        elif isinstance(primary, FloorDiv) and (alone := _alone(primary.num)) is not None:
+            yield alone, _Digit(primary.den, -(-alone.extent // primary.den))
         else:
             yield from ((v, _Digit(1, v.extent)) for v in variables(Index(0, ((primary, 1),))))
 
