@@ -57,8 +57,9 @@ def distinct(expr: Expr) -> Iterator[Expr]:
 
 
 def loaded_values(expr: Expr) -> Iterator[Expr]:
-    """Yield the values that loads bring into registers: reads, and sums of two products of reads, which are formed as
-    their operands are loaded.
+    """Yield the values that a thread holds after its loads.
+
+    They are reads, and sums of two products of reads: products are formed as their operands are loaded.
     """
     seen: set[Expr] = set()
     stack = [expr]

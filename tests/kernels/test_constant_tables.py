@@ -97,7 +97,7 @@ op complex_dft "n complex points" {
 
 
 def test_other_digits_of_an_axis_stay_parallel() -> None:
-    """A thread computes all values of the digit that a table reads: three samples of one of eight transforms."""
+    """A thread computes one of eight transforms of three samples."""
     text = """
 op pass "transforms of 3 samples, 8 apart, from the k-th on" {
   type T: float

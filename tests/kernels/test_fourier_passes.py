@@ -92,7 +92,7 @@ def test_kernels_of_algorithms(n: int, case: int) -> None:
 @pytest.mark.parametrize("case", [1, 2, 5])
 @pytest.mark.parametrize("wide", [False, True])
 def test_kernels_of_several_passes(case: int, wide: bool) -> None:
-    """With 169 samples, lengths of axes are odd; with 1024 a pass of 32 writes blocks."""
+    """Lengths of axes are odd, or a pass of 32 writes blocks."""
     op, shape, attributes, oracle = _cases(1024 if wide else 169)[case]
     _check(list(_graphs(op, shape, **attributes))[wide], oracle)
 
@@ -114,7 +114,7 @@ def test_other_element_types(n: int, dtype: DType, eps: float) -> None:
         _check(next(_graphs(op, shape, dtype, **attributes)), oracle, eps)
 
 
-def test_not_a_number_reaches_all_results_of_its_row() -> None:
+def test_nan_reaches_its_row() -> None:
     for n in (24, 17):
         x = _numbers((2, n, 2))
         x[1, 5] = np.nan
