@@ -99,7 +99,7 @@ op complex_dft "n complex points" {
 def test_other_digits_of_an_axis_stay_parallel() -> None:
     """A thread computes one of eight transforms of three samples."""
     text = """
-op pass "transforms of 3 samples, 8 apart, from the k-th on" {
+op pass "transforms of every eighth sample from the k-th on" {
   type T: float
   in x: T[24]
   table C: T = [[circle(q * d, 3)[0] for d < 3] for q < 3]
