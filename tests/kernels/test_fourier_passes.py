@@ -89,8 +89,7 @@ def test_kernels_of_algorithms(n: int, case: int) -> None:
 
 
 @needs_opencl
-@pytest.mark.parametrize("case", [1, 2, 5])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("case", "wide"), [(1, False), (2, False), (5, False), (1, True)])
 def test_kernels_of_several_passes(case: int, wide: bool) -> None:
     """Lengths of axes are odd, or a pass of 32 writes blocks."""
     op, shape, attributes, oracle = _cases(1024 if wide else 169)[case]
