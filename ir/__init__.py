@@ -264,6 +264,7 @@ from .walk import (
     expr_indirects,
     expr_variables,
     indices,
+    loaded_values,
     map_indices,
     reads,
     rebuild,

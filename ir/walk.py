@@ -27,7 +27,7 @@ from .affine import (
     substitute,
     variables,
 )
-from .expr import Expr, Read
+from .expr import Call, Const, Expr, Read
 
 # ---- contents of an expression
 
@@ -54,6 +54,46 @@ def distinct(expr: Expr) -> Iterator[Expr]:
             seen.add(id(node))
             stack.append((node, True))
             stack.extend((child, False) for child in reversed(node.children))
+
+
+def loaded_values(expr: Expr) -> Iterator[Expr]:
+    """Yield the values that a thread holds after its loads.
+
+    They are reads, and sums of two products of reads: products are formed as their operands are loaded.
+    """
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Read) or _is_weighted(node):
+            yield node
+        else:
+            stack.extend(node.children)
+
+
+def _is_weighted(node: Expr) -> bool:
+    """Return whether a node is a product of reads, or a sum or difference of two such products."""
+    if not isinstance(node, Call):
+        return False
+    if node.fn in ("add", "sub"):
+        return all(_is_product_of_reads(part) for part in node.children)
+    return _is_product_of_reads(node)
+
+
+def _is_product_of_reads(node: Expr) -> bool:
+    """Return whether a node is a product of two reads and any constants."""
+    parts, found = [node], 0
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Call) and part.fn in ("mul", "neg"):
+            parts.extend(part.children)
+        elif not isinstance(part, (Read, Const)):
+            return False
+        found += isinstance(part, Read)
+    return found == 2
 
 
 @lru_cache(maxsize=1 << 16)

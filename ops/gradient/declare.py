@@ -204,7 +204,7 @@ class _StatementWriter:
         return " and ".join(parts) or "true"
 
     def _guards(self, guards: Iterable[Guard]) -> str:
-        return f"({' and '.join(map(self._guard, guards))})"
+        return f"({' and '.join(map(self._guard, guards)) or 'true'})"
 
     # ---- expressions
 

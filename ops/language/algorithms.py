@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...ir import Node, SpecError
+from ...ir import DType, Node, SpecError
 from .declaration import Declaration
 from .evaluation import Absent, ExpressionEvaluator, TensorRef, describe
 from .text import syntax as s
@@ -40,9 +40,10 @@ def _nodes(name: str, steps: Sequence[s.Step], computed: set[str], evaluator: Ex
     for number, step in enumerate(steps):
         inputs = tuple(_operand(a.value, computed, evaluator) for a in step.arguments if a.name is None)
         stated = {a.name: evaluator.evaluate(a.value) for a in step.arguments if a.name is not None}
+        # `none` has the same meaning as no attribute; an element type is an attribute by its name.
         attributes = {
-            n: value for n, value in stated.items() if value is not None
-        }  # `none` has the same meaning as no attribute
+            n: value.value if isinstance(value, DType) else value for n, value in stated.items() if value is not None
+        }
         nodes.append(Node(f"{name}_{number}", step.op, inputs, step.results, attributes))
         computed.update(step.results)
     return tuple(nodes)

@@ -6,7 +6,7 @@ schedules the remaining computation:
 * `unroll_tables` turns a sum over axes that index a table into a sum of terms. The statement becomes pointwise and
 fuses like any other. * `fold_tables` takes the remaining axes that index tables out of a segment's parallel axes: one
 thread computes all their values, as outputs of their own whose bodies share subexpressions. Products with 0, 1 and -1
-disappear. An axis that only decides through its residue (`h % 2`) keeps its quotient parallel.
+disappear. An axis that only decides through a digit (`h % 2`, `k // 64`) keeps its other digits parallel.
 
     v[a, p] = sum[i < 4] B[a, i] * x[2*p + i]
         ->   v[0, p] = x[2*p] - x[2*p + 2]; v[1, p] = x[2*p + 1] + x[2*p + 2]; ...
@@ -48,6 +48,7 @@ from ...ir import (
     as_index,
     expr_variables,
     linearise,
+    loaded_values,
     reads,
     substitute,
     substitute_expr,
@@ -63,9 +64,9 @@ Pairs: TypeAlias = tuple[tuple[str, T], ...]
 
 #: Most terms that a sum is unrolled to, and most outputs that one becomes; past that compile time grows and registers
 #: spill.
-MAX_TERMS, MAX_OUTPUTS = 64, 96
-#: Most elements that a thread reads: it holds all of them at a time.
-MAX_READS = 128
+MAX_TERMS, MAX_OUTPUTS = 64, 128
+#: Most values that a thread loads: it holds all of them at a time.
+MAX_LOADS = 128
 #: Largest expression that unrolling may make.
 MAX_SIZE = 1500
 #: Most segments whose foldings are cached.
@@ -169,30 +170,33 @@ def _fold_segment(
     constants: Pairs[tuple[float, ...]],
     shared: tuple[str, ...],
 ) -> Segment:
-    """Expand a pointwise segment over the axes that index its tables, each axis as (quotient, residue)."""
+    """Expand a pointwise segment over the digits of axes that index its tables; the other digits stay axes."""
     group = FusedGroup((segment,), dict(tensors), (), (), shared, dict(constants))
     if segment.reductions or any(o.extra or o.tensor in group.shared for o in segment.outputs):
         return segment
     periods = _periods(segment, group)
     if periods is None:
         return segment
-    quotients = {a: Var(f"{a.name}q", -(-a.extent // d)) for a, d in periods.items()}
+    quotients = {a: Var(f"{a.name}q", d.count_above(a)) for a, d in periods.items()}
+    rests = {a: Var(f"{a.name}r", d.step) for a, d in periods.items()}
     places: list[tuple[Output, dict[Var, IndexLike], tuple[Guard, ...]]] = []
-    for point in product(*(range(d) for d in periods.values())):
+    for point in product(*(range(d.count) for d in periods.values())):
         values: dict[Var, IndexLike] = {
-            a: as_index(quotients[a]) * d + residue for (a, d), residue in zip(periods.items(), point, strict=True)
+            a: (as_index(quotients[a]) * d.count + value) * d.step + as_index(rests[a])
+            for (a, d), value in zip(periods.items(), point, strict=True)
         }
         inside = tuple(g for a, i in values.items() if not (g := Guard(as_index(i), 0, a.extent)).always)
         if not any(g.index.is_const for g in inside):
             places += [(o, values, inside) for o in segment.outputs]
     expander = _Expander(group)
     bodies = [expander.value(o.body, values, inside) for o, values, inside in places]
-    found = {r for body in bodies for r in reads(body)}
-    if len(found) > MAX_READS or any(r.tensor in group.constants for r in found):
+    if any(r.tensor in group.constants for body in bodies for r in reads(body)):
+        return segment
+    if len({value for body in bodies for value in loaded_values(body)}) > MAX_LOADS:
         return segment
     folded = LinearCombiner(group.tensors, Folder(group.tensors)).combine(bodies)
     outputs = tuple(_output(*place, body) for place, body in zip(places, folded, strict=True))
-    axes = tuple(quotients.get(a, a) for a in segment.axes)
+    axes = tuple(v for a in segment.axes for v in ((quotients[a], rests[a]) if a in periods else (a,)))
     return Segment(tuple(a for a in axes if a.extent > 1) or axes[:1], (), outputs)
 
 
@@ -262,36 +266,58 @@ def _within(index: Index, extent: int) -> bool:
     return low >= 0 and high < extent
 
 
-def _periods(segment: Segment, group: FusedGroup) -> dict[Var, int] | None:
-    """Return the values of each axis of a table that a thread computes, None where these are too many."""
-    found: dict[Var, int] = {}
+@frozen
+class _Digit:
+    """Digit `v // step % count` of an axis v."""
+
+    step: int
+    count: int
+
+    def count_above(self, axis: Var) -> int:
+        """Return the number of values of the digits above it."""
+        return -(-axis.extent // (self.step * self.count))
+
+
+def _periods(segment: Segment, group: FusedGroup) -> dict[Var, _Digit] | None:
+    """Return the digit of each axis of a table that a thread computes, None where these are too many values."""
+    found: dict[Var, set[_Digit]] = {}
     for output in segment.outputs:
         for read in reads(output.body):
             if read.tensor in group.constants:
-                for axis, period in (pair for i in read.own_indices for pair in _index_periods(i)):
-                    found[axis] = lcm(found.get(axis, 1), period)
-    periods = {a: min(d, a.extent) for a, d in found.items()}
-    if not set(found) <= set(segment.axes) or prod(periods.values()) * len(segment.outputs) > MAX_OUTPUTS:
+                for axis, digit in (pair for i in read.own_indices for pair in _index_digits(i)):
+                    found.setdefault(axis, set()).add(digit)
+    periods = {axis: _common_digit(axis, digits) for axis, digits in found.items()}
+    if (
+        not set(found) <= set(segment.axes)
+        or prod(d.count for d in periods.values()) * len(segment.outputs) > MAX_OUTPUTS
+    ):
         return None
     return periods
 
 
-def _index_periods(index: Index) -> Iterator[tuple[Var, int]]:
-    """Yield the variables of an index with the number of steps after which it repeats."""
+def _common_digit(axis: Var, digits: set[_Digit]) -> _Digit:
+    """Return a digit of an axis that decides about others."""
+    steps = {d.step for d in digits}
+    step = steps.pop() if len(steps) == 1 else 1
+    return _Digit(step, min(-(-axis.extent // step), lcm(*(d.step * d.count // step for d in digits))))
+
+
+def _index_digits(index: Index) -> Iterator[tuple[Var, _Digit]]:
+    """Yield the variables of an index with the digit that it depends on."""
     for primary, _ in index.terms:
-        if (
-            isinstance(primary, Mod)
-            and len(primary.num.terms) == 1
-            and isinstance(inner := primary.num.terms[0][0], Var)
-        ):
-            yield inner, primary.den
-        elif (
-            isinstance(primary, Mod)
-            and len(primary.num.terms) == 1
-            and isinstance(inner, FloorDiv)
-            and len(variables(inner.num)) == 1
-        ):
+        inner = primary.num.terms[0][0] if isinstance(primary, Mod) and len(primary.num.terms) == 1 else primary
+        if isinstance(primary, Mod) and isinstance(inner, Var):
+            yield inner, _Digit(1, primary.den)
+        elif isinstance(primary, Mod) and isinstance(inner, FloorDiv) and len(variables(inner.num)) == 1:
             (var,) = variables(inner.num)
-            yield var, inner.den * primary.den
+            yield var, _Digit(inner.den, primary.den) if _alone(inner.num) else _Digit(1, inner.den * primary.den)
+        elif isinstance(primary, FloorDiv) and (alone := _alone(primary.num)) is not None:
+            yield alone, _Digit(primary.den, -(-alone.extent // primary.den))
         else:
-            yield from ((v, v.extent) for v in variables(Index(0, ((primary, 1),))))
+            yield from ((v, _Digit(1, v.extent)) for v in variables(Index(0, ((primary, 1),))))
+
+
+def _alone(index: Index) -> Var | None:
+    """Return the variable that an index is, None for any other index."""
+    var = index.terms[0][0] if len(index.terms) == 1 else None
+    return var if isinstance(var, Var) and index == as_index(var) else None

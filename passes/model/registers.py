@@ -28,6 +28,7 @@ from ...ir import (
     dtype_of,
     expr_variables,
     is_affine,
+    loaded_values,
     operands,
     promotion_interval,
     reads,
@@ -232,7 +233,7 @@ def _staging_registers(tile: StagedTile, geometry: Geometry) -> Count:
 
 def _shared_values(segment: Segment) -> int:
     """Return how many values the outputs of an instance share: a folded transform reads a tile and holds it."""
-    found = [set(reads(o.body)) for o in segment.outputs]
+    found = [set(loaded_values(o.body)) for o in segment.outputs]
     distinct = len(set().union(*found))
     return distinct if sum(map(len, found)) > 2 * distinct else 0
 

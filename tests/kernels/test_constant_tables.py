@@ -96,6 +96,28 @@ op complex_dft "n complex points" {
     assert sum(found.values()) <= most <= 5 * tile * np.log2(tile)
 
 
+def test_other_digits_of_an_axis_stay_parallel() -> None:
+    """A thread computes one of eight transforms of three samples."""
+    text = """
+op pass "transforms of every eighth sample from the k-th on" {
+  type T: float
+  in x: T[24]
+  table C: T = [[circle(q * d, 3)[0] for d < 3] for q < 3]
+  out y: T[20]
+  y[k] = sum[d < 3] C[k // 8, d] * x[k % 8 + 8 * d]
+}
+"""
+    make = Builder(Registry.builtin().extend(Source("pass.cuts", text)), {}, [], [])
+    value = make.node("pass", make.input(24))
+    group = whole(make.programs(), value)
+    (segment,) = group.segments
+    assert not group.constants and [a.extent for a in segment.axes] == [8] and len(segment.outputs) == 3
+    (inputs,) = arrays(group, 1).values()
+    wanted = np.fft.fft(np.float64(inputs).reshape(3, 8), axis=0).real.reshape(-1)[:20]
+    (found,) = interpret(group, dict(zip(group.inputs, [inputs], strict=True))).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
 @settings(max_examples=examples(8, 400), deadline=None)
 @given(st.data())
 def test_folding_keeps_the_value(data: st.DataObject) -> None:

@@ -207,7 +207,7 @@ SAMPLING: dict[str, Callable[..., Any]] = {
     "grid_sample": of_tensors(_grid_sample), "resize_linear": _resize("linear"), "resize_cubic": _resize("cubic"),
     "resize_nearest": _resize("nearest"), "deform_conv": of_tensors(_deform), "roi_align": of_tensors(_align),
     "roi_align_adaptive": of_tensors(_align),
-    "dft": _dft, "irdft": _irdft, "irfft2": _irfft2,
+    "dft": _dft, "irdft": _irdft, "mixed_radix": _dft, "mixed_radix_real": _irdft, "irfft2": _irfft2,
     "rfft2": lambda a, x: _pairs(np.fft.rfft2(x)) if x.size else None,
     "frames": _frames, "sample_axis": _sample, "quantize": _quantise,
 }  # fmt: skip

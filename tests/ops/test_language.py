@@ -72,6 +72,9 @@ LONG_OPERATIONS = {
     "lstm": "four gates and two states, each of them a statement of the step",
     "gru": "seven statements of a step, and the attributes that ONNX gives its activations",
     "conv": "five algorithms, each a line and what it is made of",
+    "dft": "the direct sum and three algorithms, each a line and what it is made of",
+    "mixed_radix": "matrices of two factors of a radix, twiddles, and the layout between passes",
+    "mixed_radix_real": "matrices of two factors of a radix, twiddles and signs, and the layout between passes",
     "attention": "scores, what each kind of mask chooses of them, and a softmax that kernels may take in parts",
     "grouped_matmul": "blocks of rows that belong to one group, and the place of each row in its block",
     "roi_align_adaptive": "regions with as many samples as pixels: bounds, counts and weights along each axis",
@@ -272,6 +275,21 @@ def test_constant_operands_can_give_a_shape() -> None:
     assert decl.instantiate([shape], {}, {0: np.array([2, 3])}).output_types[0].shape == (2, 3)
     with pytest.raises(GraphError, match="operand 'shape': expected a constant, found a computed value"):
         decl.instantiate([shape])
+
+
+@pytest.mark.parametrize(
+    ("n", "most", "factors"),
+    [(4096, 16, (16, 16, 16)), (4096, 64, (64, 64)), (1 << 17, 16, (8, 8, 8, 16, 16)), (1000, 64, (25, 40)),
+     (13, 16, (13,)), (34, 16, ()), (1, 16, ())],
+)  # fmt: skip
+def test_radices_are_few_and_near_one_another(n: int, most: int, factors: tuple[int, ...]) -> None:
+    assert BUILTINS["radices"].apply(n, most) == factors
+
+
+def test_smooth_numbers_and_distances_on_a_circle() -> None:
+    assert [BUILTINS["smooth"].apply(n, 5) for n in (1, 7, 33, 8185)] == [1, 8, 36, 8192]
+    for n in (1, 2, 5, 6):
+        assert [BUILTINS["circle_distance"].apply(k, n) for k in range(n)] == [min(k, n - k) for k in range(n)]
 
 
 def test_the_manual_names_functions_with_valid_examples() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import cache
 from functools import reduce as fold
+from itertools import count
 
 from attrs import frozen
 
@@ -203,6 +205,43 @@ def _circle(k: Value, n: Value) -> tuple[float, float]:
     return cosine(k, n) + 0.0, cosine(4 * k - n, 4 * n) + 0.0
 
 
+def _radices(n: Value, most: Value) -> tuple[int, ...]:
+    """Return factors of `n` from 2 to `most`, as few and as equal as possible; none where a prime factor is greater."""
+    if not isinstance(n, int) or not isinstance(most, int) or n < 1:
+        raise Trouble(f"radices needs a size and the greatest factor, found {describe(n)} and {describe(most)}")
+
+    @cache
+    def split(rest: int, least: int) -> tuple[int, ...] | None:
+        found = [
+            (f, *others)
+            for f in range(least, most + 1)
+            if rest % f == 0 and (others := split(rest // f, f)) is not None
+        ]
+        return () if rest == 1 else min(found, key=lambda factors: (len(factors), sum(factors)), default=None)
+
+    return split(n, 2) or ()
+
+
+def _circle_distance(index: Value, size: Value) -> Value:
+    """Return `min(k, size - k)` of an index in [0, size), as clamps of it."""
+    half = size // 2
+    return _clamp(_clamp(index, 0, half) - _clamp(index - (size - half), 0, half), 0, half)
+
+
+def _smooth(n: Value, most: Value) -> int:
+    """Return the least number from `n` on whose prime factors are at most `most`."""
+    if not isinstance(n, int) or not isinstance(most, int) or n < 1 or most < 2:
+        raise Trouble(f"smooth needs a size and the greatest factor, found {describe(n)} and {describe(most)}")
+
+    def rest(number: int) -> int:
+        for factor in range(2, most + 1):
+            while number % factor == 0:
+                number //= factor
+        return number
+
+    return next(number for number in count(n) if rest(number) == 1)
+
+
 def _evaluation(pairs: Value, size: Value) -> tuple[tuple[tuple[float, ...], ...], ...]:
     """Return the matrices B, G, A for which `A @ ((G @ g) * (B @ d))` are the inner products of `size` taps g with all
     windows of d: polynomials evaluated at 0, at the points p and -p of `pairs`, and at infinity (Winograd,
@@ -285,6 +324,11 @@ _TABLE = [
     Builtin("cos", (1, 1), _numbers("cos", math.cos), "cos(v)"),
     Builtin("sin", (1, 1), _numbers("sin", math.sin), "sin(v)"),
     Builtin("circle", (2, 2), _circle, "circle(k, n): [cosine, sine] of k / n of a full turn"),
+    Builtin(
+        "radices", (2, 2), _radices, "radices(n, most): few factors of n up to most, none if a prime factor is greater"
+    ),
+    Builtin("circle_distance", (2, 2), _circle_distance, "circle_distance(k, n): k or n - k, the lesser, for k < n"),
+    Builtin("smooth", (2, 2), _smooth, "smooth(n, most): the least number from n on with prime factors up to most"),
     Builtin("evaluation", (2, 2), _evaluation, "evaluation(pairs, size): [B, G, A] of Winograd's convolution"),
 ]
 

@@ -1,0 +1,128 @@
+"""Fast Fourier transforms: every algorithm of the transforms, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cuts.backends.devices import find_target
+from cuts.compile.driver import build_graph
+from cuts.compile.loading import Spec
+from cuts.ir.compiled import CompileOptions
+from cuts.ir.graph.graph import Array, Graph, Node
+from cuts.ir.types import DType, TensorType
+from cuts.ops import Registry, evaluate_graph
+from cuts.passes.graph import prune
+from cuts.passes.partitioning.choose_algorithms import replace_node
+
+from ..needs import needs_opencl
+
+REGISTRY = Registry.builtin()
+SIZES = (1, 2, 3, 12, 13, 17, 60, 97, 128, 210, 251, 1000, 1024, 2187)
+
+
+def _graphs(op: str, shape: tuple[int, ...], dtype: DType = DType.F32, **attributes: Any) -> Iterator[Graph]:
+    """Yield a transform as a graph, by each of its algorithms."""
+    node = Node("n", op, ("x",), ("y",), attributes)
+    types = {"x": TensorType(dtype, shape)}
+    (types["y"],) = REGISTRY.instances.infer(node, [types["x"]])
+    graph = Graph("g", ("x",), ("y",), types, (node,))
+    for algorithm in REGISTRY.instances.of_node(node, graph).algorithms:
+        yield prune(replace_node(graph, node, algorithm, REGISTRY.instances))
+
+
+def _numbers(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+def _complex(x: Array) -> Array:
+    return x[..., 0] + 1j * x[..., 1] if x.shape[-1] == 2 else x[..., 0]
+
+
+def _pairs(y: Array) -> Array:
+    return np.stack([y.real, y.imag], -1)
+
+
+def _cases(n: int) -> list[tuple[str, tuple[int, ...], dict[str, Any], Any]]:
+    """Return uses of transforms of n elements, with NumPy's result."""
+    return [
+        ("dft", (3, n, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
+        ("dft", (n, 3, 1), {"axis": 0, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=0))),
+        ("dft", (2, n, 2), {"axis": 1, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=1))),
+        ("dft", (2, n + 1, 1), {"axis": 1, "length": n}, lambda x: _pairs(np.fft.fft(_complex(x), n, axis=1))),
+        ("dft", (2, n, 1), {"axis": 1, "length": n + 3, "onesided": True},
+         lambda x: _pairs(np.fft.rfft(_complex(x), n + 3, axis=1))),
+        ("irdft", (3, n // 2 + 1, 2), {"axis": 1, "length": n},
+         lambda x: np.fft.irfft(_complex(x), n, axis=1)[..., None]),
+        ("irdft", (n // 2 + 3, 2, 2), {"axis": 0, "length": n},
+         lambda x: np.fft.irfft(_complex(x), n, axis=0)[..., None]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_algorithms_compute_the_transform(n: int) -> None:
+    for op, shape, attributes, oracle in _cases(n):
+        x = _numbers(shape)
+        wanted = oracle(x)
+        for graph in _graphs(op, shape, **attributes):
+            (found,) = evaluate_graph(graph, REGISTRY, {"x": x}).values()
+            assert found.shape == wanted.shape
+            assert np.abs(found - wanted).max() <= 3e-15 * max(1.0, np.abs(wanted).max()), (op, shape, attributes)
+
+
+def _check(graph: Graph, oracle: Any, eps: float = 2.0**-24) -> None:
+    plan = build_graph(graph, Spec(REGISTRY, {}), find_target("opencl"), CompileOptions())
+    x = _numbers(graph.types["x"].shape).astype(graph.types["x"].dtype.numpy)
+    (found,) = plan.run({"x": x}).values()
+    wanted = oracle(np.asarray(x, np.float64))
+    assert np.abs(np.asarray(found, np.float64) - wanted).max() <= 16 * eps * max(1.0, np.abs(wanted).max())
+
+
+@needs_opencl
+@pytest.mark.parametrize(("n", "case"), [(12, 0), (12, 2), (12, 3), (12, 5), (17, 1), (17, 6), (40, 1), (40, 6)])
+def test_kernels_of_algorithms(n: int, case: int) -> None:
+    op, shape, attributes, oracle = _cases(n)[case]
+    for graph in _graphs(op, shape, **attributes):
+        _check(graph, oracle)
+
+
+@needs_opencl
+@pytest.mark.parametrize(("case", "wide"), [(1, False), (2, False), (5, False), (1, True)])
+def test_kernels_of_several_passes(case: int, wide: bool) -> None:
+    """Lengths of axes are odd, or a pass of 32 writes blocks."""
+    op, shape, attributes, oracle = _cases(1024 if wide else 169)[case]
+    _check(list(_graphs(op, shape, **attributes))[wide], oracle)
+
+
+@needs_opencl
+def test_planes() -> None:
+    (graph,) = _graphs("rfft2", (2, 6, 20))
+    _check(graph, lambda x: _pairs(np.fft.rfft2(x)))
+    (graph,) = _graphs("irfft2", (2, 6, 11, 2))
+    _check(graph, lambda x: np.fft.irfft2(_complex(x)))
+
+
+@needs_opencl
+@pytest.mark.parametrize(("dtype", "eps"), [(DType.F64, 2.0**-53), (DType.F16, 2.0**-11), (DType.BF16, 2.0**-8)])
+@pytest.mark.parametrize("n", [24])
+def test_other_element_types(n: int, dtype: DType, eps: float) -> None:
+    """Half types compute in single precision."""
+    for op, shape, attributes, oracle in _cases(n)[2:6:3]:
+        _check(next(_graphs(op, shape, dtype, **attributes)), oracle, eps)
+
+
+def test_nan_reaches_its_row() -> None:
+    for n in (24, 17):
+        x = _numbers((2, n, 2))
+        x[1, 5] = np.nan
+        for graph in _graphs("dft", x.shape, axis=1):
+            (found,) = evaluate_graph(graph, REGISTRY, {"x": x}).values()
+            assert np.isfinite(found[0]).all() and np.isnan(found[1]).all()
+
+
+def test_long_transforms_are_few_statements() -> None:
+    for shape, attributes in (((1, 1 << 20, 2), {}), ((1, 65521, 1), {"onesided": True})):
+        for graph in _graphs("dft", shape, axis=1, **attributes):
+            assert sum(len(REGISTRY.instances.of_node(n, graph).program.statements) for n in graph.nodes) <= 80
