@@ -62,7 +62,8 @@ from .stage import Stage, graph_stage, rewrite_stage
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("algorithms", plan_algorithms, show_algorithms, verify_algorithms,
-          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, space to depth), by "
+          "nodes -> the cheapest algorithm that their declarations list (Winograd, Fourier tiles, fast Fourier "
+          "transforms, space to depth), by "
           "the cost of its fusion groups: measured times, or on a GPU the cost model, where the gain exceeds its "
           "error; filters are transformed by the compiler; workers partition the alternatives",
           ("partitioning/choose_algorithms.py", "costs/candidate_subgraphs.py", "partitioning/baseline_plan.py")),

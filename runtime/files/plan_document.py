@@ -242,7 +242,7 @@ def parse_document(content: bytes, path: Path) -> Document:
             _make_tables_constants(data)
         found: Document = _CONVERTER.structure(data, _FORMATS[name])
         return found
-    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError) as error:
+    except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:
         reasons = "; ".join(cattrs.transform_error(error)) if isinstance(error, Exception) else str(error)
         raise PlanError(f"{path} is not a plan of this version: {reasons}", hint="write the plan again") from error
 

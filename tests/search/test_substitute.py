@@ -85,11 +85,9 @@ def test_faster_right_routine_wins(ours: float, taken: bool) -> None:
 
 
 def test_steps_bind_tensors_in_routine_order() -> None:
-    order = (Argument("y", DType.F32, True), Argument("offsets", DType.I32, False, table=True),
-             Argument("x1", DType.F32, False),
-             Argument("x0", DType.F32, False))  # fmt: skip
+    order = (Argument("y", DType.F32, True), Argument("x1", DType.F32, False), Argument("x0", DType.F32, False))
     kernels = tuple(KernelFunction(name, "cuda", "", (1, 1, 1), (1, 1, 1), order) for name in ("k0", "k1"))
-    tensors = ("result", "offsets", "weights", "image")
+    tensors = ("result", "weights", "image")
     graph = Graph("g", (), (), {}, ())
     records = ({"measured": 4e-3, "why": "old", "parameters": {"a": 1}}, {"why": "kept"})
     compiled = CompiledGraph(graph, kernels, (Step(0, tensors), Step(1, tensors)), {}, records)
