@@ -31,7 +31,7 @@ class Tier:
     case_seconds: float
 
 
-DEFAULT_TIER = Tier(0.5, 1.0)
+DEFAULT_TIER = Tier(0.5, 0.8)
 COMPLETE_TIER = Tier(6.0, inf)
 
 #: CPU seconds of all cases below which a function is not listed.
