@@ -92,7 +92,7 @@ def with_constants(bench: Bench) -> Bench:
 
     The constants stand for weights.
     """
-    data = {node.operands[0] for node in bench.graph.nodes}
+    data = {node.operands[0] for node in bench.graph.nodes if node.operands}
     constants = {name: array for name, array in bench.inputs.items() if name not in data}
     inputs = {name: array for name, array in bench.inputs.items() if name in data}
     return Bench(evolve(bench.graph, inputs=tuple(inputs), constants=constants), bench.spec, inputs)
