@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from cuts.backends.devices import find_target
 from cuts.ir.compiled import Storage
@@ -67,7 +68,7 @@ def _is_the_reference(made: Graph, programs: Programs, mode: str, arrays: dict[s
     for name, value in evaluate_graph(made, REGISTRY, arrays).items():
         # A result of a group keeps its digits; the reference rounds one of a half type.
         kind = made.types[name].dtype
-        rtol = kind.epsilon if kind.arithmetic is not kind else 1e-9
+        rtol = float(ml_dtypes.finfo(kind.numpy).eps) if kind.arithmetic is not kind else 1e-9
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=1e-12, err_msg=name)
 
 
