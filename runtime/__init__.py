@@ -11,12 +11,14 @@ from .files import (
     load_plan,
     load_stages,
     plain,
+    plan_content,
     plan_files,
     plan_of_files,
     save_plan,
     save_program,
     save_staged,
     stages_type,
+    with_document,
     write_folder,
 )
 from .first_wrong_step import first_wrong_step

@@ -15,7 +15,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +30,10 @@ from .keys import KINDS, Facts, Key, describe, digest, digest_parts
 
 #: Largest head, in bytes.
 _MAX_HEAD_BYTES = 1 << 20
+#: Bytes from which an entry is written by a thread: its digests and the disk take seconds per gigabyte.
+LARGE_BYTES = 1 << 26
+_WRITER = ThreadPoolExecutor(1, "cuts-store")
+_unwritten: dict[tuple[Path | None, str, str], Future[None]] = {}
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _FAULTS = (ValueError, TypeError, KeyError, RecursionError, cattrs.BaseValidationError)
 
@@ -81,11 +86,24 @@ class EntryStore:
         sizes = {name: (len(content), digest_parts([name, content])) for name, content in parts.items()}
         self.write(Head(dict(key.facts), key.label, time.time(), sizes), parts)
 
+    def put_later(self, key: Key, parts: Callable[[], Mapping[str, bytes]], nbytes: int) -> None:
+        """Write an entry; beside the process if it has many bytes.
+
+        `read` waits for it, and so does the end of the process.
+        """
+        written = _WRITER.submit(lambda: self.put(key, parts()))
+        if nbytes < LARGE_BYTES:
+            written.result()
+        else:
+            _unwritten[self.root, key.kind, key.name] = written
+
     def read(self, kind: str, name: str) -> dict[str, bytes] | None:
         """Return the parts of an entry by its name.
 
         None where it is missing or damaged.
         """
+        if (written := _unwritten.pop((self.root, kind, name), None)) is not None:
+            written.result()
         if self.root is None:
             return None
         path = self.root / ENTRIES / kind / name

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from ...backends.library import installed_libraries
 from ...ir import Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
-from ...runtime import plan_files, plan_of_files, save_plan
+from ...runtime import plan_content, plan_of_files, save_plan, with_document
 from ...search import Settings, TuningSession, machine_of
 from ...store import EntryStore, Facts, Key, cache_root, create_private_folder, digest, digest_parts, field_facts
 from ..loading import Spec
@@ -61,8 +61,10 @@ class PlanCache:
         return find_plan(self.key.name, self.target)
 
     def save(self, made: CompiledPlan) -> None:
-        """Save a plan."""
-        EntryStore.open().put(self.key, plan_files(made.plan))
+        """Save a plan as it is now."""
+        files, document = plan_content(made.plan)
+        store = EntryStore.open()
+        store.put_later(self.key, lambda: with_document(files, document), sum(map(len, files.values())))
         made.cache_name = self.key.name
 
 

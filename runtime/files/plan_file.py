@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from safetensors import deserialize
 from safetensors.numpy import save as save_tensors
 
@@ -110,6 +110,17 @@ def _replace(draft: Path, target: Path) -> None:
 
 def plan_files(plan: Plan) -> dict[str, bytes]:
     """Return the files of a plan's folder."""
+    return with_document(*plan_content(plan))
+
+
+def with_document(files: dict[str, bytes], document: PlanDocument) -> dict[str, bytes]:
+    """Return files and plan.json, which has their digests."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return files | {"plan.json": write_document(evolve(document, files=digests))}
+
+
+def plan_content(plan: Plan) -> tuple[dict[str, bytes], PlanDocument]:
+    """Return a copy as files, and the document without digests."""
     weights = Weights({})
     files: dict[str, bytes] = {}
     kernels = []
@@ -136,10 +147,9 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages),
         dict(plan.buffers), plan.arena,
         constants, tuple(kernels), plan.steps, tuple(plain(group) for group in plan.groups), model,
-        {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}, plan.checks, plan.loops,
-        plan.branched,
+        {}, plan.checks, plan.loops, plan.branched,
     )  # fmt: skip
-    return files | {"plan.json": write_document(document)}
+    return files, document
 
 
 def _arrays(graph: Graph) -> dict[str, Array]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event
 
 import cuts
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from attrs import evolve
 from cuts.compile import cached_build
 from cuts.ir import CompileOptions, Graph, parse_graph
+from cuts.store import Key, entries
 
 GRAPH = """
 graph "small" {
@@ -51,6 +53,29 @@ def test_a_plan_without_a_search_is_built_once(count_builds: Callable[[], int]) 
     assert count_builds() == 2, "other weights"
     cuts.build(small(), target=TARGET, options=evolve(OPTIONS, horizontal_fusion=False))
     assert count_builds() == 3, "other options"
+
+
+def test_a_large_plan_is_written_as_it_was_built(
+    count_builds: Callable[[], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(entries, "LARGE_BYTES", 0)
+    begun, put = Event(), entries.EntryStore.put
+
+    def put_slowly(store: entries.EntryStore, key: Key, parts: Mapping[str, bytes]) -> None:
+        if key.kind == "plan":
+            begun.wait(60)
+        put(store, key, parts)
+
+    monkeypatch.setattr(entries.EntryStore, "put", put_slowly)
+    graph = small()
+    first = cuts.build(graph, target=TARGET, options=OPTIONS)
+    assert not list((tmp_path / "entries" / "plan").glob("*")), "nothing is written yet"
+    graph.constants["w"][:] = 2.0
+    begun.set()
+    second = cuts.build(small(), target=TARGET, options=OPTIONS)
+    assert count_builds() == 1
+    assert [k.source for k in second.kernels] == [k.source for k in first.kernels]
+    assert all((array == 1.0).all() for array in second.plan.constants.values())
 
 
 def test_decisions_of_a_search_replace_stored_plans(
