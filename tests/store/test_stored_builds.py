@@ -55,7 +55,7 @@ def test_a_plan_without_a_search_is_built_once(count_builds: Callable[[], int]) 
     assert count_builds() == 3, "other options"
 
 
-def test_a_large_plan_is_written_as_it_was_built(
+def test_large_plans_are_written_as_they_were(
     count_builds: Callable[[], int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(entries, "LARGE_BYTES", 0)
