@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from cuts.frontends.torch import UncompiledWarning
 from cuts.ir import dtype_of_numpy
 from cuts.numerics import compare, tolerance
-from torch._dynamo.backends.registry import lookup_backend
-from torch.fx.node import map_aggregate
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from .builders import build_model
 from .observation import Observation, observe_compilation
@@ -23,6 +24,9 @@ SUM_TERMS = 4096
 #: Multiple of eager's error that a result may have, and greatest relative error of eager that explains one. Both are
 #: errors against float64.
 ERROR_MULTIPLE, MAX_EAGER_ERROR = 4.0, 0.1
+
+#: Eager's own routine is wrong on a CPU where the gradient's layout is not the input's.
+NORM_GRADIENT = torch.ops.aten.native_batch_norm_backward.default
 
 Results = dict[str, torch.Tensor]
 
@@ -144,32 +148,40 @@ def _are_nothing(value: torch.Tensor, wanted: torch.Tensor, largest: float) -> b
 
 
 def results_in_float64(model: torch.nn.Module, inputs: Mapping[str, Any], run: Callable[..., Results]) -> Results:
-    """Return results of core operations in float64, none after an error.
+    """Return eager's results in float64, none after an error.
 
     Types that the model asks for are widened too: an angle of 7,000 from an exponential in float32 has eager's
-    rounding, and a reference that shares it finds every other rounding wrong. Some of eager's own routines are wrong:
-    on a CPU the gradient of a batch norm whose layout is not the input's.
+    rounding, and a reference that shares it finds every other rounding wrong.
     """
-    torch._dynamo.reset()
-    function = torch.compile(model.double(), backend=_compile_in_float64)
+    model.double()
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        return run(model, function, {name: _to_float64(value) for name, value in inputs.items()})
+        with _Float64():
+            return run(model, model, {name: _to_float64(value) for name, value in inputs.items()})
     except Exception:  # any error of the model's own code
         return {}
     finally:
         torch.set_default_dtype(default)
 
 
-def _compile_in_float64(module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-    """Backend of `torch.compile`: core operations, and float64 for every float type that the graph names."""
-    for node in module.graph.nodes:
-        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), _widen)
-        if node.op == "call_method" and node.target in ("float", "half", "bfloat16"):
-            node.target = "double"
-    module.recompile()
-    return lookup_backend("aot_eager_decomp_partition")(module, examples)
+class _Float64(TorchDispatchMode):  # type: ignore[misc]
+    """Float64 in place of every float type that a call names; random numbers are eager's."""
+
+    def __torch_dispatch__(self, operation: Any, _: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        keywords = dict(keywords or {})
+        if torch.Tag.nondeterministic_seeded in operation.tags:
+            if any(each.name == "dtype" for each in operation._schema.arguments):
+                keywords["dtype"] = keywords.get("dtype") or torch.float32
+            return tree_map(_to_float64, operation(*arguments, **keywords))
+        arguments, keywords = tree_map(_widen, (arguments, keywords))
+        if operation is NORM_GRADIENT:
+            return decomposition_table[operation](*arguments, **keywords)
+        try:
+            return operation(*arguments, **keywords)
+        except RuntimeError:  # some have no float64, as grouped products
+            narrow = tree_map(_to_float32, (arguments, keywords))
+            return tree_map(_to_float64, operation(*narrow[0], **narrow[1]))
 
 
 def _widen(argument: Any) -> Any:
@@ -180,6 +192,10 @@ def _to_float64(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_float64(each) for each in value]
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _to_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype is torch.float64 else value
 
 
 def _tolerance_of(wanted: torch.Tensor, operations: int) -> float:

@@ -127,7 +127,6 @@ class Angles(torch.nn.Module):  # type: ignore[misc]
         return torch.stack([torch.sin(x.float() * torch.exp(each)) for each in (steps, steps.to(torch.float32))])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_references_in_float64_round_nothing_to_float32() -> None:
     x = torch.full((8,), 7000.0)
     found = results_in_float64(Angles(), {"x": x}, run_forward)["result"]
