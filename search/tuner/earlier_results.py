@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from ...ir import CutsError
+from ...passes import ScheduleRequest
 from ...passes.model import FITTED_COEFFICIENTS
 from ...passes.schedule import Candidate, assess, check_schedule, choose
-from ..building import Factory, ScoredCandidate
+from ..building import Factory, PlanningWorkers, ScoredCandidate
 from ..database import Database, Measurement
 from ..learned import MIN_RECALLED, LearnedOrder
 from ..settings import Settings, TunedChoice
@@ -99,9 +100,17 @@ def transferred_choice(database: Database, problem: TuningTask) -> TunedChoice |
 
 def predicted_choice(problem: TuningTask) -> TunedChoice:
     """Return the cost model's choice, where no result is known."""
-    return TunedChoice(
-        choose(problem.form, problem.target)[0], None, origin=ORIGIN_GUESSED, reason="nothing is known of it"
-    )
+    return _guess(choose(problem.form, problem.target)[0])
+
+
+def predicted_choices(problems: Sequence[TuningTask]) -> list[TunedChoice]:
+    """Return the cost model's choice of each task, several by workers."""
+    with PlanningWorkers() as workers:
+        return list(map(_guess, workers.submit([ScheduleRequest(each.form, each.target) for each in problems])()))
+
+
+def _guess(candidate: Candidate) -> TunedChoice:
+    return TunedChoice(candidate, None, origin=ORIGIN_GUESSED, reason="nothing is known of it")
 
 
 def hints(database: Database, problem: TuningTask) -> list[ScoredCandidate]:
