@@ -7,6 +7,7 @@ version of the compiler prints the measured source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 
 from attrs import evolve
 
@@ -26,6 +27,8 @@ ORIGIN_ELSEWHERE, ORIGIN_GUESSED = "elsewhere", "guessed"
 #: Results of an unfinished search that are printed to test their validity: where the fastest few are invalid, another
 #: version measured them all.
 MAX_TESTED_RESULTS = 4
+#: Seconds of predicted choices before workers start, which takes as long.
+SECONDS_WITHOUT_WORKERS = 1.0
 #: Largest number of points of another machine in an order, the fastest: workers read them for every search.
 MOST_RECALLED = 80
 
@@ -104,9 +107,14 @@ def predicted_choice(problem: TuningTask) -> TunedChoice:
 
 
 def predicted_choices(problems: Sequence[TuningTask]) -> list[TunedChoice]:
-    """Return the cost model's choice of each task, several by workers."""
+    """Return predicted choices; workers answer the rest of a long series."""
+    found: list[TunedChoice] = []
+    end = monotonic() + SECONDS_WITHOUT_WORKERS
+    while len(found) < len(problems) and monotonic() < end:
+        found.append(predicted_choice(problems[len(found)]))
+    rest = [ScheduleRequest(each.form, each.target) for each in problems[len(found) :]]
     with PlanningWorkers() as workers:
-        return list(map(_guess, workers.submit([ScheduleRequest(each.form, each.target) for each in problems])()))
+        return [*found, *map(_guess, workers.submit(rest)())]
 
 
 def _guess(candidate: Candidate) -> TunedChoice:

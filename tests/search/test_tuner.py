@@ -289,6 +289,7 @@ def test_frozen_miss_fails_and_names_the_kernel() -> None:
 def test_workers_answer_many_predicted_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [problem_of(size) for size in (16, 32, 48, 64, 80, 96)]
     asked: list[int] = []
+    monkeypatch.setattr("cuts.search.tuner.earlier_results.SECONDS_WITHOUT_WORKERS", 0.0)
     submit = PlanningWorkers.submit
     monkeypatch.setattr(
         PlanningWorkers, "submit", lambda self, requests: [asked.append(len(requests)), submit(self, requests)][1]
