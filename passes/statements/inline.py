@@ -158,7 +158,7 @@ def _invert(statement: Statement, indices: tuple[Index, ...]) -> Inverse:
 
 
 class Inliner:
-    """Pointwise definitions of tensors, which are inlined where they are read, each element once.
+    """Pointwise definitions of tensors, inlined where they are read, each element once.
 
         b = exp(a); c = b * b; inline(c + 1)   ->   exp(a) * exp(a) + 1, with one object for both exponentials
 
