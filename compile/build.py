@@ -56,7 +56,10 @@ def build(
     *,
     fallback: Literal[False] = False,
     **options: Unpack[BuildOptions],
-) -> CompiledPlan: ...
+) -> CompiledPlan:
+    """Compile a model to one plan; a missing operation is an error."""
+
+
 @overload
 def build(
     model: ModelLike,
@@ -65,7 +68,10 @@ def build(
     *,
     fallback: bool,
     **options: Unpack[BuildOptions],
-) -> CompiledPlan | StagedPlan: ...
+) -> CompiledPlan | StagedPlan:
+    """Compile a model; with `fallback`, in parts around missing operations."""
+
+
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),

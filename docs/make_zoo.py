@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from cuts.bench.tools.records import RESULTS
 from cuts.docs.make_results import table
 from cuts.tests.zoo.records import TASKS, is_right, is_whole, read_records
-from cuts.tests.zoo.table import LIBRARIES
+from cuts.tests.zoo.table import LIBRARIES, read_table
 
 DOCUMENT = Path(__file__).parent / "zoo.md"
 ROWS = RESULTS / "zoo.jsonl"
@@ -21,9 +22,10 @@ HEAD = """# Zoo
 `python docs/make_zoo.py` writes this page from `bench/results/zoo.jsonl`, which `python -m cuts.tests.zoo --out FILE`
 adds to: architectures of four libraries in small, through `torch.compile(model, backend="cuts")`, against eager.
 *Whole* means that no operation stays in PyTorch and that all results have eager's numbers (within the tolerance of the
-precision policy), types and strides; *in part* names the operations in PyTorch and their share of the nodes. Seconds
-are those of compilation without a cache for OpenCL on a processor that other work shares. Architectures that the page
-does not list have not been run. [Testing](testing.md#the-zoo) explains the run."""
+precision policy), types and strides; *in part* names the operations in PyTorch and their share of the nodes. Where
+eager's numbers cannot be expected, a sentence below the table has the reason. Seconds are those of compilation without
+a cache for OpenCL on a processor that other work shares. Architectures that the page does not list have not been run.
+[Testing](testing.md#the-zoo) explains the run."""
 
 
 def document() -> str:
@@ -35,6 +37,7 @@ def document() -> str:
         if rows:
             heads = ["architecture", "forward", "s", "launches", "backward", "s", "launches", "nodes"]
             parts += [f"## {library}", _versions(rows), table(heads, map(_row, rows))]
+            parts += _reasons(rows)
     return "\n\n".join(parts) + "\n"
 
 
@@ -50,6 +53,12 @@ def _totals(records: Sequence[Mapping[str, Any]]) -> str:
 def _versions(rows: Sequence[Mapping[str, Any]]) -> str:
     found = {f"{name} {version}" for row in rows for name, version in row.get("versions", {}).items()}
     return f"Versions: {', '.join(sorted(found))}."
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    known = read_table()
+    found = [known[each["name"]] for each in rows if each["name"] in known]
+    return [fill(f"*{each.name.partition('/')[2]}*: {each.reason}.", 120) for each in found if each.reason]
 
 
 def _row(record: Mapping[str, Any]) -> list[object]:

@@ -269,6 +269,7 @@ from .walk import (
     reads,
     rebuild,
     rename_expr,
+    share,
     substitute_expr,
     tensors_read,
     walk,

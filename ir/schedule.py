@@ -124,8 +124,8 @@ class SegmentSchedule:
     warps, slowest in the numbering, which divide the steps of a K block (warp split-K). A thread takes `row_vector`
     neighbouring row elements at once. `row_cache` elements of each row that several statements read, whole iterations
     over it, stay in a shared-memory row cache. `warp` is empty, or the warp layout: for each dim the number of a warp's
-    lanes along it (product = warp size). With `zigzag`, neighbouring lanes alternate along the first of two such dims,
-    so that eight lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
+    lanes along it (product = warp size). Neighbouring lanes alternate along the first of two such dims, so that eight
+    lanes that load vectors together touch few distinct ones in either. With `privatised` (privatised
     scatter), values that are combined in memory are combined in shared memory first, and then once per block in memory.
     """
 
@@ -134,7 +134,6 @@ class SegmentSchedule:
     reduction_threads: int = 1
     row_vector: int = 1
     warp: tuple[int, ...] = ()
-    zigzag: bool = False
     row_cache: int = 0
     privatised: bool = False
 

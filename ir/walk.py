@@ -152,6 +152,18 @@ def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
     return visit(expr)
 
 
+def share(expr: Expr, known: dict[Expr, Expr]) -> Expr:
+    """Return an expression whose equal parts are one object.
+
+    `known` has the objects of further expressions. Comparing parts takes no time then.
+    """
+    done: dict[int, Expr] = {}
+    for node in distinct(expr):
+        made = _with(node, tuple(done[id(child)] for child in node.children)) if node.children else node
+        done[id(node)] = known.setdefault(made, made)
+    return done[id(expr)]
+
+
 def _with(node: Expr, children: tuple[Expr, ...]) -> Expr:
     """Return a node with some operands, itself where these are its own."""
     return node if all(map(is_, node.children, children)) else node.with_children(children)

@@ -53,7 +53,7 @@ def with_libraries(
 def _time_for_routines(session: TuningSession, last: bool) -> Iterator[Callable[[], bool]]:
     """Yield a predicate for the end of timing; an early end here leaves searches complete."""
     budget, executor = session.budget, session.tuner.executor
-    with budget.final_measurements() as kept, executor.ending_early(executor.expired):
+    with budget.final_measurements() as kept, executor.ending_early():
         most = min(budget.remaining(), max(budget.elapsed, MAX_ROUTINE_SECONDS)) if last else kept
         end = budget.elapsed + most
         yield lambda: session.tuner.frozen or budget.over() or budget.elapsed >= end

@@ -67,7 +67,7 @@ class MeasuredRun:
         session, mode, executor = self.session, self.mode, self.session.tuner.executor
         with ExitStack() as after:
             if mode.known_only or mode.refined_points:  # its early end leaves the searches before complete
-                after.enter_context(executor.ending_early(executor.expired and mode.known_only))
+                after.enter_context(executor.ending_early(mode.known_only))
             if mode.refined_points:
                 after.enter_context(executor.budget.restart_shares())
             shares = options.horizontal_fusion if session.evaluate and not mode.known_only else False

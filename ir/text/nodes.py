@@ -75,12 +75,12 @@ from .forms import Form, field_defaults
 from .indices import IndexNames, parse_declarations
 from .parser import Parser
 from .printer import Printer, variables_of
-from .tokens import FORMER_KEYWORDS, Tokens, quote
+from .tokens import DROPPED_KEYWORDS, FORMER_KEYWORDS, Tokens, quote
 
 #: A name, or a string.
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_]\w*')
 _FORMER_SPELLINGS = {today: former for former, today in FORMER_KEYWORDS.items()}
-_KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"})
+_KEYWORDS = frozenset({"if", "else", "inf", "nan", "true", "false", "clamp", "var"}) | DROPPED_KEYWORDS
 
 
 def _options(kind: type, *others: str) -> str:
@@ -238,15 +238,15 @@ def rename_in_text(text: str, names: Mapping[str, str]) -> str:
 
 def renew_keywords(schedule: str) -> str:
     """Replace former keywords in the text of a schedule."""
-    return rename_in_text(schedule, FORMER_KEYWORDS)
+    return rename_in_text(re.sub(f" ({'|'.join(DROPPED_KEYWORDS)})\\b", "", schedule), FORMER_KEYWORDS)
 
 
 def use_former_keywords(schedule: str) -> str:
     """Return the text of a schedule in its former spelling.
 
-    Keys of stored measurements are digests of it.
+    Keys of stored measurements are digests of it. Every warp layout was one where lanes alternate.
     """
-    return rename_in_text(schedule, _FORMER_SPELLINGS)
+    return re.sub(r"\bwarp \([^)]*\)", r"\g<0> zigzag", rename_in_text(schedule, _FORMER_SPELLINGS))
 
 
 def parse_ir(text: str, name: str = "<ir>") -> Any:

@@ -36,6 +36,8 @@ FORMER_KEYWORDS = {
     "meets": "privatised",
     "turns": "tiles",
 }
+#: Keywords of earlier versions that said nothing.
+DROPPED_KEYWORDS = frozenset({"zigzag"})
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -62,7 +64,7 @@ def tokenise(source: Source) -> tuple[Token, ...]:
         match = _TOKEN.match(source.text, offset)
         if match is None:
             raise ParseError("unexpected character", Span(source, offset, offset + 1))
-        if match.lastgroup != "space":
+        if match.lastgroup != "space" and match.group() not in DROPPED_KEYWORDS:
             found.append(Token(str(match.lastgroup), match.group(), offset))
         offset = match.end()
     return (*found, Token("end", "", len(source.text)))

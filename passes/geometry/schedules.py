@@ -126,13 +126,11 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
         reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **mma))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
-    # Lanes that alternate between two rows share more words of shared memory, and never fewer.
     return evolve(
         _numbers(geometry.spread),
         dims=dims,
         reductions=tuple(reductions),
         warp=warp,
-        zigzag=bool(warp),
         privatised=structure.scatter_dim >= 0,
     )
 

@@ -28,6 +28,7 @@ from ..fusion import Group, Views, rename_group
 from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate
+from .dependencies import connected_models, dependencies, levels
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
@@ -85,7 +86,7 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
     if wanted and target.lockstep:
         again = partition.layouts.statements.source.rematerialised
         late = [any(tensor in again for tensor in group.outputs) for group in groups]
-        of = _models(groups, needs, views) if options.horizontal_fusion == "connected" else [0] * len(groups)
+        of = connected_models(groups, needs, views) if options.horizontal_fusion == "connected" else [0] * len(groups)
         found = zip(levels(needs, groups), of, late, strict=True)
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
@@ -237,62 +238,6 @@ def _replay_launches(
     for broken in launch_violations([launch.groups for launch in found], record.launches, views):
         raise ForeignDecisionsError(f"launches cannot run as recorded: {broken.message}")
     return found
-
-
-# ---- dependencies
-
-
-def dependencies(groups: Sequence[Group], views: Views) -> list[frozenset[int]]:
-    """Return the positions of the earlier groups that each group depends on.
-
-    It reads their results, or updates them in memory. Each group of a loop reads and writes the tensors of the whole
-    loop.
-    """
-    units = {unit.name: unit for unit in views.programs.units}
-    makers: dict[str, list[int]] = {}
-    for place, group in enumerate(groups):
-        for tensor in group.outputs if group.repeat is None else units[group.repeat].writes:
-            makers.setdefault(tensor, []).append(place)
-    producers = views.programs.producers()
-    found = []
-    for place, group in enumerate(groups):
-        pending = list(group.inputs if group.repeat is None else units[group.repeat].reads)
-        pending += group.outputs if group.form.adds_to_memory else ()
-        seen, needed = set(pending), set[int]()
-        while pending:
-            tensor = pending.pop()
-            needed.update(maker for maker in makers.get(tensor, ()) if maker < place)
-            passed = [t for unit in producers.get(tensor, ()) if unit.free for t in unit.reads if t not in seen]
-            seen.update(passed)
-            pending += passed
-        found.append(frozenset(needed))
-    return found
-
-
-def levels(needs: Sequence[frozenset[int]], groups: Sequence[Group]) -> list[int | None]:
-    """Return the longest path to each group; the last level without readers.
-
-    Groups of loops have no level.
-    """
-    found: list[int] = []
-    for waits in needs:
-        found.append(1 + max((found[n] for n in waits), default=-1))
-    read = {n for waits in needs for n in waits}
-    last = max(found, default=0)
-    own = [level if place in read else last for place, level in enumerate(found)]
-    return [None if group.repeat is not None else level for level, group in zip(own, groups, strict=True)]
-
-
-def _models(groups: Sequence[Group], needs: Sequence[frozenset[int]], views: Views) -> list[int]:
-    """Return a number for each group that is equal for groups connected by a value that is no constant."""
-    number = list(range(len(groups)))
-    readers: dict[str, int] = {}
-    for place, group in enumerate(groups):
-        buffers = {views.storage(tensor).buffer for tensor in group.inputs} - views.programs.graph.constants.keys()
-        others = {*needs[place], *(readers.setdefault(buffer, place) for buffer in buffers), place}
-        same = {number[other] for other in others}
-        number = [min(same) if each in same else each for each in number]
-    return number
 
 
 def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:

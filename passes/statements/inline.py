@@ -88,9 +88,11 @@ def _guard_reads(
 
     Conditions that look up elements are guarded too.
     """
+    if not guards:
+        return expr
 
     def leaf(node: Expr) -> Expr:
-        if not guards or (not any(map(indirects, node.own_indices)) and not isinstance(node, Read)):
+        if not any(map(indirects, node.own_indices)) and not isinstance(node, Read):
             return node
         if isinstance(node, InRange):
             return InRange(order_lookups_last((*node.guards, *guards)))
@@ -156,7 +158,9 @@ def _invert(statement: Statement, indices: tuple[Index, ...]) -> Inverse:
 
 
 class Inliner:
-    """Pointwise definitions of tensors, with their own producers inlined.
+    """Pointwise definitions of tensors, inlined where they are read, each element once.
+
+        b = exp(a); c = b * b; inline(c + 1)   ->   exp(a) * exp(a) + 1, with one object for both exponentials
 
     A tensor that several statements write in pieces is defined by cases.
     """
@@ -165,11 +169,24 @@ class Inliner:
         self.tensors = tensors
         self.held = held
         self._definitions: dict[str, list[Statement]] = {}
+        self._read: set[str] = set()
+        self._inlined: dict[Read, Expr] = {}
 
     def define(self, statement: Statement) -> None:
         """Add a pointwise statement; statements come in order of definition."""
-        body = self.inline(statement.body)
-        self._definitions.setdefault(statement.target, []).append(evolve(statement, body=body))
+        self._check_indirect(statement.body)
+        if statement.target in self._read:  # a further piece: earlier reads are of those before
+            self._definitions = {
+                target: [evolve(piece, body=self.inline(piece.body)) for piece in pieces]
+                for target, pieces in self._definitions.items()
+            }
+            self._read = set()
+        if statement.target in self._definitions:
+            self._inlined = {}
+        self._read.update(statement.tensors_read)
+        if statement.target in self._read:
+            statement = evolve(statement, body=self.inline(statement.body))
+        self._definitions.setdefault(statement.target, []).append(statement)
 
     def inline(self, expr: Expr) -> Expr:
         """Return the expression with every defined tensor replaced by its definition."""
@@ -194,18 +211,23 @@ class Inliner:
     def _leaf(self, node: Expr) -> Expr:
         if not isinstance(node, Read) or node.tensor not in self._definitions:
             return node
-        value = self._by_cases([(_invert(p, node.indices), p.body) for p in self._definitions[node.tensor]])
-        return apply_guards(value, node.guards, node.fill, self.tensors, self.held)
+        if node not in self._inlined:
+            value = self._by_cases([(_invert(p, node.indices), p.body) for p in self._definitions[node.tensor]])
+            self._inlined[node] = apply_guards(value, node.guards, node.fill, self.tensors, self.held)
+        return self._inlined[node]
 
     def _by_cases(self, pieces: list[tuple[Inverse, Expr]]) -> Expr:
         """Return the value of the piece whose guards hold; the pieces together cover every element."""
         possible = [(s, body) for s, body in pieces if not any(_never(g) for g in s.guards)] or pieces[:1]
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
         cases = [
-            (s.guards, _guard_reads(substitute_expr(body, s.values), s.guards, 0.0, self.tensors, self.held))
+            (s.guards, _guard_reads(self._inline_at(body, s.values), s.guards, 0.0, self.tensors, self.held))
             for s, body in possible[: certain + 1]
         ]
         return _binary_cases(cases) if _is_row(cases) else _case_chain(cases)
+
+    def _inline_at(self, body: Expr, values: Mapping[Var, Index]) -> Expr:
+        return rebuild(substitute_expr(body, values), self._leaf)
 
 
 _Case = tuple[tuple[Guard, ...], Expr]

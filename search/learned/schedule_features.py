@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 #: Logarithms by name; of one point, or arrays of several.
 ScheduleFeatures = Mapping[str, Any]
 #: Numbers of a schedule that follow from its structure, and need no feature.
-DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "register_staged", "swizzle", "zigzag", "privatised"})
+DERIVED_PARAMETERS = frozenset({"rows", "columns", "pad", "register_staged", "swizzle", "privatised"})
 
 
 def features_of_batch(batch: Batch) -> ScheduleFeatures:

@@ -7,13 +7,15 @@ version of the compiler prints the measured source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 
 from attrs import evolve
 
 from ...ir import CutsError
+from ...passes import ScheduleRequest
 from ...passes.model import FITTED_COEFFICIENTS
 from ...passes.schedule import Candidate, assess, check_schedule, choose
-from ..building import Factory, ScoredCandidate
+from ..building import Factory, PlanningWorkers, ScoredCandidate
 from ..database import Database, Measurement
 from ..learned import MIN_RECALLED, LearnedOrder
 from ..settings import Settings, TunedChoice
@@ -25,6 +27,8 @@ ORIGIN_ELSEWHERE, ORIGIN_GUESSED = "elsewhere", "guessed"
 #: Results of an unfinished search that are printed to test their validity: where the fastest few are invalid, another
 #: version measured them all.
 MAX_TESTED_RESULTS = 4
+#: Seconds of predicted choices before workers start, which takes as long.
+SECONDS_WITHOUT_WORKERS = 1.0
 #: Largest number of points of another machine in an order, the fastest: workers read them for every search.
 MOST_RECALLED = 80
 
@@ -99,9 +103,22 @@ def transferred_choice(database: Database, problem: TuningTask) -> TunedChoice |
 
 def predicted_choice(problem: TuningTask) -> TunedChoice:
     """Return the cost model's choice, where no result is known."""
-    return TunedChoice(
-        choose(problem.form, problem.target)[0], None, origin=ORIGIN_GUESSED, reason="nothing is known of it"
-    )
+    return _guess(choose(problem.form, problem.target)[0])
+
+
+def predicted_choices(problems: Sequence[TuningTask]) -> list[TunedChoice]:
+    """Return predicted choices; workers answer the rest of a long series."""
+    found: list[TunedChoice] = []
+    end = monotonic() + SECONDS_WITHOUT_WORKERS
+    while len(found) < len(problems) and monotonic() < end:
+        found.append(predicted_choice(problems[len(found)]))
+    rest = [ScheduleRequest(each.form, each.target) for each in problems[len(found) :]]
+    with PlanningWorkers() as workers:
+        return [*found, *map(_guess, workers.submit(rest)())]
+
+
+def _guess(candidate: Candidate) -> TunedChoice:
+    return TunedChoice(candidate, None, origin=ORIGIN_GUESSED, reason="nothing is known of it")
 
 
 def hints(database: Database, problem: TuningTask) -> list[ScoredCandidate]:

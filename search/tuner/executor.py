@@ -152,12 +152,13 @@ class SearchExecutor:
         return early
 
     @contextmanager
-    def ending_early(self, expired: bool) -> Iterator[None]:
-        """Run a block whose early end does not count; `expired` follows."""
+    def ending_early(self, counts_before: bool = True) -> Iterator[None]:
+        """Run a block whose early end does not count."""
+        before = self.expired and counts_before
         try:
             yield
         finally:
-            self.expired = expired
+            self.expired = before
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:

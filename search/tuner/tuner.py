@@ -32,7 +32,7 @@ from ..database import KernelTime
 from ..settings import QUICK_SEARCH, Settings, TunedChoice
 from ..tasks import BundleMember, KernelSpec, TuningTask, measurement_key, schedule_text
 from ..trace import SearchTrace, Statistics
-from .earlier_results import best_stored_choice, finished_choice, predicted_choice, transferred_choice
+from .earlier_results import best_stored_choice, finished_choice, predicted_choices, transferred_choice
 from .executor import SearchExecutor
 from .launches import measure_launches
 from .loop import TuningLoop
@@ -116,7 +116,8 @@ class Tuner:
             hinted = {p.key: transferred_choice(executor.database, p) for p in unique.values() if p.key not in found}
             found |= {key: choice for key, choice in hinted.items() if choice is not None}
         if self.frozen and self.guesses:
-            found |= {p.key: predicted_choice(p) for p in unique.values() if p.key not in found}
+            guessed = [p for p in unique.values() if p.key not in found]
+            found |= dict(zip([p.key for p in guessed], predicted_choices(guessed), strict=True))
         self.statistics.problems += 0 if search_again else len(unique)
         self.statistics.hits += len(found)
         missing = [problem for key, problem in unique.items() if key not in found]

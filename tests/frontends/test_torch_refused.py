@@ -227,6 +227,36 @@ IN_PYTORCH = {
     "rrelu": "aten.rrelu_with_noise_functional",
 }  # fmt: skip
 
+#: Cases that have a gradient in eager, besides those that ask for it.
+GRADIENTS = (
+    "_grouped_mm", "attention of five axes", "inv", "cholesky", "solve_triangular", "svd", "svd, vectors", "qr", "det",
+    "slogdet", "eigh", "eigvals", "matrix_exp", "pinv", "lstsq", "erfinv", "lgamma", "digamma", "polygamma", "i0",
+    "frexp", "ldexp", "mode", "nanmedian", "nanmedian of all", "segment_reduce", "repeat_interleave(tensor)",
+    "repeat_interleave, length unknown", "addbmm", "map",
+    *(name for name in CASES if name.startswith("complex ") and len(name.split()) == 2 and name[8:] not in
+      ("results", "inputs", "power", "quotient", "isnan", "prod")),
+    *(f"complex products of {size}" for size in (1, 2, 3, 7)), "embedding, max_norm", "projected LSTM states",
+    "randint", "bernoulli", "rand", "normal", "float8", "masked_select", "selection by a mask", "item", "tolist",
+    "cross", "ctc_loss", "renorm", "quantile", "istft", "sparse", "nested writes", "max_unpool2d", "gumbel_softmax",
+    "rrelu",
+)  # fmt: skip
+#: Functions of a positive definite matrix, each a matrix.
+MATRIX_FUNCTIONS: dict[str, Any] = {
+    "inv": torch.linalg.inv,
+    "cholesky": torch.linalg.cholesky,
+    "pinv": torch.linalg.pinv,
+    "solve_triangular": lambda a: torch.linalg.solve_triangular(a.tril(), torch.eye(16), upper=False),
+    "svd": lambda a: torch.linalg.svd(a)[1].diag(),
+    "qr": lambda a: torch.linalg.qr(a)[1],
+    "det": lambda a: a / torch.linalg.det(a / 3),
+    "eigh": lambda a: torch.linalg.eigh(a)[0].diag(),
+    "matrix_exp": lambda a: torch.linalg.matrix_exp(a / 9),
+    "solve": lambda a: torch.linalg.solve(a, a.exp().sin()),
+    "lu": lambda a: torch.linalg.lu(a)[1],
+    "cholesky_inverse": torch.cholesky_inverse,
+    "matrix_power": lambda a: torch.linalg.matrix_power(a / 4, 3),
+}
+
 
 def _leaves(value: Any) -> Iterator[Any]:
     return iter(torch.utils._pytree.tree_leaves(value))
@@ -246,13 +276,12 @@ def _run(function: Any, arguments: tuple[Any, ...], backward: bool) -> list[Any]
     return [r.detach() if isinstance(r, torch.Tensor) else r for r in found]
 
 
-def run_case(name: str) -> list[str]:
-    """Run a case, compare with eager, and return the texts of warnings."""
-    function, arguments, *backward = CASES[name]
-    with torch.set_grad_enabled(bool(backward)), warnings.catch_warnings(record=True) as caught:
+def run_case(function: Any, arguments: tuple[Any, ...], backward: bool = False) -> list[str]:
+    """Run a function, compare with eager, and return the texts of warnings."""
+    with torch.set_grad_enabled(backward), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        expected = _run(function, arguments, bool(backward))
-        found = _run(torch.compile(function, backend=cuts_backend), arguments, bool(backward))
+        expected = _run(function, arguments, backward)
+        found = _run(torch.compile(function, backend=cuts_backend), arguments, backward)
     assert len(found) == len(expected)
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5, equal_nan=True)
@@ -263,11 +292,41 @@ def run_case(name: str) -> list[str]:
 @needs_opencl
 @pytest.mark.parametrize("name", CASES)
 def test_an_operation_compiles_or_stays(name: str) -> None:
-    if CASES[name][0] is None:
+    _check_warnings(name, CASES[name])
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_compiles_or_stays(name: str) -> None:
+    _check_warnings(name, (*CASES[name][:2], True))
+
+
+def _check_warnings(name: str, case: tuple[Any, ...]) -> None:
+    if case[0] is None:
         pytest.skip("torchvision is not installed")
-    texts = run_case(name)
-    assert len(texts) == (name in IN_PYTORCH), texts
+    texts = run_case(*case)
+    assert bool(texts) == (name in IN_PYTORCH), texts
+    assert len(texts) <= 1 + (len(case) > 2), texts
     assert IN_PYTORCH.get(name, "") in " ".join(texts)
+
+
+def _layers(function: Any) -> Any:
+    """Return a model around an operation on a positive definite matrix."""
+
+    def model(a: Any, w: Any) -> Any:
+        b = torch.relu(a @ w)
+        found = function(b @ b.T / 8 + 2 * torch.eye(16))
+        return torch.relu(found @ w.T + 1).softmax(-1)
+
+    return model
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", MATRIX_FUNCTIONS)
+def test_models_compile_around_matrix_functions(name: str) -> None:
+    texts = run_case(_layers(MATRIX_FUNCTIONS[name]), (x(16, 12), x(12, 16) / 4), True)
+    assert bool(texts) == (name in IN_PYTORCH), texts
+    assert all("compiled part" in text and text.count(" of a captured graph") == 1 for text in texts), texts
 
 
 def test_the_document_lists_operations_in_pytorch() -> None:

@@ -18,13 +18,13 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.shared_launches import shared_launch_bound
+from cuts.passes.partitioning.dependencies import levels
 from cuts.passes.partitioning.horizontal_fusion import (
     MAX_DISTINCT_KERNELS,
     Launch,
     _in_order,
     is_launchable,
     launch_seconds,
-    levels,
 )
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.selection.choose import Candidate

@@ -21,7 +21,8 @@ from cuts.passes.fusion.grouping.groups import Group
 from cuts.passes.fusion.views import Views
 from cuts.passes.inspection.verify import verify_launches
 from cuts.passes.launch_order import launch_violations, updated_tensors
-from cuts.passes.partitioning.horizontal_fusion import Launch, _in_order, dependencies, levels
+from cuts.passes.partitioning.dependencies import dependencies, levels
+from cuts.passes.partitioning.horizontal_fusion import Launch, _in_order
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.results import Partition
 from cuts.tests.amounts import examples

@@ -5,7 +5,13 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from cuts.ir.affine import Var, as_index
+from cuts.ir.expr import Call, Read
 from cuts.ir.graph import Graph
+from cuts.ir.statement import Statement
+from cuts.ir.types import DType, TensorType
+from cuts.ir.walk import distinct, walk
+from cuts.passes.statements import inline
 
 from .build import fuse_units, graph, op, text
 
@@ -172,3 +178,45 @@ def test_equal_groups_have_equal_forms() -> None:
     )
     first, second = fuse_units(made, "n0 n1"), fuse_units(made, "n2 n3")
     assert first.form == second.form  # type: ignore[union-attr]
+
+
+def test_equal_expressions_of_a_form_are_one_object() -> None:
+    made = graph(
+        {"x": (2, 3)},
+        op("a", "exp", "x"),
+        op("b", "mul", "a", "a"),
+        op("y", "relu", "b"),
+        op("z", "neg", "b"),
+        out="y z",
+    )
+    form = fuse_units(made).form  # type: ignore[union-attr]
+    found = [each for segment in form.segments for body in segment.expressions for each in walk(body)]
+    assert len({id(each) for each in found}) == len(set(found)) < len(found)
+
+
+def test_a_chain_is_inlined_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    substitute = inline.substitute_expr
+    monkeypatch.setattr(
+        inline,
+        "substitute_expr",
+        lambda body, values: [moved.append(len([*distinct(body)])), substitute(body, values)][1],
+    )
+    inliner = inline.Inliner({f"t{n}": TensorType(DType.F32, (8,)) for n in range(65)}, frozenset())
+    for number in range(64):
+        own = Var(f"i{number}", 8)
+        body = Call("mul", (Read(f"t{number}", (as_index(own),)), Read(f"t{number}", (as_index(own),))))
+        inliner.define(Statement(f"t{number + 1}", (own,), (as_index(own),), body))
+    with pytest.raises(inline.FusionError):  # the tree has 2 ** 64 leaves, its objects are 64
+        inliner.inline(Read("t64", (as_index(Var("i", 8)),)))
+    assert sum(moved) == 64 * 3
+
+
+def test_readers_of_earlier_pieces_see_no_later_ones() -> None:
+    axis = Var("i", 2)
+    inliner = inline.Inliner({n: TensorType(DType.F32, (2,)) for n in "xpy"}, frozenset())
+    for place, source in enumerate(("x", "y")):
+        if source == "y":
+            inliner.define(Statement("y", (axis,), (as_index(axis),), Call("neg", (Read("p", (as_index(0),)),))))
+        inliner.define(Statement("p", (), (as_index(place),), Read(source, (as_index(0),))))
+    assert inliner.inline(Read("p", (as_index(1),))) == Call("neg", (Read("x", (as_index(0),)),))

@@ -17,6 +17,7 @@ from cuts.ops import Registry
 from cuts.passes.costs.candidate_subgraphs import CandidateSubgraph, SubgraphKernels, partition_subgraph
 from cuts.passes.schedule import choose_soon
 from cuts.search.building.factory import BuildResult, Factory
+from cuts.search.building.planning_workers import PlanningWorkers
 from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
 from cuts.search.measurement.replay import ReplayBench
@@ -26,6 +27,7 @@ from cuts.search.strategies import STRATEGIES
 from cuts.search.tasks.pruning_certificate import simple_schedule
 from cuts.search.tasks.tuning_task import schedule_text
 from cuts.search.tuner.build_queue import BuildQueue
+from cuts.search.tuner.earlier_results import predicted_choice
 from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.final_ranking import best_known, space_key
 from cuts.search.tuner.task_record import Entry, TaskRecord
@@ -282,6 +284,21 @@ def test_frozen_miss_fails_and_names_the_kernel() -> None:
         UsageError, match=r"1 of 2 kernels are not in the tuning database; the first is \w{12}, matmul 48"
     ):
         frozen.run([problem_of(), problem_of(48)])
+
+
+def test_workers_answer_many_predicted_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [problem_of(size) for size in (16, 32, 48, 64, 80, 96)]
+    asked: list[int] = []
+    monkeypatch.setattr("cuts.search.tuner.earlier_results.SECONDS_WITHOUT_WORKERS", 0.0)
+    submit = PlanningWorkers.submit
+    monkeypatch.setattr(
+        PlanningWorkers, "submit", lambda self, requests: [asked.append(len(requests)), submit(self, requests)][1]
+    )
+    guessing = evolve(tuner_of(FakeBench(by_threads), frozen=True), guesses=True)
+    found = guessing.run(problems)
+    assert [each.candidate for each in found] == [predicted_choice(each).candidate for each in problems]
+    assert {each.origin for each in found} == {"guessed"}
+    assert asked == [len(problems)]
 
 
 def test_frozen_answers_with_best_of_unfinished_search() -> None:

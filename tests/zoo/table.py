@@ -18,6 +18,7 @@ class Architecture:
     """Row of the table: a model in small and its inputs.
 
     `options` are those of the constructor or of the config, `inputs` has a text "<kind> <sizes>" for each argument.
+    `reason` says why eager's results cannot be expected, where the model decides by rounding errors.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Architecture:
     options: Mapping[str, Any]
     inputs: Mapping[str, str]
     sample: bool
+    reason: str = ""
 
 
 def read_table() -> dict[str, Architecture]:
@@ -45,6 +47,7 @@ def _rows(library: str, data: Mapping[str, Any]) -> Iterator[Architecture]:
                 {**data["small"].get(library, {}), **row.get("options", {})},
                 {key: text for key, text in inputs.items() if text},
                 row.get("sample", False),
+                row.get("reason", ""),
             )
 
 

@@ -7,6 +7,7 @@ Fourier transforms have conversions here. Complex inputs and results of a whole 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,9 @@ from .movement import TABLE as MOVEMENT
 from .movement import unsqueeze
 
 COMPLEX = {torch.complex32: DType.F16, torch.complex64: DType.F32, torch.complex128: DType.F64}
+_TYPES = {real: kind for kind, real in COMPLEX.items()}
+#: Integer powers up to this one are products.
+MAX_MULTIPLIED_POWER = 4
 
 
 @frozen
@@ -141,9 +145,41 @@ def _map_parts(ctx: ImportContext, name: str, x: Complex, *arguments: Any) -> Co
 
 
 def _power(ctx: ImportContext, x: Complex, exponent: Any) -> Any:
-    if exponent != 2:
+    """Convert a real power: products for small integers, else the power of the size at a multiple of the angle."""
+    if not isinstance(exponent, (int, float)):
         ctx.fail(f"complex numbers to the power of {exponent} are not supported")
-    return multiply(ctx, x, x)
+    if exponent != int(exponent) or abs(exponent) > MAX_MULTIPLIED_POWER:
+        angle = ctx.emit("mul", *ctx.promote(_angle(ctx, x), exponent))
+        return polar(ctx, ctx.emit("pow", *ctx.promote(_absolute(ctx, x), exponent)), angle)
+    if not exponent:
+        return _full(ctx, ctx.shape(x.real), 1.0, _TYPES[ctx.type(x.real).dtype])
+    found = functools.reduce(functools.partial(multiply, ctx), [x] * abs(int(exponent)))
+    return _reciprocal(ctx, found) if exponent < 0 else found
+
+
+def _cumulative_product(ctx: ImportContext, x: Complex, axis: int, **_: Any) -> Any:
+    """Convert running products: each step multiplies by those that end twice as far away."""
+    shape = ctx.shape(x.real)
+    after, step = 2 * (len(shape) - 1 - axis % max(len(shape), 1)), 1
+    while shape and step < shape[axis]:
+        before = _map_parts(ctx, "slice", x, axis, 0, shape[axis] - step)
+        x = multiply(ctx, x, _pad(ctx, before, [*[0] * after, step, 0], 1.0))
+        step *= 2
+    return x
+
+
+def _compare(op: str, join: str) -> Convert:
+    """Return the conversion of a comparison of both parts."""
+
+    def convert(ctx: ImportContext, a: Any, b: Any) -> Any:
+        pairs = zip(_parts(ctx, a), _parts(ctx, b), strict=True)
+        return ctx.emit(join, *(_real(op, ctx, first, second) for first, second in pairs))
+
+    return convert
+
+
+def _hyperbolic_gradient(ctx: ImportContext, gradient: Any, y: Complex) -> Any:
+    return multiply(ctx, gradient, _conjugate(ctx, _sum("sub")(ctx, 1.0, multiply(ctx, y, y))))
 
 
 def polar(ctx: ImportContext, size: Any, angle: Value) -> Any:
@@ -191,7 +227,10 @@ TABLE: dict[str, Convert] = {
 OF_COMPLEX: dict[str, Convert] = {
     "aten.add": _sum("add"), "aten.sub": _sum("sub"), "aten.mul": multiply, "aten.div": _divide,
     "aten.reciprocal": _reciprocal,
-    "aten.abs": _absolute, "aten.pow": _power, "aten.prod": _product_along, "aten.view_as_real": as_real,
+    "aten.abs": _absolute, "aten.pow": _power, "aten.prod": _product_along,
+    "aten.cumprod": _cumulative_product, "aten.tanh_backward": _hyperbolic_gradient,
+    "aten.eq": _compare("equal", "logical_and"), "aten.ne": _compare("not_equal", "logical_or"),
+    "aten.view_as_real": as_real,
     "aten.exp": lambda ctx, x: _exponential(ctx, x), "aten.log": lambda ctx, x: _logarithm(ctx, x),
     "aten.sin": lambda ctx, x: _products(ctx, x, ("sin", "cosh"), ("cos", "sinh")),
     "aten.cos": lambda ctx, x: _conjugate(ctx, _products(ctx, x, ("cos", "cosh"), ("sin", "sinh"))),
@@ -203,7 +242,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.isnan": lambda ctx, x: ctx.emit("logical_or", *(ctx.emit("is_nan", part) for part in (x.real, x.imaginary))),
     "aten.where": lambda ctx, condition, a, b: _where(ctx, condition, a, b),
     "aten.constant_pad_nd": lambda *given: _pad(*given),
-    "aten.angle": lambda ctx, x: ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real),
+    "aten.angle": lambda ctx, x: _angle(ctx, x),
     "aten.scalar_tensor": lambda ctx, value, **more: _full(ctx, (), value, **more),
     "aten.full": lambda *given, **more: _full(*given, **more),
     "aten.real": lambda ctx, x: x.real, "aten.imag": lambda ctx, x: x.imaginary,
@@ -228,12 +267,16 @@ def _exponential(ctx: ImportContext, x: Complex) -> Any:
 
 
 def _logarithm(ctx: ImportContext, x: Complex) -> Any:
-    return Complex(ctx.emit("log", _absolute(ctx, x)), ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real))
+    return Complex(ctx.emit("log", _absolute(ctx, x)), _angle(ctx, x))
+
+
+def _angle(ctx: ImportContext, x: Complex) -> Any:
+    return ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real)
 
 
 def _square_root(ctx: ImportContext, x: Complex) -> Any:
     """Return the root of half the angle."""
-    angle = ctx.emit("mul", *ctx.promote(ARITHMETIC["aten.atan2"](ctx, x.imaginary, x.real), 0.5))
+    angle = ctx.emit("mul", *ctx.promote(_angle(ctx, x), 0.5))
     return polar(ctx, ctx.emit("sqrt", _absolute(ctx, x)), angle)
 
 

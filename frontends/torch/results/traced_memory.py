@@ -36,7 +36,7 @@ def result_memory(ctx: ImportContext, nodes: Sequence[torch.fx.Node], places: Se
     for node in dict.fromkeys(nodes):
         chain = tuple(_chain(node))
         result = _Result(node, form_of(ctx, node), chain)
-        if chain[-1] in numbers:
+        if chain[-1] in numbers and _is_plain(tensor_of(chain[-1])):
             views[node.name] = _view_of_input(result, numbers[chain[-1]])
         else:
             stored.setdefault(_storage(node.meta.get("val")) or node, []).append(result)
@@ -64,14 +64,18 @@ def _form(value: torch.Tensor) -> TensorForm:
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a traced tensor is strided, without lazy negation or conjugation."""
+    """Return whether a traced tensor is strided and real, without lazy negation or conjugation."""
+    return _is_strided(value) and not value.dtype.is_complex  # type: ignore[attr-defined]
+
+
+def _is_strided(value: object) -> bool:
     strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return strided and not (value.is_conj() or value.is_neg() or value.dtype.is_complex)  # type: ignore[attr-defined]
+    return strided and not (value.is_conj() or value.is_neg())  # type: ignore[attr-defined]
 
 
 def _storage(value: object) -> int | None:
-    """Return the identity of a traced tensor's storage."""
-    return value.untyped_storage()._cdata if _is_plain(value) else None  # type: ignore[attr-defined]
+    """Return the identity of a traced tensor's storage; views of complex tensors may be real."""
+    return value.untyped_storage()._cdata if _is_strided(value) else None  # type: ignore[attr-defined]
 
 
 def _chain(node: torch.fx.Node) -> Iterator[torch.fx.Node]:

@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 
 from ....ir import (
     DType,
+    Expr,
     FusedGroup,
     Reduction,
     Segment,
@@ -26,6 +27,7 @@ from ....ir import (
     rename_expr,
     rename_in_text,
     rename_index,
+    share,
 )
 from ..views import Views
 
@@ -174,6 +176,20 @@ def form_key(form: FusedGroup) -> Hashable:
     )
     form.memo["key"] = key = _key_of(parts)
     return key
+
+
+def share_expressions(form: FusedGroup) -> FusedGroup:
+    """Return a form whose equal expressions are one object."""
+    known: dict[Expr, Expr] = {}
+    segments = tuple(
+        evolve(
+            segment,
+            reductions=tuple(evolve(each, body=share(each.body, known)) for each in segment.reductions),
+            outputs=tuple(evolve(each, body=share(each.body, known)) for each in segment.outputs),
+        )
+        for segment in form.segments
+    )
+    return evolve(form, segments=segments)
 
 
 def shared_form(form: FusedGroup) -> FusedGroup:
