@@ -197,6 +197,45 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     return any(len({used for used in parts if axis in used}) >= 2 for axis in reduction.reduce)
 
 
+# ---- sorted rows of which some elements are read
+
+#: Elements that a selection leaves besides those that are read, at least, and as a part of these.
+SELECTION_SLACK, SELECTION_SLACK_PART = 32, 4
+
+
+def read_ranks(segment: Segment, reduction: Reduction) -> tuple[int, int]:
+    """Return the first element of a sorted row that others read, and the end of those read."""
+    (row,) = reduction.reduce
+    if any(r.tensor == reduction.name for other in segment.reductions for r in reads(other.body)):
+        return 0, row.extent
+    found = []
+    for output in segment.outputs:
+        if any(r.tensor == reduction.name for r in reads(output.body)):
+            limits = [(g.low, g.high) for g in output.guards if g.index == as_index(row)]
+            found.append(limits[0] if limits else (0, row.extent))
+    if not found:
+        return 0, row.extent
+    return max(0, min(low for low, _ in found)), min(row.extent, max(high for _, high in found))
+
+
+def selection_room(ranks: tuple[int, int], extent: int) -> int:
+    """Return the most elements that a selection leaves of a row, 0 where the whole row is sorted.
+
+    It finds the first elements of an order, or one, by counting the elements below bounds that close in on the last.
+    """
+    low, high = ranks
+    if low and high - low > 1:
+        return 0
+    room = high - low + max(SELECTION_SLACK, (high - low) // SELECTION_SLACK_PART)
+    return room if 2 * room <= extent else 0
+
+
+def selection_words(ranks: tuple[int, int], extent: int) -> int:
+    """Return the words of shared memory that a selection takes, with the resulting places."""
+    room = selection_room(ranks, extent)
+    return room and room + (ranks[1] - ranks[0] + 1) // 2
+
+
 # ---- intermediate axes that are streamed in blocks from one segment to the next
 
 #: Elements of an axis between two products from which on it is streamed in blocks, for any products.

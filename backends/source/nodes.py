@@ -40,6 +40,7 @@ from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
+from .lane_select import LaneSelect
 from .lane_sort import LaneSort
 from .values import ValuePrinter
 
@@ -233,7 +234,9 @@ class NodePrinter(ValuePrinter):
     def reduce_lanes(self, node: LaneReduce) -> None:
         """Print a reduction, a scan or a sort of lanes."""
         if node.along in SORT_ORDERS:
-            LaneSort(node, self.names.types[node.keys], self.names, self.out).print()
+            sort = LaneSort(node, self.names.types[node.keys], self.names, self.out)
+            selects = node.ranks and node.threads == self.names.kernel.threads
+            (LaneSelect(sort, self.names, self.out) if selects else sort).print()
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         else:

@@ -93,7 +93,7 @@ class _Normaliser:
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
     along: dict[str, str] = field(factory=dict)
-    rows: dict[str, int] = field(factory=dict)
+    rows: dict[str, tuple[int, int]] = field(factory=dict)
     limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
@@ -163,35 +163,44 @@ class _Normaliser:
             return None
         axes = tuple(a for a in statement.axes if a != along.axis)
         name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
-        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.axis)))
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.term)))
         self.along[name] = along.along
-        self.rows[statement.target] = along.axis.extent
-        combine = along.combine if isinstance(along, RowSort) else statement.combine
+        combine, low = (along.combine, along.low) if isinstance(along, RowSort) else (statement.combine, 0)
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
-        place = (*instance, as_index(along.axis))
-        return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
+        reader = evolve(statement, body=Read(name, (*instance, as_index(along.axis))), reduce=(), combine=None, along=None)
+        self.rows[statement.target] = along.term.extent, low
+        return row, self._widened(reader, along.axis) if along.axis.extent < along.term.extent else reader
+
+    def _widened(self, reader: Statement, axis: Var) -> Statement:
+        """Return the reader of a row as one over all of it, which does not write elements past its own."""
+        extent, low = self.rows[reader.target]
+        wide = Var(axis.name, extent)
+        self.limits[reader.target] = wide, low, low + axis.extent
+        body = Read(reader.reads[0].tensor, (*reader.reads[0].indices[:-1], as_index(wide)))
+        axes = tuple(wide if a == axis else a for a in reader.axes)
+        return evolve(reader, axes=axes, write=(*reader.write[:-1], as_index(wide) - low), body=body)
 
     def _extend_along_row(self, statement: Statement) -> Statement:
         """Return a pointwise statement that reads the first values along a row, or one, over all of them; elements past
         the original ones are not written.
         """
         for read in statement.reads if statement.is_pointwise else ():
-            extent = self.rows.get(read.tensor, 0)
+            extent, low = self.rows.get(read.tensor, (0, 0))
             if not extent:
                 continue
             place = read.indices[-1]
             axis = next((a for a in statement.axes if place == as_index(a)), None)
             if place.is_const:
                 wide = Var(f"{statement.target}.row", extent)
-                self.limits[statement.target] = wide, place.const, place.const + 1
-                here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
+                self.limits[statement.target] = wide, place.const + low, place.const + low + 1
+                here = evolve(read, indices=(*read.indices[:-1], as_index(wide) - low))
                 return evolve(statement, axes=(*statement.axes, wide), body=_replace_expr(statement.body, read, here))
             if axis is not None and axis.extent < extent:
                 wide = Var(axis.name, extent)
-                moved = {axis: as_index(wide)}
-                self.limits[statement.target] = wide, 0, axis.extent
+                moved = {axis: as_index(wide) - low}
+                self.limits[statement.target] = wide, low, low + axis.extent
                 if statement.write[-1] == as_index(axis):
-                    self.rows[statement.target] = extent
+                    self.rows[statement.target] = extent, low
                 return evolve(
                     statement,
                     axes=tuple(wide if a == axis else a for a in statement.axes),

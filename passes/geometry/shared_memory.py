@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import DType, FusedGroup, Segment, dtype_of
+from ...ir import SORT_ORDERS, DType, FusedGroup, Segment, dtype_of, read_ranks, selection_words
 from .footprint import Count, ceil_div, product
 from .mask_bounds import mask_bound
 from .matrix_instructions import reads_shared_matrices
@@ -107,7 +107,11 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     rows = product(geometry.block)
     total: Count = 0
     if geometry.structure.reduction_threads:
-        scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        scratch: Count = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        sorted_rows = [r for r in segment.reductions if r.along in SORT_ORDERS]
+        words = [selection_words(read_ranks(segment, r), r.reduce[0].extent) for r in sorted_rows]
+        selected = np.where(np.equal(geometry.reduction_threads, geometry.threads), max(words, default=0), 0)
+        scratch = np.maximum(scratch, selected * DType.U64.size)
         total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
     if geometry.structure.streams and not chained:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field
 
 from ...ir import (
+    SORT_ORDERS,
     DType,
     Expr,
     FusedGroup,
@@ -28,6 +29,9 @@ from ...ir import (
     Value,
     Var,
     as_index,
+    read_ranks,
+    selection_room,
+    selection_words,
 )
 from ..geometry import holds_rows
 from .index_values import Context
@@ -136,13 +140,18 @@ class SegmentState:
         dtype = self.group.tensors[reduction.name].dtype
         lanes = self.frame.schedule.reduction_threads
         # The last group may be incomplete: its idle threads read each other's places all the same.
-        scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
+        elements = -(-self.layout.schedule.threads // lanes) * lanes
+        ranks: tuple[int, ...] = ()
+        if reduction.along in SORT_ORDERS and lanes == self.layout.schedule.threads:
+            found, extent = read_ranks(self.frame.segment, reduction), reduction.reduce[0].extent
+            ranks = found if selection_room(found, extent) else ()
+            elements = max(elements, selection_words(found, extent))
+        scratch = SharedBuffer("lanes", dtype, elements)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1
-        return LaneReduce(
-            reduction.name, self._shape(reduction), reduction.combine, dtype, lanes, reduction.along, vector
-        )
+        shape = self._shape(reduction)
+        return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks)
 
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
