@@ -191,10 +191,15 @@ class _Normaliser:
             place = read.indices[-1]
             axis = next((a for a in statement.axes if place == as_index(a)), None)
             if place.is_const:
-                wide = Var(f"{statement.target}.row", extent)
-                self.limits[statement.target] = wide, place.const + low, place.const + low + 1
+                wide, first = Var(f"{statement.target}.row", extent), place.const + low
+                self.limits[statement.target] = wide, first, first + 1
                 here = evolve(read, indices=(*read.indices[:-1], as_index(wide) - low))
-                return evolve(statement, axes=(*statement.axes, wide), body=_replace_expr(statement.body, read, here))
+                write = statement.write
+                if self.tensors[statement.target].shape[-1:] == (1,):
+                    self.rows[statement.target] = extent, first
+                    write = (*write[:-1], as_index(wide) - first)
+                body = _replace_expr(statement.body, read, here)
+                return evolve(statement, axes=(*statement.axes, wide), write=write, body=body)
             if axis is not None and axis.extent < extent:
                 wide = Var(axis.name, extent)
                 moved = {axis: as_index(wide) - low}
