@@ -227,6 +227,7 @@ from .recurrence import (
 )
 from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
+    MAX_COUNTED_WORDS,
     SCAN_MODES,
     SORT_ORDERS,
     FusedGroup,

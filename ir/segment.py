@@ -201,6 +201,8 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
 
 #: Elements that a selection leaves besides those that are read, at least, and as a part of these.
 SELECTION_SLACK, SELECTION_SLACK_PART = 32, 4
+#: Most of them that are sorted by counting for each the elements before it.
+MAX_COUNTED_WORDS = 160
 
 
 def read_ranks(segment: Segment, reduction: Reduction) -> tuple[int, int]:

@@ -15,13 +15,10 @@ from math import prod
 
 from attrs import evolve, field, frozen
 
-from ...ir import DType, LaneReduce, Var, selection_room
+from ...ir import MAX_COUNTED_WORDS, DType, LaneReduce, Var, selection_room
 from .lane_scan import LaneScan
 from .lane_sort import ABSENT_KEY, LaneSort
 from .scope import KernelNames, Writer
-
-#: Most elements that are sorted by counting for each the elements before it.
-MAX_COUNTED = 160
 
 
 @frozen
@@ -85,7 +82,7 @@ class LaneSelect:
                 self.out.line(f"{count}[0] += before;")
                 self._close(count, "edge")
             self._collect(keys, count)
-            if self.room <= MAX_COUNTED:
+            if self.room <= MAX_COUNTED_WORDS:
                 self._order_by_counts()
             else:
                 self._order_by_network()

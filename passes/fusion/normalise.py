@@ -167,7 +167,9 @@ class _Normaliser:
         self.along[name] = along.along
         combine, low = (along.combine, along.low) if isinstance(along, RowSort) else (statement.combine, 0)
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
-        reader = evolve(statement, body=Read(name, (*instance, as_index(along.axis))), reduce=(), combine=None, along=None)
+        reader = evolve(
+            statement, body=Read(name, (*instance, as_index(along.axis))), reduce=(), combine=None, along=None
+        )
         self.rows[statement.target] = along.term.extent, low
         return row, self._widened(reader, along.axis) if along.axis.extent < along.term.extent else reader
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....ir import MAX_COUNTED_WORDS
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
 WORD_COMPARED, WORD_MOVED = 3.0, 3.0
+#: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
+#: in all others; those of a thread in each, and latency of a sum over the block.
+HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 10.0, 24.0, 24.0
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
@@ -29,7 +33,23 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 
 
-def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
+def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int) -> None:
+    """Count a sort of rows, `held` words a thread; where all threads of a block hold one, of the `room` words that a
+    selection leaves, if it is not 0.
+    """
+    selects = np.equal(geometry.reduction_threads, geometry.threads) & (room > 0)
+    left = np.where(selects, np.maximum(geometry.reduction_threads, 2.0 ** max(room - 1, 1).bit_length()), row)
+    counted = room <= MAX_COUNTED_WORDS
+    _sort_words(totals, np.where(selects & counted, 0.0, held * left / row), left, geometry)
+    warps = geometry.threads / totals.target.warp_size
+    each = held * (HALVINGS * KEY_COUNTED + KEY_COLLECTED) + HALVINGS * (HALVING_ISSUE + warps)
+    ranked = room * np.ceil(room / geometry.threads) * WORD_COMPARED if counted else 0.0
+    totals.add("issue", np.where(selects, each * geometry.threads + ranked * geometry.threads, 0.0))
+    totals.add("chain", np.where(selects, HALVINGS * HALVING_CHAIN, 0.0))
+    totals.add("barriers", np.where(selects, 2.0 * HALVINGS + 4.0, 0.0))
+
+
+def _sort_words(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
     """Count a sorting network over rows, `held` words a thread.
 
     Each step compares all words with those of the thread itself, of its warp, or of another warp, through shared
@@ -42,7 +62,7 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> N
     across = _steps_between(near + inside, near + np.log2(geometry.reduction_threads), bits)
     shuffled = _steps_between(near, near + inside, bits)
     totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
-    totals.add("chain", steps * WORD_COMPARED)
+    totals.add("chain", np.where(np.greater(held, 0), steps * WORD_COMPARED, 0.0))
     totals.add("barriers", 2.0 * held * across)
 
 
