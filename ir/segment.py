@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from attrs import field, frozen
 
@@ -236,6 +237,20 @@ def selection_words(ranks: tuple[int, int], extent: int) -> int:
     """Return the words of shared memory that a selection takes, with the resulting places."""
     room = selection_room(ranks, extent)
     return room and room + (ranks[1] - ranks[0] + 1) // 2
+
+
+#: Values of a digit of a radix sort; fewest words of a lane, and of a row, that are sorted so.
+RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW = 16, 8, 1024
+
+
+def sorts_by_radix(count: Any, lanes: Any) -> Any:
+    """Return whether a row of `count` words of each of its lanes is sorted by radix; for numbers or arrays."""
+    return (count >= MIN_RADIX_WORDS) & (lanes >= RADIX_DIGITS) & (count * lanes >= MIN_RADIX_ROW)
+
+
+def radix_words(count: Any, threads: Any) -> Any:
+    """Return the words of shared memory that a radix sort takes: rows, or counts, and sums of a scan."""
+    return threads * (count + 1) + (threads + 1) // 2
 
 
 # ---- intermediate axes that are streamed in blocks from one segment to the next

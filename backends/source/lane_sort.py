@@ -47,7 +47,7 @@ class LaneSort:
         with self.out.loop(Var("e", prod(self.node.shape[:-1])), unroll=0 if self._shuffles else 1):
             self.out.line(f"{word} {words}[{self.count}];")
             with self._each("k", self.count):
-                self.out.line(f"{words}[k] = {self._word(word)};")
+                self.out.line(f"{words}[k] = {self.word};")
             self.network(words, word)
             register = f"{self.names.registers[self.node.name]}[e * {self.count} + k]"
             kind = self.names.dialect.type(self.node.dtype)
@@ -57,8 +57,10 @@ class LaneSort:
     def _each(self, name: str, count: int):  # type: ignore[no-untyped-def]
         return self.out.loop(Var(name, count), unroll=0 if self._shuffles else 1)
 
-    def _word(self, word: str) -> str:
+    @property
+    def word(self) -> str:
         """Return an element and its place as one number, `k` numbering the lane's places."""
+        word = self.names.dialect.type(DType.U64)
         return f"({word}){self.key} << 32 | ({word}){self.place}"
 
     @property

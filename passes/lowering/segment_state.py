@@ -29,9 +29,11 @@ from ...ir import (
     Value,
     Var,
     as_index,
+    radix_words,
     read_ranks,
     selection_room,
     selection_words,
+    sorts_by_radix,
 )
 from ..geometry import holds_rows
 from .index_values import Context
@@ -146,6 +148,9 @@ class SegmentState:
             found, extent = read_ranks(self.frame.segment, reduction), reduction.reduce[0].extent
             ranks = found if selection_room(found, extent) else ()
             elements = max(elements, selection_words(found, extent))
+        count = self._shape(reduction)[-1]
+        if reduction.along in SORT_ORDERS and not ranks and sorts_by_radix(count, lanes):
+            elements = radix_words(count, elements)
         scratch = SharedBuffer("lanes", dtype, elements)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
