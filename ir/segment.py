@@ -239,13 +239,15 @@ def selection_words(ranks: tuple[int, int], extent: int) -> int:
     return room and room + (ranks[1] - ranks[0] + 1) // 2
 
 
-#: Values of a digit of a radix sort; fewest words of a lane, and of a row, that are sorted so.
-RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW = 16, 8, 1024
+#: Values of a digit of a radix sort; fewest words of a lane, and of a row, that are sorted so, and most lanes: with more,
+#: rows are sorted where there is no shared memory for whole ones.
+RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
 
 
 def sorts_by_radix(count: Any, lanes: Any) -> Any:
     """Return whether a row of `count` words of each of its lanes is sorted by radix; for numbers or arrays."""
-    return (count >= MIN_RADIX_WORDS) & (lanes >= RADIX_DIGITS) & (count * lanes >= MIN_RADIX_ROW)
+    few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
+    return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
 
 
 def radix_words(count: Any, threads: Any) -> Any:

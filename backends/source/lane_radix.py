@@ -38,7 +38,7 @@ class LaneRadix:
 
     def print(self) -> None:
         """Print the words, the passes over their digits, and the resulting places."""
-        node, count, lanes, barrier = self._node, self.sort.count, self._node.threads, self.names.dialect.barrier
+        node, count, barrier = self._node, self.sort.count, self.names.dialect.barrier
         word, words, numbers, total = self.names.dialect.type(DType.U64), *(self.names.fresh() for _ in range(3))
         self.names.registers[total] = total
         with self.out.loop(Var("e", prod(node.shape[:-1])), meets=True):

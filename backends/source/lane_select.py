@@ -67,17 +67,18 @@ class LaneSelect:
         """Print the bounds, the collected elements, and the resulting places."""
         with self.out.loop(Var("e", prod(self._node.shape[:-1])), meets=True):
             keys, count = self.names.fresh(), self.names.fresh()
+            place_bits = (self._row - 1).bit_length()
             self.out.line(f"unsigned {keys}[{self.sort.count}];")
             self.out.line(f"int {count}[1];")
             with self._each():
                 self.out.line(f"{keys}[k] = {self.sort.key};")
-            self.out.line(f"unsigned low = 0u, rest = {ABSENT_KEY}, edge = 0u, width = {self._row - 1}u;")
+            self.out.line(f"unsigned low = 0u, rest = {ABSENT_KEY}, edge = 0u, width = {(1 << place_bits) - 1}u;")
             self.out.line(f"int below = 0, upto = {self._row};")
             with self._halved("low", "rest", 32):
                 self._count(count, f"{keys}[k] < middle")
                 self._close(count, "low")
             self.out.line("const int before = below;")
-            with self._halved("edge", "width", (self._row - 1).bit_length()):
+            with self._halved("edge", "width", place_bits):
                 self._count(count, f"{keys}[k] == low && {self.sort.place} < middle")
                 self.out.line(f"{count}[0] += before;")
                 self._close(count, "edge")

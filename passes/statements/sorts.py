@@ -51,7 +51,7 @@ from .patterns import Either, element, fn, number, position, reduction
 from .rewriter import RewriteRule, rewrite_program
 
 #: Shortest row worth a sort, and longest row that the lanes of a block hold.
-MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 4096
+MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 8192
 #: Most bytes of an element that is sorted: with its place it is one number.
 MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
