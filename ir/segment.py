@@ -239,7 +239,7 @@ def selection_words(ranks: tuple[int, int], extent: int) -> int:
     return room and room + (ranks[1] - ranks[0] + 1) // 2
 
 
-#: Values of a digit of a radix sort; fewest words of a lane, and of a row, that are sorted so, and most lanes: with more,
+#: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
 #: rows are sorted where there is no shared memory for whole ones.
 RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
 
