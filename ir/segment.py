@@ -198,7 +198,7 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
     return any(len({used for used in parts if axis in used}) >= 2 for axis in reduction.reduce)
 
 
-# ---- sorted rows of which some elements are read
+# ---- sorted rows whose readers take some elements
 
 #: Elements that a selection leaves besides those that are read, at least, and as a part of these.
 SELECTION_SLACK, SELECTION_SLACK_PART = 32, 4
@@ -207,7 +207,7 @@ MAX_COUNTED_WORDS = 160
 
 
 def read_ranks(segment: Segment, reduction: Reduction) -> tuple[int, int]:
-    """Return the first element of a sorted row that others read, and the end of those read."""
+    """Return the range of ranks of a sorted row that others read."""
     (row,) = reduction.reduce
     if any(r.tensor == reduction.name for other in segment.reductions for r in reads(other.body)):
         return 0, row.extent
@@ -222,7 +222,7 @@ def read_ranks(segment: Segment, reduction: Reduction) -> tuple[int, int]:
 
 
 def selection_room(ranks: tuple[int, int], extent: int) -> int:
-    """Return the most elements that a selection leaves of a row, 0 where the whole row is sorted.
+    """Return the most elements that a selection leaves, 0 for whole sorts.
 
     It finds the first elements of an order, or one, by counting the elements below bounds that close in on the last.
     """
@@ -234,7 +234,7 @@ def selection_room(ranks: tuple[int, int], extent: int) -> int:
 
 
 def selection_words(ranks: tuple[int, int], extent: int) -> int:
-    """Return the words of shared memory that a selection takes, with the resulting places."""
+    """Return the shared memory of a selection and its results, in words."""
     room = selection_room(ranks, extent)
     return room and room + (ranks[1] - ranks[0] + 1) // 2
 
@@ -245,13 +245,16 @@ RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
 
 
 def sorts_by_radix(count: Any, lanes: Any) -> Any:
-    """Return whether a row of `count` words of each of its lanes is sorted by radix; for numbers or arrays."""
+    """Return whether rows of lanes with `count` words are sorted by radix."""
     few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
     return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
 
 
 def radix_words(count: Any, threads: Any) -> Any:
-    """Return the words of shared memory that a radix sort takes: rows, or counts, and sums of a scan."""
+    """Return the shared memory of a radix sort, in words.
+
+    It has the sums of a scan, and the rows or the counts of digits.
+    """
     return threads * (count + 1) + (threads + 1) // 2
 
 

@@ -1,4 +1,4 @@
-"""Radix selection of the first elements of an order, or of one, from a row that the threads of a block hold.
+"""Radix selection from a row that the threads of a block hold: first elements of an order, or one.
 
     low = 0;  for each bit, from the highest:  fewer keys below low + bit than wanted?  low += bit
 
@@ -23,7 +23,7 @@ from .scope import KernelNames, Writer
 
 @frozen
 class LaneSelect:
-    """Printer of one selection: `sort` prints keys, and sorts what is left."""
+    """Printer of one selection: `sort` prints keys and the network."""
 
     sort: LaneSort
     names: KernelNames
@@ -74,11 +74,11 @@ class LaneSelect:
                 self.out.line(f"{keys}[k] = {self.sort.key};")
             self.out.line(f"unsigned low = 0u, rest = {ABSENT_KEY}, edge = 0u, width = {(1 << place_bits) - 1}u;")
             self.out.line(f"int below = 0, upto = {self._row};")
-            with self._halved("low", "rest", 32):
+            with self._halving("low", "rest", 32):
                 self._count(count, f"{keys}[k] < middle")
                 self._close(count, "low")
             self.out.line("const int before = below;")
-            with self._halved("edge", "width", place_bits):
+            with self._halving("edge", "width", place_bits):
                 self._count(count, f"{keys}[k] == low && {self.sort.place} < middle")
                 self.out.line(f"{count}[0] += before;")
                 self._close(count, "edge")
@@ -98,7 +98,7 @@ class LaneSelect:
         return self.out.loop(Var("k", self.sort.count))
 
     @contextmanager
-    def _halved(self, start: str, width: str, bits: int) -> Iterator[None]:
+    def _halving(self, start: str, width: str, bits: int) -> Iterator[None]:
         """Open the loop that halves an interval until few elements lie in it; `middle` is where."""
         over = f"upto - {self._first} > {self.room}"
         counter = self.names.dialect.meeting_counter
@@ -112,9 +112,9 @@ class LaneSelect:
         self.out.line(f"{count}[0] = 0;")
         with self._each():
             self.out.line(f"{count}[0] += {condition};")
-        self.names.lane_reduce(self.out, self._counted(count))
+        self.names.lane_reduce(self.out, self._sum_node(count))
 
-    def _counted(self, count: str, along: str = "") -> LaneReduce:
+    def _sum_node(self, count: str, along: str = "") -> LaneReduce:
         self.names.registers[count] = count
         return LaneReduce(count, (1,), "sum", DType.I32, self._node.threads, along)
 
@@ -135,7 +135,7 @@ class LaneSelect:
         self.out.line(f"{count}[0] = 0;")
         with self._each():
             self.out.line(f"{count}[0] += {inside};")
-        LaneScan(self._counted(count, "before"), self.names, self.out).print()
+        LaneScan(self._sum_node(count, "before"), self.names, self.out).print()
         with self._each():
             self.out.line(f"if ({inside}) {self._words}[{count}[0]++] = {own};")
         self.out.line(self.names.dialect.barrier)

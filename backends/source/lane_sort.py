@@ -59,13 +59,13 @@ class LaneSort:
 
     @property
     def word(self) -> str:
-        """Return an element and its place as one number, `k` numbering the lane's places."""
+        """Return an element `k` of a lane and its place as one number."""
         word = self.names.dialect.type(DType.U64)
         return f"({word}){self.key} << 32 | ({word}){self.place}"
 
     @property
     def key(self) -> str:
-        """Return an element as an integer in the order of the sort, `k` numbering the lane's places."""
+        """Return an element `k` of a lane as an integer in the sort order."""
         value = f"{self.names.registers[self.node.keys]}[e * {self.count} + k]"
         bits = f"cuts_ordered_{self.kind.value}({value})"
         bits = bits if SORT_ORDERS[self.node.along] else f"~{bits}"

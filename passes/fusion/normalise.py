@@ -171,9 +171,9 @@ class _Normaliser:
             statement, body=Read(name, (*instance, as_index(along.axis))), reduce=(), combine=None, along=None
         )
         self.rows[statement.target] = along.term.extent, low
-        return row, self._widened(reader, along.axis) if along.axis.extent < along.term.extent else reader
+        return row, self._extend_reader(reader, along.axis) if along.axis.extent < along.term.extent else reader
 
-    def _widened(self, reader: Statement, axis: Var) -> Statement:
+    def _extend_reader(self, reader: Statement, axis: Var) -> Statement:
         """Return the reader of a row as one over all of it, which does not write elements past its own."""
         extent, low = self.rows[reader.target]
         wide = Var(axis.name, extent)

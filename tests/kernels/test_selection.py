@@ -36,7 +36,7 @@ TYPES = [DType.F32, DType.F16, DType.BF16, DType.I32, DType.U32, DType.I8, DType
 
 
 def block_of(group: FusedGroup, threads: int, lanes: int) -> Schedule:
-    """Return a legal point with blocks of so many threads, of which so many hold a row."""
+    """Return a legal point with numbers of threads per block and row."""
     space = make_space(group, GPU)
     (structure,) = space.templates
     draws = np.random.default_rng(0).integers(0, structure.size, 1 << 15)
@@ -62,7 +62,7 @@ def check(group: FusedGroup, schedule: Schedule, array: np.ndarray[Any, Any], ra
 
 
 def values(dtype: DType, shape: tuple[int, int], kind: str) -> np.ndarray[Any, Any]:
-    """Return rows of elements of which few or many are equal, of extremes, or all of one value."""
+    """Return rows with few or many equal elements, or with extremes."""
     if kind == "equal":
         return np.full(shape, np.nan if dtype.is_float else 3).astype(dtype.numpy)
     if kind == "spread":
@@ -85,7 +85,7 @@ def test_few_elements_are_selected(dtype: DType, kind: str, k: int, start: int, 
 @pytest.mark.parametrize("kind", ["spread", "ties", "equal"])
 @pytest.mark.parametrize(("n", "k", "lanes"), [(1021, 300, 32), (1024, 1, 64), (512, 130, 256)])
 def test_many_elements_are_selected(kind: str, n: int, k: int, lanes: int) -> None:
-    """Selections of more elements than are sorted by counting, and of fewer than lanes."""
+    """Sort more elements than counting does, fewer than lanes or more."""
     group = rows("top_k", DType.F32, (2, n), k=k)
     assert "middle" in check(group, block_of(group, lanes, lanes), values(DType.F32, (2, n), kind), slice(0, k), True)
 
@@ -94,7 +94,7 @@ def test_many_elements_are_selected(kind: str, n: int, k: int, lanes: int) -> No
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("threads", "lanes", "n"), [(32, 32, 1024), (64, 32, 1021)])
 def test_long_rows_are_sorted_by_radix(dtype: DType, threads: int, lanes: int, n: int) -> None:
-    """Rows of a block in groups of lanes, and a last block with less rows."""
+    """Sort several rows of a block, and fewer in the last block."""
     for largest in (True, False):
         group = rows("top_k", dtype, (3, n), k=n, largest=largest)
         array = values(dtype, (3, n), "extreme")

@@ -43,8 +43,9 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
 
 
 def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int) -> None:
-    """Count a sort of rows, `held` words a thread; where all threads of a block hold one, of the `room` words that a
-    selection leaves, if it is not 0.
+    """Count a sort of rows, `held` words a thread.
+
+    Where all threads of a block hold one row, they sort the `room` words that a selection leaves, unless it is 0.
     """
     selects = np.equal(geometry.reduction_threads, geometry.threads) & (room > 0)
     left = np.where(selects, np.maximum(geometry.reduction_threads, 2.0 ** max(room - 1, 1).bit_length()), row)
