@@ -185,11 +185,12 @@ def _writes_axes(statement: Statement) -> bool:
 
 
 def _inlined_body(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
-    """Return a statement's body with all earlier pointwise statements inlined."""
+    """Return a statement's body with the conditions of earlier pointwise statements inlined."""
     needed: list[Statement] = []
     wanted = {*count.tensors_read}
     for statement in reversed(before):
-        if statement.is_pointwise and statement.target in wanted:
+        condition = statement.is_pointwise and tensors[statement.target].dtype is DType.BOOL
+        if condition and statement.target in wanted:
             needed.insert(0, statement)
             wanted |= {*statement.tensors_read}
     inliner = Inliner(tensors, frozenset())
