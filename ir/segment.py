@@ -200,8 +200,9 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
 
 # ---- sorted rows whose readers take some elements
 
-#: Elements that a selection leaves besides those that are read, at least, and as a part of these.
-SELECTION_SLACK, SELECTION_SLACK_PART = 32, 4
+#: Elements that a selection leaves besides those that are read; half as many at least where a network sorts them, as its
+#: rows are powers of two.
+SELECTION_SLACK = 32
 #: Most of them that are sorted by counting for each the elements before it.
 MAX_COUNTED_WORDS = 160
 
@@ -229,7 +230,9 @@ def selection_room(ranks: tuple[int, int], extent: int) -> int:
     low, high = ranks
     if low and high - low > 1:
         return 0
-    room = high - low + max(SELECTION_SLACK, (high - low) // SELECTION_SLACK_PART)
+    room = high - low + SELECTION_SLACK
+    if room > MAX_COUNTED_WORDS:
+        room = 1 << (high - low + SELECTION_SLACK // 2 - 1).bit_length()
     return room if 2 * room <= extent else 0
 
 

@@ -88,12 +88,21 @@ def normalise(
 
 
 @frozen
+class _RowPlace:
+    """Elements of a row that a tensor has along a dim: those from `low` on, of `extent`."""
+
+    extent: int
+    low: int
+    dim: int
+
+
+@frozen
 class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
     along: dict[str, str] = field(factory=dict)
-    rows: dict[str, tuple[int, int]] = field(factory=dict)
+    rows: dict[str, _RowPlace] = field(factory=dict)
     limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
@@ -167,53 +176,58 @@ class _Normaliser:
         self.along[name] = along.along
         combine, low = (along.combine, along.low) if isinstance(along, RowSort) else (statement.combine, 0)
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
-        reader = evolve(
-            statement, body=Read(name, (*instance, as_index(along.axis))), reduce=(), combine=None, along=None
-        )
-        self.rows[statement.target] = along.term.extent, low
-        return row, self._extend_reader(reader, along.axis) if along.axis.extent < along.term.extent else reader
+        held = Read(name, (*instance, as_index(Var(along.axis.name, along.term.extent))))
+        reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
+        dim = self._row_dim(statement, along.axis)
+        if dim is None:
+            return None
+        self.rows[statement.target] = _RowPlace(along.term.extent, low, dim)
+        return row, self._extend_axis(reader, along.axis, low, along.term.extent)
 
-    def _extend_reader(self, reader: Statement, axis: Var) -> Statement:
-        """Return the reader of a row as one over all of it, which does not write elements past its own."""
-        extent, low = self.rows[reader.target]
+    def _row_dim(self, statement: Statement, axis: Var | None) -> int | None:
+        """Return the dim of a statement's target that an axis, or none, enumerates."""
+        extents = self.tensors[statement.target].shape
+        place = None if axis is None or axis.extent == 1 else as_index(axis)
+        dims = [d for d, w in enumerate(statement.write) if (extents[d] == 1 if place is None else w == place)]
+        return dims[-1] if dims else None
+
+    def _extend_axis(self, statement: Statement, axis: Var, low: int, extent: int) -> Statement:
+        """Return a statement over all of a row whose elements from `low` on it writes along an axis."""
+        if axis.extent == extent:
+            return statement
         wide = Var(axis.name, extent)
-        self.limits[reader.target] = wide, low, low + axis.extent
-        body = Read(reader.reads[0].tensor, (*reader.reads[0].indices[:-1], as_index(wide)))
-        axes = tuple(wide if a == axis else a for a in reader.axes)
-        return evolve(reader, axes=axes, write=(*reader.write[:-1], as_index(wide) - low), body=body)
+        moved, dim = {axis: as_index(wide) - low}, self._row_dim(statement, axis)
+        self.limits[statement.target] = wide, low, low + axis.extent
+        write = [substitute(w, moved) for w in statement.write]
+        if axis.extent == 1 and dim is not None:
+            write[dim] = moved[axis]
+        axes = tuple(wide if a == axis else a for a in statement.axes)
+        return evolve(statement, axes=axes, write=tuple(write), body=substitute_expr(statement.body, moved))
 
     def _extend_along_row(self, statement: Statement) -> Statement:
         """Return a pointwise statement that reads the first values along a row, or one, over all of them; elements past
         the original ones are not written.
         """
         for read in statement.reads if statement.is_pointwise else ():
-            extent, low = self.rows.get(read.tensor, (0, 0))
-            if not extent:
+            row = self.rows.get(read.tensor)
+            if row is None:
                 continue
-            place = read.indices[-1]
+            place = read.indices[row.dim]
             axis = next((a for a in statement.axes if place == as_index(a)), None)
             if place.is_const:
-                wide, first = Var(f"{statement.target}.row", extent), place.const + low
-                self.limits[statement.target] = wide, first, first + 1
-                here = evolve(read, indices=(*read.indices[:-1], as_index(wide) - low))
-                write = statement.write
-                if self.tensors[statement.target].shape[-1:] == (1,):
-                    self.rows[statement.target] = extent, first
-                    write = (*write[:-1], as_index(wide) - first)
-                body = _replace_expr(statement.body, read, here)
-                return evolve(statement, axes=(*statement.axes, wide), write=write, body=body)
-            if axis is not None and axis.extent < extent:
-                wide = Var(axis.name, extent)
-                moved = {axis: as_index(wide) - low}
-                self.limits[statement.target] = wide, low, low + axis.extent
-                if statement.write[-1] == as_index(axis):
-                    self.rows[statement.target] = extent, low
-                return evolve(
-                    statement,
-                    axes=tuple(wide if a == axis else a for a in statement.axes),
-                    write=tuple(substitute(w, moved) for w in statement.write),
-                    body=substitute_expr(statement.body, moved),
-                )
+                axis, low = Var(f"{statement.target}.row", 1), row.low + place.const
+                indices = [*read.indices]
+                indices[row.dim] = as_index(Var(axis.name, row.extent)) - row.low
+                body = _replace_expr(statement.body, read, evolve(read, indices=tuple(indices)))
+                statement = evolve(statement, axes=(*statement.axes, axis), body=body)
+            elif axis is not None and axis.extent < row.extent:
+                low = row.low
+            else:
+                continue
+            dim = self._row_dim(statement, axis)
+            if dim is not None:
+                self.rows[statement.target] = _RowPlace(row.extent, low, dim)
+            return self._extend_axis(statement, axis, low, row.extent)
         return statement
 
     def _needed_statements(self, statements: Sequence[Statement]) -> list[Statement]:

@@ -83,7 +83,7 @@ def test_few_elements_are_selected(dtype: DType, kind: str, k: int, start: int, 
 
 @needs_opencl
 @pytest.mark.parametrize("kind", ["spread", "ties", "equal"])
-@pytest.mark.parametrize(("n", "k", "lanes"), [(1021, 300, 32), (1024, 1, 64), (512, 130, 256)])
+@pytest.mark.parametrize(("n", "k", "lanes"), [(1021, 200, 32), (1024, 1, 64), (512, 130, 256)])
 def test_many_elements_are_selected(kind: str, n: int, k: int, lanes: int) -> None:
     """Sort more elements than counting does, fewer than lanes or more."""
     group = rows("top_k", DType.F32, (2, n), k=k)
@@ -130,3 +130,24 @@ def test_elements_before_the_start_are_left_out(n: int, start: int, k: int) -> N
     found = plan.run({"x": x})
     np.testing.assert_array_equal(found["p"], places(x, True)[:, start:k].reshape(3, k - start))
     np.testing.assert_array_equal(found["y"], np.take_along_axis(x, found["p"], 1))
+
+
+@needs_opencl
+@pytest.mark.parametrize(("n", "k"), [(10007, 3), (9001, 40)])
+@pytest.mark.parametrize("kind", ["spread", "extreme", "equal"])
+@pytest.mark.parametrize("largest", [True, False])
+def test_rows_of_any_length_are_cut_into_parts(n: int, k: int, kind: str, largest: bool) -> None:
+    """Rows of prime and odd lengths end with elements that come last."""
+    model = graph({"x": (2, n)}, op("y p", "top_k", "x", k=k, axis=1, largest=largest), out="y p")
+    plan = build_graph(model, load_spec([]), find_target("opencl"), CompileOptions())
+    x = values(DType.F32, (2, n), kind)
+    found = plan.run({"x": x})
+    np.testing.assert_array_equal(found["p"], places(x, largest)[:, :k])
+    np.testing.assert_array_equal(found["y"], np.take_along_axis(x, found["p"], 1))
+
+
+def test_orders_may_be_stored_in_another_order_of_dims() -> None:
+    """Of many rows, the dims of parts and places are not the innermost ones on a GPU."""
+    model = graph({"x": (64, 50000)}, op("y p", "top_k", "x", k=5, axis=1), out="y p")
+    plan = build_graph(model, load_spec([]), GPU, CompileOptions())
+    assert len(plan.kernels) == 3

@@ -14,14 +14,8 @@ WORD_COMPARED, WORD_MOVED = 5.0, 4.0
 #: in all others; those of a thread in each, and latency of a sum over the block.
 HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 10.0, 24.0, 24.0
 #: Passes of a radix sort; instructions, latency and wavefronts of a word in each; those of a thread for the counts.
-RADIX_PASSES, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS, COUNTS_ISSUE, COUNTS_CHAIN = (
-    8.0,
-    16.0,
-    10.0,
-    12.0,
-    110.0,
-    40.0,
-)
+RADIX_PASSES, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8.0, 16.0, 10.0, 12.0
+COUNTS_ISSUE, COUNTS_CHAIN = 110.0, 40.0
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
