@@ -200,7 +200,7 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
 
 # ---- sorted rows whose readers take some elements
 
-#: Elements that a selection leaves besides those that are read; half as many at least where a network sorts them, as its
+#: Elements that a selection leaves besides those that are read; at least half as many where a network sorts them: its
 #: rows are powers of two.
 SELECTION_SLACK = 32
 #: Most of them that are sorted by counting for each the elements before it.
