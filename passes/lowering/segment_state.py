@@ -144,19 +144,25 @@ class SegmentState:
         # The last group may be incomplete: its idle threads read each other's places all the same.
         elements = -(-self.layout.schedule.threads // lanes) * lanes
         ranks: tuple[int, ...] = ()
-        if reduction.along in SORT_ORDERS and lanes == self.layout.schedule.threads:
-            found, extent = read_ranks(self.frame.segment, reduction), reduction.reduce[0].extent
-            ranks = found if selection_room(found, extent) else ()
-            elements = max(elements, selection_words(found, extent))
-        count = self._shape(reduction)[-1]
-        if reduction.along in SORT_ORDERS and not ranks and sorts_by_radix(count, lanes):
-            elements = radix_words(count, elements)
+        if reduction.along in SORT_ORDERS:
+            ranks = self._selected_ranks(reduction)
+            count = self._shape(reduction)[-1]
+            if ranks:
+                elements = max(elements, selection_words((ranks[0], ranks[1]), reduction.reduce[0].extent))
+            elif sorts_by_radix(count, lanes):
+                elements = radix_words(count, elements)
         scratch = SharedBuffer("lanes", dtype, elements)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1
         shape = self._shape(reduction)
         return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks)
+
+    def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:
+        """Return the ranks that a sort selects, none where it orders whole rows."""
+        ranks = read_ranks(self.frame.segment, reduction)
+        alone = self.frame.schedule.reduction_threads == self.layout.schedule.threads
+        return ranks if alone and selection_room(ranks, reduction.reduce[0].extent) else ()
 
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:
