@@ -40,10 +40,7 @@ from ...ir import (
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
-from .lane_radix import LaneRadix
-from .lane_scan import LaneScan
-from .lane_select import LaneSelect
-from .lane_sort import LaneSort
+from .lanes import LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
 
 

@@ -146,8 +146,8 @@ def test_rows_of_any_length_are_cut_into_parts(n: int, k: int, kind: str, larges
     np.testing.assert_array_equal(found["y"], np.take_along_axis(x, found["p"], 1))
 
 
-def test_orders_may_be_stored_in_another_order_of_dims() -> None:
-    """Of many rows, the dims of parts and places are not the innermost ones on a GPU."""
+def test_orders_are_stored_in_any_layout() -> None:
+    """On a GPU, places in many rows are not the innermost dim."""
     model = graph({"x": (64, 50000)}, op("y p", "top_k", "x", k=5, axis=1), out="y p")
     plan = build_graph(model, load_spec([]), GPU, CompileOptions())
     assert len(plan.kernels) == 3

@@ -1,4 +1,6 @@
-"""Radix selection from a row that the threads of a block hold: first elements of an order, or one.
+"""Radix selection of elements from a row that a block holds.
+
+The first elements of an order are selected, or one:
 
     low = 0;  for each bit, from the highest:  fewer keys below low + bit than wanted?  low += bit
 
@@ -10,15 +12,15 @@ to the end of the interval are collected in shared memory, and only these are so
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import prod
 
 from attrs import evolve, field, frozen
 
-from ...ir import MAX_COUNTED_WORDS, DType, LaneReduce, Var, selection_room
-from .lane_scan import LaneScan
-from .lane_sort import ABSENT_KEY, LaneSort
-from .scope import KernelNames, Writer
+from ....ir import MAX_COUNTED_WORDS, DType, LaneReduce, Var, selection_room
+from ..scope import KernelNames, Writer
+from .bitonic_network import ABSENT_KEY, LaneSort
+from .prefix_scan import LaneScan
 
 
 @frozen
@@ -94,7 +96,7 @@ class LaneSelect:
                 self.out.line(f"{self.names.registers[self._node.name]}[e * {self.sort.count} + k] = {place};")
             self.out.line(self.names.dialect.barrier)
 
-    def _each(self):  # type: ignore[no-untyped-def]
+    def _each(self) -> AbstractContextManager[None]:
         return self.out.loop(Var("k", self.sort.count))
 
     @contextmanager

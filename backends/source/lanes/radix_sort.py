@@ -1,4 +1,4 @@
-"""Radix sort of rows that lanes hold, with the places of elements: from the least digit of the keys to the highest.
+"""Radix sort of rows that lanes hold, least digit first.
 
     words of lane 0 | lane 1 | ...   in the order of the row
     counts[digit][lane] = words of the lane with this digit          each word's number among them is kept
@@ -11,14 +11,15 @@ after each `count` words, and after each 16 counts, one place is free, so that l
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from math import prod
 
 from attrs import frozen
 
-from ...ir import RADIX_DIGITS, DType, LaneReduce, Var
-from .lane_scan import LaneScan
-from .lane_sort import LaneSort
-from .scope import KernelNames, Writer
+from ....ir import RADIX_DIGITS, DType, LaneReduce, Var
+from ..scope import KernelNames, Writer
+from .bitonic_network import LaneSort
+from .prefix_scan import LaneScan
 
 #: Bits of a digit, and of a key, which is the upper half of a word.
 DIGIT_BITS, KEY_BITS = RADIX_DIGITS.bit_length() - 1, 32
@@ -45,7 +46,7 @@ class LaneRadix:
             self.out.line(f"{word} {words}[{count}];")
             self.out.line(f"int {numbers}[{count}], {total}[1], counts[{RADIX_DIGITS}];")
             with self._each(count):
-                self.out.line(f"{self._row(self._spread(self.sort.place))} = {self.sort.word};")
+                self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {self.sort.word};")
             self.out.line(barrier)
             self._fetch(words)
             counter = self.names.dialect.meeting_counter
@@ -65,16 +66,16 @@ class LaneRadix:
                     self.out.line(f"{numbers}[k] += {digit};")
                 self.out.line(barrier)
                 with self._each(count):
-                    self.out.line(f"{self._row(self._spread(f'{numbers}[k]'))} = {words}[k];")
+                    self.out.line(f"{self._row(self._padded_place(f'{numbers}[k]'))} = {words}[k];")
                 self.out.line(barrier)
                 self._fetch(words)
             register = f"{self.names.registers[node.name]}[e * {count} + k]"
             with self._each(count):
-                place = f"{self._row(self._spread(self.sort.place))} & 0xffffffffu"
+                place = f"{self._row(self._padded_place(self.sort.place))} & 0xffffffffu"
                 self.out.line(f"{register} = ({self.names.dialect.type(node.dtype)})({place});")
             self.out.line(barrier)
 
-    def _each(self, count: int):  # type: ignore[no-untyped-def]
+    def _each(self, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var("k", count))
 
     def _row(self, place: str) -> str:
@@ -96,7 +97,7 @@ class LaneRadix:
         """Return the elements that the sums of a scan take, one of 32 bits for each thread."""
         return -(-self.names.kernel.threads // 2) * (2 if dtype is DType.I32 else 1)
 
-    def _spread(self, place: str) -> str:
+    def _padded_place(self, place: str) -> str:
         """Return where a place of the row lies."""
         return f"{place} + {place} / {self.sort.count}"
 

@@ -10,12 +10,13 @@ memory.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from math import prod
 
 from attrs import frozen
 
-from ...ir import SORT_ORDERS, DType, LaneReduce, Var
-from .scope import KernelNames, Writer
+from ....ir import SORT_ORDERS, DType, LaneReduce, Var
+from ..scope import KernelNames, Writer
 
 #: Key of a place after the end of a row: it is the largest.
 ABSENT_KEY = "0xffffffffu"
@@ -54,18 +55,18 @@ class LaneSort:
             with self._each("k", self.count):
                 self.out.line(f"{register} = ({kind})({words}[k] & {ABSENT_KEY});")
 
-    def _each(self, name: str, count: int):  # type: ignore[no-untyped-def]
+    def _each(self, name: str, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var(name, count), unroll=0 if self._shuffles else 1)
 
     @property
     def word(self) -> str:
-        """Return an element `k` of a lane and its place as one number."""
+        """Return element `k` and its place as one number."""
         word = self.names.dialect.type(DType.U64)
         return f"({word}){self.key} << 32 | ({word}){self.place}"
 
     @property
     def key(self) -> str:
-        """Return an element `k` of a lane as an integer in the sort order."""
+        """Return element `k` as an integer in the sort order."""
         value = f"{self.names.registers[self.node.keys]}[e * {self.count} + k]"
         bits = f"cuts_ordered_{self.kind.value}({value})"
         bits = bits if SORT_ORDERS[self.node.along] else f"~{bits}"
