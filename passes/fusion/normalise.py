@@ -178,17 +178,19 @@ class _Normaliser:
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
         held = Read(name, (*instance, as_index(Var(along.axis.name, along.term.extent))))
         reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
-        dim = self._row_dim(statement, along.axis)
-        if dim is None:
-            return None
-        self.rows[statement.target] = _RowPlace(along.term.extent, low, dim)
+        self._note_row(statement, along.axis, low, along.term.extent)
         return row, self._extend_axis(reader, along.axis, low, along.term.extent)
 
-    def _row_dim(self, statement: Statement, axis: Var | None) -> int | None:
-        """Return the dim of a statement's target that an axis, or none, enumerates."""
+    def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
+        """Record the elements of a row that a statement's target has, if a dim has them."""
+        dim = self._row_dim(statement, axis)
+        if dim is not None:
+            self.rows[statement.target] = _RowPlace(extent, low, dim)
+
+    def _row_dim(self, statement: Statement, axis: Var) -> int | None:
+        """Return the dim of a statement's target that an axis enumerates."""
         extents = self.tensors[statement.target].shape
-        place = None if axis is None or axis.extent == 1 else as_index(axis)
-        dims = [d for d, w in enumerate(statement.write) if (extents[d] == 1 if place is None else w == place)]
+        dims = [d for d, w in enumerate(statement.write) if extents[d] == axis.extent and w == as_index(axis)]
         return dims[-1] if dims else None
 
     def _extend_axis(self, statement: Statement, axis: Var, low: int, extent: int) -> Statement:
@@ -224,9 +226,7 @@ class _Normaliser:
                 low = row.low
             else:
                 continue
-            dim = self._row_dim(statement, axis)
-            if dim is not None:
-                self.rows[statement.target] = _RowPlace(row.extent, low, dim)
+            self._note_row(statement, axis, low, row.extent)
             return self._extend_axis(statement, axis, low, row.extent)
         return statement
 
