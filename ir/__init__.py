@@ -227,6 +227,8 @@ from .recurrence import (
 )
 from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
+    MAX_COUNTED_WORDS,
+    RADIX_DIGITS,
     SCAN_MODES,
     SORT_ORDERS,
     FusedGroup,
@@ -238,7 +240,12 @@ from .segment import (
     is_contraction,
     is_tiled,
     operands,
+    radix_words,
+    read_ranks,
     required_streamed_axis,
+    selection_room,
+    selection_words,
+    sorts_by_radix,
     stored_factor,
     streamable_axis,
     streamed_variables,

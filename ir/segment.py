@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from attrs import field, frozen
 
@@ -195,6 +196,69 @@ def is_contraction(reduction: Reduction, own: Iterable[str] = ()) -> bool:
         return False
     parts = [expr_variables(part) for part in operands(reduction, own)]
     return any(len({used for used in parts if axis in used}) >= 2 for axis in reduction.reduce)
+
+
+# ---- sorted rows whose readers take some elements
+
+#: Elements that a selection leaves besides those that are read; at least half as many where a network sorts them: its
+#: rows are powers of two.
+SELECTION_SLACK = 32
+#: Most of them that are sorted by counting for each the elements before it.
+MAX_COUNTED_WORDS = 160
+
+
+def read_ranks(segment: Segment, reduction: Reduction) -> tuple[int, int]:
+    """Return the range of ranks of a sorted row that others read."""
+    (row,) = reduction.reduce
+    if any(r.tensor == reduction.name for other in segment.reductions for r in reads(other.body)):
+        return 0, row.extent
+    found = []
+    for output in segment.outputs:
+        if any(r.tensor == reduction.name for r in reads(output.body)):
+            limits = [(g.low, g.high) for g in output.guards if g.index == as_index(row)]
+            found.append(limits[0] if limits else (0, row.extent))
+    if not found:
+        return 0, row.extent
+    return max(0, min(low for low, _ in found)), min(row.extent, max(high for _, high in found))
+
+
+def selection_room(ranks: tuple[int, int], extent: int) -> int:
+    """Return the most elements that a selection leaves, 0 for whole sorts.
+
+    It finds the first elements of an order, or one, by counting the elements below bounds that close in on the last.
+    """
+    low, high = ranks
+    if low and high - low > 1:
+        return 0
+    room = high - low + SELECTION_SLACK
+    if room > MAX_COUNTED_WORDS:
+        room = 1 << (high - low + SELECTION_SLACK // 2 - 1).bit_length()
+    return room if 2 * room <= extent else 0
+
+
+def selection_words(ranks: tuple[int, int], extent: int) -> int:
+    """Return the shared memory of a selection and its results, in words."""
+    room = selection_room(ranks, extent)
+    return room and room + (ranks[1] - ranks[0] + 1) // 2
+
+
+#: Values of a digit of a radix sort; fewest words of a lane and of a row that are sorted so, and most lanes: with more,
+#: rows are sorted where there is no shared memory for whole ones.
+RADIX_DIGITS, MIN_RADIX_WORDS, MIN_RADIX_ROW, MAX_RADIX_LANES = 16, 8, 1024, 512
+
+
+def sorts_by_radix(count: Any, lanes: Any) -> Any:
+    """Return whether rows of lanes with `count` words are sorted by radix."""
+    few = (lanes >= RADIX_DIGITS) & (lanes <= MAX_RADIX_LANES)
+    return few & (count >= MIN_RADIX_WORDS) & (count * lanes >= MIN_RADIX_ROW)
+
+
+def radix_words(count: Any, threads: Any) -> Any:
+    """Return the shared memory of a radix sort, in words.
+
+    It has the sums of a scan, and the rows or the counts of digits.
+    """
+    return threads * (count + 1) + (threads + 1) // 2
 
 
 # ---- intermediate axes that are streamed in blocks from one segment to the next

@@ -32,6 +32,7 @@ from ...ir import (
     VectorStore,
     WarpgroupMma,
     WideStore,
+    sorts_by_radix,
     substitute,
     substitute_guards,
     vector_piece,
@@ -39,8 +40,7 @@ from ...ir import (
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
 from .index_ctext import guard_text, index_text
-from .lane_scan import LaneScan
-from .lane_sort import LaneSort
+from .lanes import LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
 
 
@@ -233,7 +233,13 @@ class NodePrinter(ValuePrinter):
     def reduce_lanes(self, node: LaneReduce) -> None:
         """Print a reduction, a scan or a sort of lanes."""
         if node.along in SORT_ORDERS:
-            LaneSort(node, self.names.types[node.keys], self.names, self.out).print()
+            sort = LaneSort(node, self.names.types[node.keys], self.names, self.out)
+            if node.ranks:
+                LaneSelect(sort, self.names, self.out).print()
+            elif sorts_by_radix(sort.count, node.threads):
+                LaneRadix(sort, self.names, self.out).print()
+            else:
+                sort.print()
         elif node.along:
             LaneScan(node, self.names, self.out).print()
         else:

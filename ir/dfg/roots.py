@@ -203,7 +203,8 @@ class LaneReduce:
     All of them hold the result afterwards. With `along` (`ir.segment.SCAN_MODES`), threads hold the elements of a
     row, as many of an instance as the last number of `shape`, `vector` neighbours at a time, and each element becomes
     the combination of the elements before or after it; or, in an order (`ir.segment.SORT_ORDERS`), the place of
-    the element of `keys` that comes there. The `extent` keys are held in the same way.
+    the element of `keys` that comes there. The `extent` keys are held in the same way; elements are needed from the
+    first of `ranks` on, before the second.
     """
 
     name: str
@@ -215,6 +216,7 @@ class LaneReduce:
     vector: int = 1
     keys: str = ""
     extent: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 Root: TypeAlias = Union[

@@ -201,7 +201,7 @@ FORMS: dict[type, Form] = {
     Initialise: Form("initialise <name>[<shape>]: <dtype> for <combine>"),
     LaneReduce: Form(
         "reduce_threads <name>[<shape>]: <dtype> <combine> over <threads>"
-        "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}"
+        "{? along <along>?}{? vector <vector>?}{? of <keys>?}{? extent <extent>?}{? ranks (<ranks>)?}"
     ),
     Load: Form("load <space> <buffer>[<address>]{? if <guards> else <fill>?}"),
     RegisterRead: Form("held <name>[<at>]"),

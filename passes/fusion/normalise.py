@@ -88,12 +88,21 @@ def normalise(
 
 
 @frozen
+class _RowPlace:
+    """Elements of a row that a tensor has along a dim: those from `low` on, of `extent`."""
+
+    extent: int
+    low: int
+    dim: int
+
+
+@frozen
 class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
     along: dict[str, str] = field(factory=dict)
-    rows: dict[str, int] = field(factory=dict)
+    rows: dict[str, _RowPlace] = field(factory=dict)
     limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
@@ -163,41 +172,62 @@ class _Normaliser:
             return None
         axes = tuple(a for a in statement.axes if a != along.axis)
         name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
-        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.axis)))
+        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.term)))
         self.along[name] = along.along
-        self.rows[statement.target] = along.axis.extent
-        combine = along.combine if isinstance(along, RowSort) else statement.combine
+        combine, low = (along.combine, along.low) if isinstance(along, RowSort) else (statement.combine, 0)
         row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
-        place = (*instance, as_index(along.axis))
-        return row, evolve(statement, body=Read(name, place), reduce=(), combine=None, along=None)
+        held = Read(name, (*instance, as_index(Var(along.axis.name, along.term.extent))))
+        reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
+        self._note_row(statement, along.axis, low, along.term.extent)
+        return row, self._extend_axis(reader, along.axis, low, along.term.extent)
+
+    def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
+        """Record the elements of a row that a statement's target has, if a dim has them."""
+        dim = self._row_dim(statement, axis)
+        if dim is not None:
+            self.rows[statement.target] = _RowPlace(extent, low, dim)
+
+    def _row_dim(self, statement: Statement, axis: Var) -> int | None:
+        """Return the dim of a statement's target that an axis enumerates."""
+        extents = self.tensors[statement.target].shape
+        dims = [d for d, w in enumerate(statement.write) if extents[d] == axis.extent and w == as_index(axis)]
+        return dims[-1] if dims else None
+
+    def _extend_axis(self, statement: Statement, axis: Var, low: int, extent: int) -> Statement:
+        """Return a statement over all of a row whose elements from `low` on it writes along an axis."""
+        if axis.extent == extent:
+            return statement
+        wide = Var(axis.name, extent)
+        moved, dim = {axis: as_index(wide) - low}, self._row_dim(statement, axis)
+        self.limits[statement.target] = wide, low, low + axis.extent
+        write = [substitute(w, moved) for w in statement.write]
+        if axis.extent == 1 and dim is not None:
+            write[dim] = moved[axis]
+        axes = tuple(wide if a == axis else a for a in statement.axes)
+        return evolve(statement, axes=axes, write=tuple(write), body=substitute_expr(statement.body, moved))
 
     def _extend_along_row(self, statement: Statement) -> Statement:
         """Return a pointwise statement that reads the first values along a row, or one, over all of them; elements past
         the original ones are not written.
         """
         for read in statement.reads if statement.is_pointwise else ():
-            extent = self.rows.get(read.tensor, 0)
-            if not extent:
+            row = self.rows.get(read.tensor)
+            if row is None:
                 continue
-            place = read.indices[-1]
+            place = read.indices[row.dim]
             axis = next((a for a in statement.axes if place == as_index(a)), None)
             if place.is_const:
-                wide = Var(f"{statement.target}.row", extent)
-                self.limits[statement.target] = wide, place.const, place.const + 1
-                here = evolve(read, indices=(*read.indices[:-1], as_index(wide)))
-                return evolve(statement, axes=(*statement.axes, wide), body=_replace_expr(statement.body, read, here))
-            if axis is not None and axis.extent < extent:
-                wide = Var(axis.name, extent)
-                moved = {axis: as_index(wide)}
-                self.limits[statement.target] = wide, 0, axis.extent
-                if statement.write[-1] == as_index(axis):
-                    self.rows[statement.target] = extent
-                return evolve(
-                    statement,
-                    axes=tuple(wide if a == axis else a for a in statement.axes),
-                    write=tuple(substitute(w, moved) for w in statement.write),
-                    body=substitute_expr(statement.body, moved),
-                )
+                axis, low = Var(f"{statement.target}.row", 1), row.low + place.const
+                indices = [*read.indices]
+                indices[row.dim] = as_index(Var(axis.name, row.extent)) - row.low
+                body = _replace_expr(statement.body, read, evolve(read, indices=tuple(indices)))
+                statement = evolve(statement, axes=(*statement.axes, axis), body=body)
+            elif axis is not None and axis.extent < row.extent:
+                low = row.low
+            else:
+                continue
+            self._note_row(statement, axis, low, row.extent)
+            return self._extend_axis(statement, axis, low, row.extent)
         return statement
 
     def _needed_statements(self, statements: Sequence[Statement]) -> list[Statement]:

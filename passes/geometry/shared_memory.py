@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import DType, FusedGroup, Segment, dtype_of
+from ...ir import (
+    SORT_ORDERS,
+    DType,
+    FusedGroup,
+    Reduction,
+    Segment,
+    dtype_of,
+    radix_words,
+    read_ranks,
+    selection_words,
+    sorts_by_radix,
+)
 from .footprint import Count, ceil_div, product
 from .mask_bounds import mask_bound
 from .matrix_instructions import reads_shared_matrices
@@ -107,7 +118,11 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     rows = product(geometry.block)
     total: Count = 0
     if geometry.structure.reduction_threads:
-        scratch = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        scratch: Count = geometry.threads * max((sizes[r.name] for r in segment.reductions), default=0)
+        for number, reduction in enumerate(segment.reductions):
+            if reduction.along in SORT_ORDERS:
+                words = _sorted_words(segment, reduction, number, geometry)
+                scratch = np.maximum(scratch, words * DType.U64.size)
         total = total + np.where(np.greater(geometry.reduction_threads, 1), _aligned_size(scratch), 0)
     if geometry.structure.streams and not chained:
         scales = _aligned_size(rows * sizes[segment.reductions[0].name])
@@ -123,6 +138,15 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
         for read in cached_reads(segment, (*group.shared, *group.constants)):
             total = total + _aligned_size(rows * geometry.spread.row_cache * sizes[read.tensor])
     return total
+
+
+def _sorted_words(segment: Segment, reduction: Reduction, number: int, geometry: Geometry) -> Count:
+    """Return the words of shared memory that a sort of rows takes."""
+    selected = selection_words(read_ranks(segment, reduction), reduction.reduce[0].extent)
+    selects = np.equal(geometry.reduction_threads, geometry.threads) & (selected > 0)
+    count = geometry.block_k[geometry.structure.reduces[number][0]] // geometry.reduction_threads
+    by_radix = np.where(sorts_by_radix(count, geometry.reduction_threads), radix_words(count, geometry.threads), 0)
+    return np.where(selects, selected, by_radix)
 
 
 def streamed_segment(geometry: Sequence[Geometry]) -> tuple[int, Count]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field
 
 from ...ir import (
+    SORT_ORDERS,
     DType,
     Expr,
     FusedGroup,
@@ -28,6 +29,11 @@ from ...ir import (
     Value,
     Var,
     as_index,
+    radix_words,
+    read_ranks,
+    selection_room,
+    selection_words,
+    sorts_by_radix,
 )
 from ..geometry import holds_rows
 from .index_values import Context
@@ -136,13 +142,27 @@ class SegmentState:
         dtype = self.group.tensors[reduction.name].dtype
         lanes = self.frame.schedule.reduction_threads
         # The last group may be incomplete: its idle threads read each other's places all the same.
-        scratch = SharedBuffer("lanes", dtype, -(-self.layout.schedule.threads // lanes) * lanes)
+        elements = -(-self.layout.schedule.threads // lanes) * lanes
+        ranks: tuple[int, ...] = ()
+        if reduction.along in SORT_ORDERS:
+            ranks = self._selected_ranks(reduction)
+            count = self._shape(reduction)[-1]
+            if ranks:
+                elements = max(elements, selection_words((ranks[0], ranks[1]), reduction.reduce[0].extent))
+            elif sorts_by_radix(count, lanes):
+                elements = radix_words(count, elements)
+        scratch = SharedBuffer("lanes", dtype, elements)
         known = self.layout.buffers.get("lanes", scratch)
         self.layout.buffers["lanes"] = max(known, scratch, key=lambda b: b.elements * b.dtype.size)
         vector = self.frame.schedule.row_vector if reduction.along else 1
-        return LaneReduce(
-            reduction.name, self._shape(reduction), reduction.combine, dtype, lanes, reduction.along, vector
-        )
+        shape = self._shape(reduction)
+        return LaneReduce(reduction.name, shape, reduction.combine, dtype, lanes, reduction.along, vector, ranks=ranks)
+
+    def _selected_ranks(self, reduction: Reduction) -> tuple[int, ...]:
+        """Return the ranks that a sort selects, none where it orders whole rows."""
+        ranks = read_ranks(self.frame.segment, reduction)
+        alone = self.frame.schedule.reduction_threads == self.layout.schedule.threads
+        return ranks if alone and selection_room(ranks, reduction.reduce[0].extent) else ()
 
 
 def row_share(frame: Frame, local: Var) -> tuple[Share, tuple[Var, ...]]:

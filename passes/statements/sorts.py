@@ -4,8 +4,8 @@ A declaration defines a sorted row by comparisons: the rank of an element is the
 the element of rank c is the one with this rank. That takes n * n steps, twice:
 
     near[i] = sum[j < n] (1 if before(x[j], x[i], j, i) else 0)
-    first[c] = sum[j < n] (j if near[j] == c else 0)
-      ->   order[c] = sum[j < n] (j if near[j] == c else 0)    along c
+    first[c] = sum[j < n] (j if near[j] == c + low else 0)
+      ->   order[c] = sum[j < n] (j if near[j] == c + low else 0)    along c
            first[c] = order[c]
 
 A statement is marked (`Statement.along`) where `before` is one of the total orders of `SORT_ORDERS`. The pass decides
@@ -51,7 +51,7 @@ from .patterns import Either, element, fn, number, position, reduction
 from .rewriter import RewriteRule, rewrite_program
 
 #: Shortest row worth a sort, and longest row that the lanes of a block hold.
-MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 4096
+MIN_SORTED_ROW, MAX_SORTED_ROW = 16, 8192
 #: Most bytes of an element that is sorted: with its place it is one number.
 MAX_KEY_BYTES = 4
 #: Functions whose results follow from which of two numbers is greater, and whether either is none.
@@ -66,14 +66,15 @@ SELECTION = reduction("sum", fn("select", RANK, position("value"), number("other
 class RowSort:
     """A statement as the order of a row.
 
-    Element c of its result along `axis` is the place of the c-th of all values, which lie along `term`, in an order of
-    `SORT_ORDERS`.
+    Element c of its result along `axis` is the place of element c + `low` of all values, which lie along `term`, in an
+    order of `SORT_ORDERS`.
     """
 
     axis: Var
     term: Var
     value: Read
     along: str
+    low: int = 0
 
     @property
     def combine(self) -> str:
@@ -97,14 +98,14 @@ def _mark(match: Match, found: _Selected) -> list[Statement]:
     """Return the order of the row, and the statement as its reader."""
     statement, index = match.root, match.index
     taken = {v.name for v in (*statement.axes, *statement.reduce)}
-    whole = Var(found.axis.name if found.axis else unused_name("c", taken), found.term.extent)
-    axes = (*(a for a in statement.axes if a != found.axis), whole)
+    along = found.axis or Var(unused_name("c", taken), 1)
+    axes = (*(a for a in statement.axes if a != found.axis), along)
     places = tuple(map(as_index, axes))
     name = index.add_tensor(f"{statement.target}.order", TensorType(DType.I64, tuple(a.extent for a in axes)))
-    condition = Call("eq", (found.ranks, IndexValue(as_index(whole), index.types[found.ranks.tensor].dtype)))
+    condition = Call("eq", (found.ranks, IndexValue(found.place, index.types[found.ranks.tensor].dtype)))
     body = Call("select", (condition, IndexValue(as_index(found.term), DType.I64), Const(0, DType.I64)))
-    order = evolve(statement, target=name, axes=axes, write=places, body=body, along=whole)
-    here = Read(name, (*places[:-1], found.place))
+    order = evolve(statement, target=name, axes=axes, write=places, body=body, along=along)
+    here = Read(name, places)
     return [order, evolve(statement, body=_place_value(found, here), reduce=(), combine=None)]
 
 
@@ -114,16 +115,17 @@ def match_sort(statement: Statement, before: Sequence[Statement], tensors: Mappi
     The statements `before` define its operands.
     """
     found = _match_selection(statement)
-    if found is None or found.axis is None or found.axis.extent != found.term.extent:
+    if found is None or statement.along is None or found.axis not in (None, statement.along):
         return None
     if found.value != as_index(found.term):
         return None
-    return _order(found, before, tensors)
+    order = _order(found, before, tensors)
+    return order and evolve(order, axis=statement.along)
 
 
 @frozen
 class _Selected:
-    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result, or constant."""
+    """`sum over term of (value if ranks == place else 0)`; the place is an axis of the result and a constant."""
 
     place: Index
     term: Var
@@ -145,7 +147,11 @@ def _match_selection(statement: Statement) -> _Selected | None:
         return None
     place = rank.index if isinstance(rank, IndexValue) else as_index(int(match.get("rank", Const).value))
     axes, used = variables(place), {v for i in (*ranks.indices, value.index) for v in variables(i)}
-    if not (place.is_const or any(place == as_index(a) for a in statement.axes)) or axes & used:
+    steps = place - place.const
+    if not (place.is_const or any(steps == as_index(a) for a in statement.axes)) or axes & used:
+        return None
+    low, high = place.bounds()
+    if low < 0 or high >= statement.reduce[0].extent:
         return None
     return _Selected(place, statement.reduce[0], ranks, value.index)
 
@@ -179,11 +185,12 @@ def _writes_axes(statement: Statement) -> bool:
 
 
 def _inlined_body(count: Statement, before: Sequence[Statement], tensors: Mapping[str, TensorType]) -> Expr | None:
-    """Return a statement's body with all earlier pointwise statements inlined."""
+    """Return a statement's body with the conditions of earlier pointwise statements inlined."""
     needed: list[Statement] = []
     wanted = {*count.tensors_read}
     for statement in reversed(before):
-        if statement.is_pointwise and statement.target in wanted:
+        condition = statement.is_pointwise and tensors[statement.target].dtype is DType.BOOL
+        if condition and statement.target in wanted:
             needed.insert(0, statement)
             wanted |= {*statement.tensors_read}
     inliner = Inliner(tensors, frozenset())
@@ -212,7 +219,7 @@ def _comparison_order(body: Expr, found: _Selected, other: Var, tensors: Mapping
     table = _Comparison(own, theirs, found.term, other)
     for name, rises in SORT_ORDERS.items():
         if all(table.value(condition, a, b, d) == _stands_before(b, a, d, rises) for a, b, d in _cases(other.extent)):
-            return RowSort(found.axis or found.term, found.term, own, name)
+            return RowSort(found.axis or found.term, found.term, own, name, found.place.const)
     return None
 
 

@@ -90,10 +90,9 @@ def norm(
 def _kth(ctx: ImportContext, x: Value, k: int, axis: int = -1, keep: bool = False) -> Any:
     """Return the k-th least element and its position."""
     axis %= len(ctx.shape(x))
-    found = _top_k(ctx, x, k, axis, largest=False)
-    last = [ctx.emit("slice", v, starts=(k - 1,), ends=(k,), axes=(axis,)) for v in found]
+    found = _top_k(ctx, x, k, axis, largest=False, start=k - 1)
     shape = tuple(n for a, n in enumerate(ctx.shape(x)) if a != axis)
-    return tuple(last if keep else (ctx.reshape(v, shape) for v in last))
+    return found if keep else tuple(ctx.reshape(v, shape) for v in found)
 
 
 def _median(ctx: ImportContext, x: Value, axis: int | None = None, keep: bool = False) -> Any:
@@ -225,8 +224,10 @@ def _multilabel_margin(ctx: ImportContext, x: Value, target: Value, reduction: i
     return loss, ctx.cast(labels, kind)
 
 
-def _top_k(ctx: ImportContext, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True) -> Any:
-    y, places = ctx.emit("top_k", _number(ctx, x), outputs=2, k=k, axis=axis, largest=bool(largest))
+def _top_k(
+    ctx: ImportContext, x: Value, k: int, axis: int = -1, largest: bool = True, ordered: bool = True, **given: int
+) -> Any:
+    y, places = ctx.emit("top_k", _number(ctx, x), outputs=2, k=k, axis=axis, largest=bool(largest), **given)
     return ctx.cast(y, ctx.type(x).dtype), places
 
 

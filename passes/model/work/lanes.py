@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....ir import MAX_COUNTED_WORDS, RADIX_DIGITS, sorts_by_radix
 from ...geometry import Count, Geometry, ceil_div
 from .totals import Totals
 
 #: Least instructions that compare and select two words of 64 bits, and that move one from another lane.
-WORD_COMPARED, WORD_MOVED = 3.0, 3.0
+WORD_COMPARED, WORD_MOVED = 5.0, 4.0
+#: Halvings of the interval of a selection of floats, before few keys lie in it; instructions of an element in each, and
+#: in all others; those of a thread in each, and latency of a sum over the block.
+HALVINGS, KEY_COUNTED, KEY_COLLECTED, HALVING_ISSUE, HALVING_CHAIN = 10.0, 2.0, 10.0, 24.0, 24.0
+#: Passes of a radix sort; instructions, latency and wavefronts of a word in each; those of a thread for the counts.
+RADIX_PASSES, DIGIT_ISSUE, DIGIT_CHAIN, DIGIT_WAVEFRONTS = 8.0, 16.0, 10.0, 12.0
+COUNTS_ISSUE, COUNTS_CHAIN = 110.0, 40.0
 
 
 def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
@@ -29,7 +36,36 @@ def combine_lanes(totals: Totals, parallel: Count, geometry: Geometry) -> None:
     totals.add("shuffles", np.where(several & np.logical_not(tree), shuffled, 0.0))
 
 
-def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
+def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry, room: int) -> None:
+    """Count a sort of rows, `held` words a thread.
+
+    Where all threads of a block hold one row, they sort the `room` words that a selection leaves, unless it is 0.
+    """
+    selects = np.equal(geometry.reduction_threads, geometry.threads) & (room > 0)
+    left = np.where(selects, np.maximum(geometry.reduction_threads, 2.0 ** max(room - 1, 1).bit_length()), row)
+    counted = room <= MAX_COUNTED_WORDS
+    by_radix = np.logical_not(selects) & sorts_by_radix(held, geometry.reduction_threads)
+    _sort_words(totals, np.where(selects & counted | by_radix, 0.0, held * left / row), left, geometry)
+    _sort_digits(totals, np.where(by_radix, held, 0.0), geometry)
+    warps = geometry.threads / totals.target.warp_size
+    each = held * (HALVINGS * KEY_COUNTED + KEY_COLLECTED) + HALVINGS * (HALVING_ISSUE + warps)
+    ranked = room * np.ceil(room / geometry.threads) * WORD_COMPARED if counted else 0.0
+    totals.add("issue", np.where(selects, each * geometry.threads + ranked * geometry.threads, 0.0))
+    totals.add("chain", np.where(selects, HALVINGS * HALVING_CHAIN, 0.0))
+    totals.add("barriers", np.where(selects, 2.0 * HALVINGS + 4.0, 0.0))
+
+
+def _sort_digits(totals: Totals, held: Count, geometry: Geometry) -> None:
+    """Count a radix sort of rows, `held` words a thread, whose words and counts lie in shared memory."""
+    passes = np.where(np.greater(held, 0), RADIX_PASSES, 0.0)
+    warps = geometry.threads / totals.target.warp_size
+    totals.add("issue", passes * (held * DIGIT_ISSUE + COUNTS_ISSUE) * geometry.threads)
+    totals.add("chain", passes * (held * DIGIT_CHAIN + COUNTS_CHAIN))
+    totals.add("wavefronts", passes * (held * DIGIT_WAVEFRONTS + 3.0 * RADIX_DIGITS) * warps)
+    totals.add("barriers", 8.0 * passes)
+
+
+def _sort_words(totals: Totals, held: Count, row: Count, geometry: Geometry) -> None:
     """Count a sorting network over rows, `held` words a thread.
 
     Each step compares all words with those of the thread itself, of its warp, or of another warp, through shared
@@ -42,7 +78,7 @@ def sort_lanes(totals: Totals, held: Count, row: Count, geometry: Geometry) -> N
     across = _steps_between(near + inside, near + np.log2(geometry.reduction_threads), bits)
     shuffled = _steps_between(near, near + inside, bits)
     totals.add("issue", held * (steps * WORD_COMPARED + (shuffled + across) * WORD_MOVED) * geometry.threads)
-    totals.add("chain", steps * WORD_COMPARED)
+    totals.add("chain", np.where(np.greater(held, 0), steps * WORD_COMPARED, 0.0))
     totals.add("barriers", 2.0 * held * across)
 
 

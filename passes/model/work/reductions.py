@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, reads
+from ....ir import SORT_ORDERS, Call, Expr, Reduction, Segment, read_ranks, reads, selection_room
 from ...geometry import Count, Geometry, StagedTile, product
 from ..memory_access import EvaluationSite, depth_vector
 from ..roofline import memory_reads
@@ -58,6 +58,7 @@ def add_reduction(
     if geometry.structure.reduction_threads:
         stretches = np.ceil(reduced / geometry.row_vector) if reduction.along else 1.0
         if reduction.along in SORT_ORDERS:
-            sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry)
+            room = selection_room(read_ranks(segment, reduction), reduction.reduce[0].extent)
+            sort_lanes(totals, parallel * reduced, reduced * geometry.reduction_threads, geometry, room)
         else:
             combine_lanes(totals, parallel * stretches, geometry)

@@ -190,7 +190,7 @@ def _combine(how: str, old: Any, new: Any) -> Any:
 def _top(a: Attributes, x: Array) -> Any:
     axis, n = a["axis"], x.shape[a["axis"]]
     if not x.size:
-        empty = x.take(range(a["k"]), axis) if n else x
+        empty = x.take(range(a["start"], a["k"]), axis) if n else x
         return empty, np.zeros(empty.shape, np.int64)
     key = np.where(np.isnan(x), np.inf, x) if is_real(x) else x
     nan = np.isnan(x) if is_real(x) else np.zeros(x.shape, bool)
@@ -200,7 +200,7 @@ def _top(a: Attributes, x: Array) -> Any:
         for r, g in zip(rows, gone, strict=True)
     ]
     shape = (*(d for k, d in enumerate(x.shape) if k != axis), n)
-    places = np.moveaxis(np.array(order, np.int64).reshape(shape), -1, axis).take(range(a["k"]), axis)
+    places = np.moveaxis(np.array(order, np.int64).reshape(shape), -1, axis).take(range(a["start"], a["k"]), axis)
     return np.take_along_axis(x, places, axis), places
 
 

@@ -15,9 +15,9 @@ from math import prod
 
 from attrs import field, frozen
 
-from ...ir import COMBINERS, SCAN_MODES, LaneReduce, Var
-from .ctext import call_text, number_text
-from .scope import KernelNames, Writer
+from ....ir import COMBINERS, SCAN_MODES, LaneReduce, Var
+from ..ctext import call_text, number_text
+from ..scope import KernelNames, Writer
 
 
 @frozen

@@ -10,15 +10,16 @@ memory.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from math import prod
 
 from attrs import frozen
 
-from ...ir import SORT_ORDERS, DType, LaneReduce, Var
-from .scope import KernelNames, Writer
+from ....ir import SORT_ORDERS, DType, LaneReduce, Var
+from ..scope import KernelNames, Writer
 
-#: Word of a place after the end of a row: it is the largest.
-_NOTHING = "0xffffffffu"
+#: Key of a place after the end of a row: it is the largest.
+ABSENT_KEY = "0xffffffffu"
 
 
 @frozen
@@ -47,27 +48,34 @@ class LaneSort:
         with self.out.loop(Var("e", prod(self.node.shape[:-1])), unroll=0 if self._shuffles else 1):
             self.out.line(f"{word} {words}[{self.count}];")
             with self._each("k", self.count):
-                self.out.line(f"{words}[k] = {self._word(word)};")
-            if self._shuffles:
-                self._network(words, word)
-            else:
-                self._network_loops(words, word)
+                self.out.line(f"{words}[k] = {self.word};")
+            self.network(words, word)
             register = f"{self.names.registers[self.node.name]}[e * {self.count} + k]"
             kind = self.names.dialect.type(self.node.dtype)
             with self._each("k", self.count):
-                self.out.line(f"{register} = ({kind})({words}[k] & {_NOTHING});")
+                self.out.line(f"{register} = ({kind})({words}[k] & {ABSENT_KEY});")
 
-    def _each(self, name: str, count: int):  # type: ignore[no-untyped-def]
+    def _each(self, name: str, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var(name, count), unroll=0 if self._shuffles else 1)
 
-    def _word(self, word: str) -> str:
-        """Return an element and its place as one number, `k` numbering the lane's places."""
+    @property
+    def word(self) -> str:
+        """Return element `k` and its place as one number."""
+        word = self.names.dialect.type(DType.U64)
+        return f"({word}){self.key} << 32 | ({word}){self.place}"
+
+    @property
+    def key(self) -> str:
+        """Return element `k` as an integer in the sort order."""
         value = f"{self.names.registers[self.node.keys]}[e * {self.count} + k]"
         bits = f"cuts_ordered_{self.kind.value}({value})"
         bits = bits if SORT_ORDERS[self.node.along] else f"~{bits}"
-        place = self._place("k")
-        key = f"({place} < {self.node.extent} ? {bits} : {_NOTHING})"
-        return f"({word}){key} << 32 | ({word}){place}"
+        return f"({self.place} < {self.node.extent} ? {bits} : {ABSENT_KEY})"
+
+    @property
+    def place(self) -> str:
+        """Return the place in the row of a lane's word `k`."""
+        return self._place("k")
 
     def _place(self, number: str) -> str:
         """Return the place in the row of one of a lane's words."""
@@ -85,6 +93,13 @@ class LaneSort:
         """Return the bit of a lane's own numbers for a bit of a place, for neighbours and stretches."""
         near, lanes, _ = self._bits
         return bit if bit < near else bit - lanes + near
+
+    def network(self, words: str, word: str) -> None:
+        """Print the steps that sort the words of a row."""
+        if self._shuffles:
+            self._network(words, word)
+        else:
+            self._network_loops(words, word)
 
     def _network(self, words: str, word: str) -> None:
         """Print all steps, one after another."""

@@ -1,0 +1,121 @@
+"""Radix sort of rows that lanes hold, least digit first.
+
+    words of lane 0 | lane 1 | ...   in the order of the row
+    counts[digit][lane] = words of the lane with this digit          each word's number among them is kept
+    counts = exclusive prefix sums, digit by digit, then lane by lane
+    row[counts[digit][lane] + number] = word                         for each word of each lane
+
+Each pass is stable, so that equal elements keep their order. Lanes own columns of the counts and stretches of the row;
+after each `count` words, and after each 16 counts, one place is free, so that lanes access different banks.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from math import prod
+
+from attrs import frozen
+
+from ....ir import RADIX_DIGITS, DType, LaneReduce, Var
+from ..scope import KernelNames, Writer
+from .bitonic_network import LaneSort
+from .prefix_scan import LaneScan
+
+#: Bits of a digit, and of a key, which is the upper half of a word.
+DIGIT_BITS, KEY_BITS = RADIX_DIGITS.bit_length() - 1, 32
+
+
+@frozen
+class LaneRadix:
+    """Printer of one row's sort; `sort` prints its words."""
+
+    sort: LaneSort
+    names: KernelNames
+    out: Writer
+
+    @property
+    def _node(self) -> LaneReduce:
+        return self.sort.node
+
+    def print(self) -> None:
+        """Print the words, the passes over their digits, and the resulting places."""
+        node, count, barrier = self._node, self.sort.count, self.names.dialect.barrier
+        word, words, numbers, total = self.names.dialect.type(DType.U64), *(self.names.fresh() for _ in range(3))
+        self.names.registers[total] = total
+        with self.out.loop(Var("e", prod(node.shape[:-1])), meets=True):
+            self.out.line(f"{word} {words}[{count}];")
+            self.out.line(f"int {numbers}[{count}], {total}[1], counts[{RADIX_DIGITS}];")
+            with self._each(count):
+                self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {self.sort.word};")
+            self.out.line(barrier)
+            self._fetch(words)
+            counter = self.names.dialect.meeting_counter
+            head = f"for ({counter} step = {KEY_BITS}; step < {2 * KEY_BITS}; step += {DIGIT_BITS})"
+            with self.out.block(head):
+                self.out.line("const int shift = step;")
+                with self._each(RADIX_DIGITS):
+                    self.out.line(f"{self._count('k')} = 0;")
+                digit = self._count(f"(int)({words}[k] >> shift & {RADIX_DIGITS - 1})")
+                with self._each(count):
+                    self.out.line(f"{numbers}[k] = {digit};")
+                    self.out.line(f"{digit} = {numbers}[k] + 1;")
+                self.out.line(barrier)
+                self._scan(total)
+                self.out.line(barrier)
+                with self._each(count):
+                    self.out.line(f"{numbers}[k] += {digit};")
+                self.out.line(barrier)
+                with self._each(count):
+                    self.out.line(f"{self._row(self._padded_place(f'{numbers}[k]'))} = {words}[k];")
+                self.out.line(barrier)
+                self._fetch(words)
+            register = f"{self.names.registers[node.name]}[e * {count} + k]"
+            with self._each(count):
+                place = f"{self._row(self._padded_place(self.sort.place))} & 0xffffffffu"
+                self.out.line(f"{register} = ({self.names.dialect.type(node.dtype)})({place});")
+            self.out.line(barrier)
+
+    def _each(self, count: int) -> AbstractContextManager[None]:
+        return self.out.loop(Var("k", count))
+
+    def _row(self, place: str) -> str:
+        """Return a word of the row in shared memory; the sums of a scan lie before it."""
+        lanes, size = self._node.threads, self._node.threads * (self.sort.count + 1)
+        return f"{self.names.lane_scratch(DType.U64)}[{self._start(DType.U64)} + tid / {lanes} * {size} + {place}]"
+
+    def _count(self, digit: str) -> str:
+        """Return the number of the lane's words with a digit, in shared memory."""
+        pitch = self._node.threads * (RADIX_DIGITS + 1) // RADIX_DIGITS
+        lane = f"tid % {self._node.threads}"
+        return self._counts(f"{digit} * {pitch} + {lane} + {lane} / {RADIX_DIGITS}")
+
+    def _counts(self, place: str) -> str:
+        lanes, size = self._node.threads, self._node.threads * (RADIX_DIGITS + 1)
+        return f"{self.names.lane_scratch(DType.I32)}[{self._start(DType.I32)} + tid / {lanes} * {size} + {place}]"
+
+    def _start(self, dtype: DType) -> int:
+        """Return the elements that the sums of a scan take, one of 32 bits for each thread."""
+        return -(-self.names.kernel.threads // 2) * (2 if dtype is DType.I32 else 1)
+
+    def _padded_place(self, place: str) -> str:
+        """Return where a place of the row lies."""
+        return f"{place} + {place} / {self.sort.count}"
+
+    def _fetch(self, words: str) -> None:
+        """Print the loads of a lane's stretch of the row."""
+        with self._each(self.sort.count):
+            self.out.line(f"{words}[k] = {self._row(f'tid % {self._node.threads} * {self.sort.count + 1} + k')};")
+        self.out.line(self.names.dialect.barrier)
+
+    def _scan(self, total: str) -> None:
+        """Print the prefix sums of all counts: a lane adds up those of one stretch."""
+        own = self._counts(f"tid % {self._node.threads} * {RADIX_DIGITS + 1} + k")
+        self.out.line(f"{total}[0] = 0;")
+        with self._each(RADIX_DIGITS):
+            self.out.line(f"counts[k] = {own};")
+            self.out.line(f"{total}[0] += counts[k];")
+        sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
+        LaneScan(sums, self.names, self.out).print()
+        with self._each(RADIX_DIGITS):
+            self.out.line(f"{own} = {total}[0];")
+            self.out.line(f"{total}[0] += counts[k];")
