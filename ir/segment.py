@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from attrs import field, frozen
@@ -305,6 +306,8 @@ def has_dependent_sizes(group: FusedGroup) -> bool:
 
     Such groups have few candidate schedules.
     """
+    if is_exchange(group):
+        return False
     return len(group.segments) > 2 or (len(group.segments) > 1 and any(len(s.reductions) > 1 for s in group.segments))
 
 
@@ -346,3 +349,46 @@ def _enumerated_axis(read: Read, output: Output, row: Var, axes: tuple[Var, ...]
         return None
     place = next((n for n, axis in enumerate(axes) if output.write[moving[0]] == as_index(axis)), None)
     return place if place is not None and axes[place].extent == row.extent > 1 else None
+
+
+# ---- pointwise segments that exchange values through shared memory
+
+
+def is_exchange(group: FusedGroup) -> bool:
+    """Return whether pointwise segments exchange values through shared memory.
+
+    A block computes all elements of the passed tensors along every axis but the owned ones (`owned_axes`).
+    """
+    return len(group.segments) > 1 and not any(segment.reductions for segment in group.segments)
+
+
+@lru_cache(maxsize=4096)
+def owned_axes(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the positions of the axes that the segments of an exchange have in common, for each segment.
+
+    Each segment reads what it needs of the one before at its own value of these axes, so that blocks divide them.
+
+        h[b, k, j] = f(x[b, k + 4 * j]);   y[b, j, k] = g(h[b, k, j], h[b, 3 - k, j])     ->   b and j
+    """
+    chains = [(n,) for n in range(len(segments[0].axes))]
+    for writer, reader in pairwise(segments):
+        links = _links(writer, reader, shared)
+        chains = [(*chain, links[chain[-1]]) for chain in chains if chain[-1] in links]
+    return tuple(zip(*chains, strict=True)) if chains else tuple(() for _ in segments)
+
+
+def _links(writer: Segment, reader: Segment, shared: tuple[str, ...]) -> dict[int, int]:
+    """Map axes of a segment to those of its reader that have the same place in each tensor that it passes."""
+    common: set[tuple[int, int]] | None = None
+    for tensor in dict.fromkeys(o.tensor for o in writer.outputs if o.tensor in shared):
+        writes = {o.write for o in writer.outputs if o.tensor == tensor}
+        found = {r.indices for body in reader.expressions for r in reads(body) if r.tensor == tensor}
+        pairs = {
+            (a, b)
+            for written, taken in zip(zip(*writes, strict=True), zip(*found, strict=True), strict=True)
+            for a, axis in enumerate(writer.axes)
+            for b, other in enumerate(reader.axes)
+            if axis.extent == other.extent > 1 and {*written} == {as_index(axis)} and {*taken} == {as_index(other)}
+        }
+        common = pairs if common is None else common & pairs
+    return dict(sorted(common or ()))

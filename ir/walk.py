@@ -84,7 +84,7 @@ def _is_weighted(node: Expr) -> bool:
 
 
 def _is_product_of_reads(node: Expr) -> bool:
-    """Return whether a node is a product of two reads and any constants."""
+    """Return whether a node is a product of two reads or more and any constants."""
     parts, found = [node], 0
     while parts:
         part = parts.pop()
@@ -93,7 +93,7 @@ def _is_product_of_reads(node: Expr) -> bool:
         elif not isinstance(part, (Read, Const)):
             return False
         found += isinstance(part, Read)
-    return found == 2
+    return found >= 2
 
 
 @lru_cache(maxsize=1 << 16)

@@ -64,12 +64,16 @@ from .shared_matrices import PRODUCER_REGISTERS, MatrixTile, matrix_tile, produc
 from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
 from .shared_tensors import (
     axis_places,
+    exchange_dims,
+    exchange_extents,
     extents_of,
     holds_rows,
     is_walked_by_rows,
+    owned_dims,
     row_dim,
     shared_pitches,
     tensors_in_place,
+    whole_dims,
     writer_of,
 )
 from .staged_tiles import StagedTile, is_staged_once, main_read, staged_tiles, tile_pitches, tile_shape

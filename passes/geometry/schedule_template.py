@@ -49,7 +49,7 @@ class SegmentTemplate:
     along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
-    at positions `streamed_loops` run along.
+    at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
     """
 
     dims: tuple[tuple[Var, ...], ...]
@@ -69,6 +69,7 @@ class SegmentTemplate:
     parts: int = -1
     streamed_loops: tuple[int, ...] = ()
     bulk: bool = False
+    exchanged: tuple[int, ...] = ()
 
     @property
     def passes_rows(self) -> bool:

@@ -25,6 +25,7 @@ from .row_sharing import can_stream_rows, is_register_chain, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
+from .shared_tensors import whole_dims
 from .staged_tiles import StagedTile, staged_tiles
 
 T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
@@ -56,6 +57,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         caches_rows=schedule.row_cache > 0,
         whole=whole_loops(segment, reduces),
         scatter_dim=scatter_tile_dim(segment, group, [d.axes for d in schedule.dims]) if schedule.privatised else -1,
+        exchanged=whole_dims(group, segment),
         streams=any(o.extra and o.tensor in group.shared for o in segment.outputs) and can_stream_rows(group),
     )
     staged = [s for r in schedule.reductions for s in r.staging]

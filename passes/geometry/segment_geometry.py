@@ -9,12 +9,24 @@ from typing import Any, TypeVar
 import numpy as np
 from attrs import evolve, field, fields, frozen
 
-from ...ir import MMA_INSTRUCTIONS, FusedGroup, Index, ReductionSchedule, Segment, SegmentSchedule, Staging, Var, reads
+from ...ir import (
+    MMA_INSTRUCTIONS,
+    FusedGroup,
+    Index,
+    ReductionSchedule,
+    Segment,
+    SegmentSchedule,
+    Staging,
+    Var,
+    is_exchange,
+    owned_axes,
+    reads,
+)
 from .footprint import Count, Cover, ceil_div, least, product
 from .matrix_instructions import lanes_along
 from .row_sharing import ROW_LANES, ROW_VECTOR, is_register_chain
 from .schedule_template import ScheduleTemplate, SegmentTemplate, next_power
-from .shared_tensors import axis_places
+from .shared_tensors import axis_places, exchange_dims
 
 #: Units of a row that the parameter of the row cache counts.
 ROW_CACHE_UNITS = 8
@@ -162,6 +174,8 @@ def _chain_columns(segments: Sequence[SegmentTemplate], columns: Columns) -> Col
 def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Sequence[Geometry]) -> list[Count]:
     """Return the extents of a segment's axes that the later ones read, whose sizes are `found`."""
     segment = group.segments[position]
+    if is_exchange(group):
+        return _exchange_boxes(group, position, found[-1])
     later = list(zip(group.segments[position + 1 :], found, strict=True))
     boxes: list[Count] = [1] * len(segment.axes)
     for tensor in shared:
@@ -170,6 +184,16 @@ def _boxes(group: FusedGroup, position: int, shared: Sequence[str], found: Seque
             if place is not None:
                 boxes[place] = np.maximum(boxes[place], box)
     return boxes
+
+
+def _exchange_boxes(group: FusedGroup, position: int, last: Geometry) -> list[Count]:
+    """Return the extents of the tile dims of a segment of an exchange: whole ones, or those of the last segment."""
+    owned = owned_axes(group.segments, group.shared)
+    sizes = {dim[0]: size for dim, size in zip(last.structure.dims, last.block, strict=True)}
+    axes, others = group.segments[position].axes, group.segments[-1].axes
+    blocks = {axes[a]: sizes[others[b]] for a, b in zip(owned[position], owned[-1], strict=True)}
+    dims = exchange_dims(group.segments[position], owned[position])
+    return [blocks.get(dim[0], prod(a.extent for a in dim)) for dim in dims]
 
 
 def _geometry(

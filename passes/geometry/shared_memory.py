@@ -24,7 +24,7 @@ from .matrix_instructions import reads_shared_matrices
 from .row_sharing import ROW_LANES, cached_reads, is_register_chain
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
-from .shared_tensors import extents_of, shared_pitches, tensors_in_place
+from .shared_tensors import exchange_extents, extents_of, shared_pitches, tensors_in_place
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
 
@@ -96,6 +96,10 @@ def shared_layouts(group: FusedGroup, geometry: Sequence[Geometry]) -> dict[str,
         for chunk, trips in zip(part.block_k, part.trips, strict=True):
             row = np.maximum(row, chunk if part.structure.passes_rows else chunk * trips)
         for tensor in part.structure.shared:
+            if part.structure.exchanged:
+                blocks = {dim[0]: n for dim, n in zip(part.structure.dims, part.block, strict=True)}
+                sizes[tensor] = exchange_extents(group, tensor, blocks)
+                continue
             sizes[tensor] = extents_of(segment, tensor, part.block, row)
     found: dict[str, tuple[tuple[Count, ...], Count]] = {}
     for tensor in (t for t in group.shared if t not in places):

@@ -17,6 +17,7 @@ from ...ir import (
     Value,
     Var,
     as_index,
+    is_exchange,
     linearise,
     map_guards,
     substitute,
@@ -101,6 +102,8 @@ def shared_store(
     reads.
     """
     layout, tiles = state.layout, state.frame.tiles
+    if is_exchange(state.group):
+        return _exchanged_store(state, output, binding, guards, value)
     dtype = state.group.tensors[output.tensor].dtype
     whole = zip(output.write, axis_places(state.frame.segment, output.tensor), strict=True)
     bases = layout.boxes[output.tensor].base
@@ -121,3 +124,15 @@ def shared_store(
         value = Op("select", (Test(inside), value, nothing), value.dtype) if inside else value
     address = linearise(places, layout.pitches[output.tensor])
     return Store("shared", layout.names[output.tensor], address, value, dtype, guards)
+
+
+def _exchanged_store(
+    state: SegmentState, output: Output, binding: AxisBinding, guards: tuple[Guard, ...], value: Value
+) -> Store:
+    """Return the store of an element that another thread of the block reads, if it is there."""
+    layout, dtype = state.layout, state.group.tensors[output.tensor].dtype
+    bases = layout.boxes[output.tensor].base
+    places = [substitute(i, binding.places) - base for i, base in zip(output.write, bases, strict=True)]
+    every = (*binding.valid.values(), *guards, *substitute_guards(output.guards, binding.places))
+    address = linearise(places, layout.pitches[output.tensor])
+    return Store("shared", layout.names[output.tensor], address, value, dtype, every)

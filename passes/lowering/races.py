@@ -12,7 +12,8 @@ copies are complete at the `MbarrierWait` for their phase, for every thread that
         ->    phase compute reads a[0..63] that phase fetch wrote since the last barrier
 
 Intervals are bounds, so a report may be no race, but no race between phases is missed. The shares of a phase guarantee
-that its own threads write different elements; this is not checked here. Elements that are read and written at one
+that its own threads write different elements by one access; of several writes, elements are listed where their
+intervals overlap. Elements that are read and written at one
 address, over the same shares, belong to one thread each.
 """
 
@@ -56,7 +57,15 @@ from ...ir import (
     variables,
 )
 from .mbarriers import Mbarriers
-from .shared_accesses import Extent, SharedAccess, access_bounds, atomic_updates, merge_intervals, shared_accesses
+from .shared_accesses import (
+    Extent,
+    SharedAccess,
+    access_bounds,
+    atomic_updates,
+    merge_intervals,
+    shared_accesses,
+    touched_elements,
+)
 
 #: Most iterations walked at each end of a long loop, twice; the stages of a pipeline, and their parities, divide twice
 #: the number.
@@ -90,7 +99,8 @@ def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
 class _Walk:
     """State between two items: accesses since the last barrier, copies in flight, contents of shared memory.
 
-    `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
+    `filled` are the intervals that were written, `listed` the elements of phases with several writes. `open` are copies
+    of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
     of the enclosing loops. `products` are the reads of unfinished groups of products, the last of them still open, and
     `adding` the registers that these add to; `unfenced` are writes that products may not see, `hidden` those without a
     fence before the barrier.
@@ -103,6 +113,7 @@ class _Walk:
     open: list[Extent] = field(factory=list)
     groups: list[list[Extent]] = field(factory=list)
     filled: dict[str, list[tuple[int, int]]] = field(factory=dict)
+    listed: dict[str, set[int]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
     products: list[list[Extent]] = field(factory=lambda: [[]])
     adding: set[str] = field(factory=set)
@@ -271,17 +282,34 @@ class _Walk:
         }
         for name in sorted((self.adding & _registers_used(phase)) - in_place if self.adding else ()):
             self._report(f"phase {phase.name} uses {name}, to which products may still be adding")
-        for span in self._spans(phase, reads):
-            self._read(span, bool(in_place))
+        for access, span in self._spans(phase, reads):
+            self._read(access, span, bool(in_place))
         self.adding |= in_place
-        for span in self._spans(phase, writes):
+        written = list(self._spans(phase, writes))
+        for _, span in written:
             self._write(span)
-            if phase.asynchronous:
-                self.open.append(span)
-            else:
-                self._arrive([span])
-        for span in self._spans(phase, combined):
-            self._combine(span)
+        self._check_distinct(written)
+        if phase.asynchronous:
+            self.open += [span for _, span in written]
+        else:
+            self._arrive(span for _, span in written)
+        for access, span in self._spans(phase, combined):
+            self._combine(access, span)
+
+    def _check_distinct(self, written: Sequence[tuple[SharedAccess, Extent]]) -> None:
+        """Check that several writes of one phase touch different elements, and list these."""
+        seen: dict[str, set[int]] = {}
+        for number, (access, span) in enumerate(written):
+            others = [other for _, other in (*written[:number], *written[number + 1 :]) if other.buffer == span.buffer]
+            if not others:
+                continue
+            elements, before = touched_elements(access, self.steps), seen.setdefault(span.buffer, set())
+            overlaps = any(span.overlaps(other) for other in others)
+            if overlaps and (elements is None or not before.isdisjoint(elements)):
+                self._report(f"phase {span.phase} writes {span.text} more than once")
+            before |= elements or set()
+        for buffer, elements in seen.items():
+            self.listed.setdefault(buffer, set()).update(elements)
 
     def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
         """Check that all threads take part in a combination, and that its scratch covers idle threads of the last
@@ -300,7 +328,7 @@ class _Walk:
                 room = f"{places} places of {root.dtype.size} bytes, scratch has {self.scratch} bytes"
                 self._report(f"phase {phase.name} combines lanes of {root.name} in {room}")
 
-    def _read(self, span: Extent, in_place: bool) -> None:
+    def _read(self, access: SharedAccess, span: Extent, in_place: bool) -> None:
         written = (*self.writes, *self.combined)
         rivals = [f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w)]
         rivals += [f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c)]
@@ -310,25 +338,27 @@ class _Walk:
         for rival in rivals:
             self._report(f"phase {span.phase} reads {span.text} that {rival}")
         if not rivals:
-            self._check_initialised(span)
+            self._check_initialised(access, span)
         (self.products[-1] if in_place else self.reads).append(span)
 
-    def _check_initialised(self, span: Extent) -> None:
-        """Check that all elements of a read are initialised."""
-        if not any(low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())):
+    def _check_initialised(self, access: SharedAccess, span: Extent) -> None:
+        """Check that all elements of a read are initialised: those between its bounds, or the ones that it touches."""
+        if any(low <= span.first and span.last <= high for low, high in self.filled.get(span.buffer, ())):
+            return
+        if not (touched_elements(access, self.steps) or {-1}) <= self.listed.get(span.buffer, set()):
             self._report(f"phase {span.phase} reads {span.text} before all of it was written")
 
     def _write(self, span: Extent) -> None:
         for rival in self._conflicts(span, (*self.writes, *self.combined)):
             self._report(f"phase {span.phase} overwrites {span.text} that {rival}")
 
-    def _combine(self, span: Extent) -> None:
+    def _combine(self, access: SharedAccess, span: Extent) -> None:
         """Check atomic updates: they commute with each other, and conflict with everything else."""
         rivals = [*self._conflicts(span, self.writes)]
         for rival in rivals:
             self._report(f"phase {span.phase} combines values in {span.text} that {rival}")
         if not rivals:
-            self._check_initialised(span)
+            self._check_initialised(access, span)
         self.combined.append(span)
 
     def _conflicts(self, span: Extent, written: Iterable[Extent]) -> Iterator[str]:
@@ -340,13 +370,13 @@ class _Walk:
         yield from (f"phase {w.phase} wrote since the last barrier" for w in written if span.overlaps(w))
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c))
 
-    def _spans(self, phase: Phase, accesses: Iterable[SharedAccess]) -> Iterator[Extent]:
-        """Yield the intervals that accesses touch at this step, without those that no thread makes; report those out of
-        range.
+    def _spans(self, phase: Phase, accesses: Iterable[SharedAccess]) -> Iterator[tuple[SharedAccess, Extent]]:
+        """Yield the accesses of this step with the intervals that they touch, without those that no thread makes; report
+        those out of range.
         """
         sizes = {b.name: b.elements for b in self.kernel.shared}
         for access in accesses:
-            bounds = access_bounds(access, self.steps)
+            bounds = access_bounds(access, self.steps, sizes.get(access.buffer, 0))
             if bounds is None:
                 continue
             address = substitute(access.address, self.steps)
@@ -357,7 +387,7 @@ class _Walk:
                 self._report(
                     f"phase {phase.name} touches {span.text}, which has {sizes.get(access.buffer, 0)} elements"
                 )
-            yield span
+            yield access, span
 
 
 def _registers_used(phase: Phase) -> set[str]:

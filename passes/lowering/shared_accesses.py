@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
+import numpy as np
 from attrs import frozen
 
 from ...ir import (
@@ -15,11 +17,17 @@ from ...ir import (
     Store,
     Var,
     confine,
+    index_value,
+    indirects,
     post_order,
     ranges,
     substitute,
     substitute_guards,
+    variables,
 )
+
+#: Most threads' elements of one access that are listed.
+MAX_LISTED_POINTS = 1 << 16
 
 
 @frozen
@@ -64,13 +72,36 @@ def atomic_updates(phase: Phase) -> list[SharedAccess]:
     return list(dict.fromkeys(SharedAccess(n.buffer, n.address, n.guards) for n in nodes))
 
 
-def access_bounds(access: SharedAccess, steps: Mapping[Var, int]) -> tuple[int, int] | None:
+def access_bounds(access: SharedAccess, steps: Mapping[Var, int], size: int) -> tuple[int, int] | None:
     """Return the first and the last element that an access may touch.
 
-    None where its guards fail in all threads.
+    None where its guards fail in all threads. Where bounds exceed the `size` of the buffer, elements are listed: guards
+    may be of digits of a thread's place.
     """
     limits = ranges(substitute_guards(access.guards, steps))
-    return None if limits is None else confine(substitute(access.address, steps), limits).bounds()
+    if limits is None:
+        return None
+    low, high = confine(substitute(access.address, steps), limits).bounds()
+    if low < 0 or high >= size:
+        if (elements := touched_elements(access, steps)) is not None:
+            return (min(elements), max(elements)) if elements else None
+    return low, high
+
+
+def touched_elements(access: SharedAccess, steps: Mapping[Var, int]) -> frozenset[int] | None:
+    """Return the elements that all threads touch by an access; None where they are too many to list."""
+    address, guards = substitute(access.address, steps), substitute_guards(access.guards, steps)
+    indices = (address, *(g.index for g in guards))
+    used = sorted(frozenset[Var]().union(*map(variables, indices)), key=lambda v: v.name)
+    if prod(v.extent for v in used) > MAX_LISTED_POINTS or any(map(indirects, indices)):
+        return None
+    at = dict(zip(used, np.indices([v.extent for v in used]), strict=True))
+    inside = np.ones([v.extent for v in used], dtype=bool)
+    for guard in guards:
+        value = index_value(guard.index, at.__getitem__)
+        inside = inside & (value >= guard.low) & (value < guard.high)
+    elements = np.broadcast_to(index_value(address, at.__getitem__), inside.shape)[inside]
+    return frozenset(elements.tolist())
 
 
 def merge_intervals(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

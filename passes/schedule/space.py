@@ -24,8 +24,10 @@ from ...ir import (
     has_dependent_sizes,
     is_affine,
     is_contraction,
+    is_exchange,
     longest_vector,
     operands,
+    owned_axes,
     reads,
     required_streamed_axis,
     variables,
@@ -38,11 +40,13 @@ from ..geometry import (
     cached_reads,
     can_stream_rows,
     class_runs,
+    exchange_dims,
     index_axes,
     is_matrix_like,
     is_register_chain,
     is_scatter_only,
     scatter_tile_dim,
+    whole_dims,
     whole_loops,
     with_streamed_input,
 )
@@ -123,6 +127,9 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     written = tuple(o.tensor for o in segment.outputs if o.tensor in group.shared)
     reads_shared = any(t in group.shared for t in segment.tensors_read)
     separate = tuple((a,) for a in segment.axes)
+    if is_exchange(group):
+        dims = exchange_dims(segment, owned_axes(group.segments, group.shared)[position])
+        return [SegmentTemplate(dims, (), (), (), shared=written, exchanged=whole_dims(group, segment))]
     if not segment.reductions:
         shapes = [separate] if written or reads_shared else _pointwise_dims(segment)
         found = [SegmentTemplate(d, (), (), (), shared=written) for d in shapes]

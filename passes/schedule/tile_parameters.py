@@ -17,6 +17,8 @@ MAX_WINDOW_RUN = 14
 MAX_TILES_PER_BLOCK = 256
 #: Longest odd axis of a product that one thread may compute whole.
 MAX_WHOLE_AXIS = 7
+#: Most threads along an owned axis of an exchange.
+MAX_OWNED_THREADS = 64
 #: Results of a product that fill a block of their own.
 MIN_BLOCK_RESULTS = 4096
 
@@ -35,6 +37,10 @@ def tile_parameters(
             yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), ((1, 1, 1),))
             continue
         extent = prod(a.extent for a in axes)
+        if structure.exchanged:
+            yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"),
+                                    _exchange_tiles(d, extent, structure, target))  # fmt: skip
+            continue
         counts = (1,) if structure.shared else _thread_counts(extent, len(structure.dims), structure, target, coarse)
         tiles = _thread_tiles(extent, structure, matrix, target, coarse, finer)
         vectors = _vectors(d, structure, segment, widest, coarse) if extent > 1 else (1,)
@@ -53,6 +59,17 @@ def tile_parameters(
     if structure.scatter_dim >= 0:
         most = min(next_power(prod(a.extent for a in structure.dims[structure.scatter_dim])), MAX_TILES_PER_BLOCK)
         yield ScheduleParameter.of(f"{prefix}tiles", powers(1, most)[:: 2 if coarse else 1])
+
+
+def _exchange_tiles(
+    d: int, extent: int, structure: SegmentTemplate, target: Target
+) -> tuple[tuple[int, int, int], ...]:
+    """Return the threads, thread tiles and vectors of a dim of an exchange: all of a whole dim, a tile of others."""
+    if d in structure.exchanged:
+        most = next(e for e in range(1, extent + 1) if extent % e == 0 and extent // e <= target.MAX_thread)
+        return tuple((extent // e, e, 1) for e in (most, 2 * most, 4 * most) if extent % e == 0)
+    counts = (1,) if structure.shared else powers(1, min(next_power(extent), MAX_OWNED_THREADS))
+    return tuple((t, 1, 1) for t in counts)
 
 
 def _batch_dims(segment: Segment, structure: SegmentTemplate) -> frozenset[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from attrs import evolve, frozen
 
@@ -48,6 +49,8 @@ from ...ir import (
 
 #: Larger bodies are not fused: a tree that doubles with every use would otherwise grow without bound.
 MAX_NODES = 4000
+#: An estimate of so many times that size is certain: known cases of inlined bodies may vanish.
+CERTAIN_EXCESS = 4
 
 
 class FusionError(Exception):
@@ -169,12 +172,15 @@ class Inliner:
         self.tensors = tensors
         self.held = held
         self._definitions: dict[str, list[Statement]] = {}
+        self._sizes: dict[str, int] = {}  # of the least piece
         self._read: set[str] = set()
         self._inlined: dict[Read, Expr] = {}
 
     def define(self, statement: Statement) -> None:
         """Add a pointwise statement; statements come in order of definition."""
         self._check_indirect(statement.body)
+        size = tree_size(statement.body, self._sizes)
+        self._sizes[statement.target] = min(size, self._sizes.get(statement.target, size))
         if statement.target in self._read:  # a further piece: earlier reads are of those before
             self._definitions = {
                 target: [evolve(piece, body=self.inline(piece.body)) for piece in pieces]
@@ -191,6 +197,8 @@ class Inliner:
     def inline(self, expr: Expr) -> Expr:
         """Return the expression with every defined tensor replaced by its definition."""
         self._check_indirect(expr)
+        if tree_size(expr, self._sizes) > CERTAIN_EXCESS * MAX_NODES:  # known before it is made, which takes long
+            raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
         result = rebuild(expr, self._leaf)
         if tree_size(result) > MAX_NODES:
             raise FusionError(f"the fused expression would have more than {MAX_NODES} operations")
@@ -270,8 +278,11 @@ def _never(guard: Guard) -> bool:
     return high < guard.low or low >= guard.high
 
 
-def tree_size(expr: Expr) -> int:
-    """Return the number of nodes of the tree, shared parts counted repeatedly."""
+def tree_size(expr: Expr, defined: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Return the number of nodes of the tree, shared parts counted repeatedly.
+
+    Reads of `defined` tensors have the sizes of these.
+    """
     sizes: dict[int, int] = {}
     pending = [expr]
     while pending:
@@ -279,7 +290,8 @@ def tree_size(expr: Expr) -> int:
         unknown = [child for child in node.children if id(child) not in sizes]
         pending.extend(unknown)
         if not unknown:
-            sizes[id(node)] = 1 + sum(sizes[id(child)] for child in node.children)
+            own = defined.get(node.tensor, 1) if isinstance(node, Read) else 1
+            sizes[id(node)] = own + sum(sizes[id(child)] for child in node.children)
             pending.pop()
     return sizes[id(expr)]
 

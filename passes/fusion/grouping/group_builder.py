@@ -12,11 +12,20 @@ from attrs import evolve
 
 from ....ir import FusedGroup, PassError, Statement
 from ...statements import Unit
+from ..exchange import exchange_level
 from ..legality import Policy, chain_level, register_level, shared_level
 from ..normal_forms import NormalForms
 from ..normalise import Illegal
 from ..views import Views
-from .groups import Group, canonical_names, share_expressions, shared_form, with_math
+from .groups import (
+    Group,
+    canonical_names,
+    is_pointwise,
+    rename_group,
+    share_expressions,
+    shared_form,
+    with_math,
+)
 
 
 class GroupBuilder:
@@ -86,13 +95,17 @@ class GroupBuilder:
 
         Register level is preferred, in the segment that reads it, else shared-memory level.
         """
+        exchange = is_pointwise(first.form) and is_pointwise(second.form)
         if min(len(first.parts), len(second.parts)) > 1:
-            return Illegal("two kernels of several segments are none of three")
+            several = Illegal("two kernels of several segments are none of three")
+            return self._form((*first.parts, *second.parts), self.policy) if exchange else several
         place = self._reading(first, second)
         together = self._program_order((*first.parts[-1], *second.parts[place]))
         register = (*first.parts[:-1], *second.parts[:place], together, *second.parts[place + 1 :])
         found = self._form(register, self.policy)
-        if isinstance(found, Group) or not self.policy.shared or len(first.parts) + len(second.parts) > 2:
+        if isinstance(found, Group) or not self.policy.shared:
+            return found
+        if len(first.parts) + len(second.parts) > 2 and not exchange:
             return found
         shared = self._form((*first.parts, *second.parts), self.policy)
         if isinstance(shared, Group):
@@ -166,6 +179,8 @@ class GroupBuilder:
     def _make(self, parts: tuple[tuple[str, ...], ...], policy: Policy | None) -> Group | Illegal:
         if pieces := self._pieces([name for part in parts for name in part]):
             return Illegal(f"'{pieces}' is written in pieces by several kernels")
+        if len(parts) > 1 and (single := self._pointwise_parts(parts)):
+            return self._exchange(parts, single)
         members = [self._with_views(part, {name for p in parts for name in p}) for part in parts]
         numbers: dict[str, int] = {}
         for unit in (u for units in members for u in units):
@@ -195,6 +210,27 @@ class GroupBuilder:
             return Illegal(re.sub(r"\bt\d+\b", lambda m: f"'{names.get(m.group(), m.group())}'", found.reason))
         form, canonical = found
         return Group(parts, form, {new: names.get(old, old) for old, new in canonical.items()})
+
+    def _pointwise_parts(self, parts: tuple[tuple[str, ...], ...]) -> list[Group]:
+        """Return the parts of a group as groups if all of them are pointwise, else nothing."""
+        if any(s.combine for part in parts for name in part for s in self.units[name].statements):
+            return []
+        found = [self._form((part,), self.policy if len(part) > 1 else None) for part in parts]
+        single = [g for g in found if isinstance(g, Group) and is_pointwise(g.form)]
+        return single if len(single) == len(parts) else []
+
+    def _exchange(self, parts: tuple[tuple[str, ...], ...], single: Sequence[Group]) -> Group | Illegal:
+        """Return the group whose pointwise segments are those of some groups."""
+        inside = {name for part in parts for name in part}
+        if kept := [t for group in single[:-1] for t in group.outputs if self._is_needed(t, inside)]:
+            return Illegal(f"'{kept[0]}' is in shared memory but needed outside")
+        found = exchange_level([rename_group(group.form, group.tensors) for group in single], self.policy)
+        if isinstance(found, Illegal):
+            return found
+        fixed = tuple(dict.fromkeys(group.tensors[t] for group in single for t in group.form.fixed))
+        operations = tuple(dict.fromkeys(name for group in single for name in group.form.operations))
+        named, canonical = canonical_names(evolve(found, fixed=fixed, operations=operations))
+        return Group(parts, shared_form(named), {new: old for old, new in canonical.items()})
 
     def _normal_form(
         self,

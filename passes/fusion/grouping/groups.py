@@ -131,6 +131,11 @@ def canonical_names(group: FusedGroup) -> tuple[FusedGroup, Mapping[str, str]]:
     return rename_group(group, names), names
 
 
+def is_pointwise(form: FusedGroup) -> bool:
+    """Return whether no segment of a group reduces anything."""
+    return not any(segment.reductions for segment in form.segments)
+
+
 def rename_group(group: FusedGroup, names: Mapping[str, str]) -> FusedGroup:
     """Rename tensors, and those values of reductions that `names` has."""
 

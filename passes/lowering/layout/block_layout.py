@@ -33,6 +33,8 @@ from ....ir import (
     Var,
     as_index,
     delinearise,
+    is_exchange,
+    owned_axes,
     reads,
     streamable_axis,
     streamed_variables,
@@ -40,11 +42,13 @@ from ....ir import (
 )
 from ...geometry import (
     axis_places,
+    exchange_extents,
     extents_of,
     holds_rows,
     is_register_chain,
     lanes_along,
     outermost_dim,
+    owned_dims,
     shared_pitches,
     tensors_in_place,
 )
@@ -151,6 +155,8 @@ def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
 
 def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Find the boxes that later segments read of this segment's outputs: its tiles begin at their bases."""
+    if is_exchange(layout.group):
+        return _exchange_starts(layout, segment, schedule)
     starts: dict[int, Index] = {}
     for output in (o for o in segment.outputs if o.tensor in layout.group.shared):
         box = _box_read(layout, output.tensor)
@@ -166,6 +172,21 @@ def _shared_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSched
                 raise PassError("shared-memory-level fusion: what is read of several tensors begins at several places")
         layout.boxes[output.tensor] = Box(box.base, tuple(extents))
     return tuple(starts.get(n, Index()) for n in range(len(segment.axes)))
+
+
+def _exchange_starts(layout: BlockLayout, segment: Segment, schedule: SegmentSchedule) -> tuple[Index, ...]:
+    """Find the boxes of the tensors that a segment of an exchange writes: a tile along owned axes, all along others."""
+    group, last = layout.group, layout.frames[-1]
+    owned = owned_axes(group.segments, group.shared)
+    begins = {dim.axes[0]: start for dim, start in zip(last.schedule.dims, last.starts, strict=True)}
+    places = zip(owned[group.segments.index(segment)], owned[-1], strict=True)
+    starts = {segment.axes[a]: begins[last.segment.axes[b]] for a, b in places}
+    blocks = {dim.axes[0]: dim.block for dim in schedule.dims}
+    for tensor in dict.fromkeys(o.tensor for o in segment.outputs):
+        dims = owned_dims(segment, tensor, owned[group.segments.index(segment)])
+        base = tuple(Index() if axis is None else starts[axis] for axis in dims)
+        layout.boxes[tensor] = Box(base, tuple(exchange_extents(group, tensor, blocks)))
+    return tuple(starts.get(dim.axes[0], Index()) for dim in schedule.dims)
 
 
 def unique_writer_guards(layout: BlockLayout, frame: Frame) -> tuple[Guard, ...]:
@@ -362,7 +383,7 @@ def read_padding(group: FusedGroup, tensor: str) -> tuple[tuple[int, ...], float
     Later segments read beyond the ends of these dims. The writer stores the fill value there once, so that reads need
     no guard. None where there is no such read, or where guards or fill values differ.
     """
-    if holds_rows(group, tensor):
+    if holds_rows(group, tensor) or is_exchange(group):
         return None
     found = [r for s in group.segments for body in s.expressions for r in reads(body) if r.tensor == tensor]
     fills = {r.fill for r in found if r.guards}
