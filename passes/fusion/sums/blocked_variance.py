@@ -11,10 +11,10 @@ variance", section 2):
            t[i] = sum_p mean[p, i];    m[i] = t[i] / (n // b);    d[p, i] = mean[p, i] - m[i]
            s[i] = sum_p (square[p, i] + d[p, i] * (2 * rest[p, i] + b * d[p, i]))
 
-Of several reduced axes the innermost are whole, and one is divided into parts of which a block holds many elements. In
-real arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean is
-large beside the deviation. Where the differences have other readers, too, as in a norm, the row is needed again
-anyway, and nothing changes; nor where a block holds whole rows.
+Of several reduced axes the innermost are whole, as many as a part may have, and the next one is divided. In real
+arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean is large
+beside the deviation. Where the differences have other readers, too, nothing changes; nor where a block holds whole
+rows.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _part_sizes(squares: Statement, x: Read, match: Match) -> tuple[int, ...]:
     return tuple(reversed(sizes)) if prod(sizes) >= MIN_PART else ()
 
 
-def _divide_axes(squares: Statement, sizes: tuple[int, ...]) -> tuple[tuple[Var, ...], tuple[Var, ...], dict[Var, Index]]:
+def _divide_axes(
+    squares: Statement, sizes: tuple[int, ...]
+) -> tuple[tuple[Var, ...], tuple[Var, ...], dict[Var, Index]]:
     """Return the axes of parts, those within a part, and each reduced axis by both."""
     taken = {v.name for v in (*squares.axes, *squares.reduce)}
     parts, rows, places = list[Var](), list[Var](), dict[Var, Index]()
