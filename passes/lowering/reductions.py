@@ -123,7 +123,7 @@ def reduction_loop(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    starts = _chunk_starts(schedule, as_index(step), trips)
+    starts = _chunk_starts(schedule, _block_of_step(schedule, step), trips)
     if part:
         assert state.layout.part is not None
         begin = as_index(state.layout.part) * part
@@ -158,6 +158,21 @@ def reduction_loop(
     items = k_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
+
+
+def _block_of_step(schedule: ReductionSchedule, step: Var) -> Index:
+    """Return the K block that a step of the loop takes.
+
+    Where a warpgroup's copies leave their data in L1, all outer elements (taps) of one block of the innermost axis
+    (channels) follow one another: neighbouring taps read almost the same pixels, which L1 still has.
+    """
+    dim, at = schedule.dims[0], as_index(step)
+    blocks = dim.axes[-1].extent // dim.block_k
+    cached = reads_shared_matrices(schedule.mma) and not schedule.tma and any(s.l1 for s in schedule.staging)
+    if not cached or blocks < 2 or dim.axes[-1].extent % dim.block_k:
+        return at
+    outer = step.extent // blocks
+    return at % outer * blocks + at // outer
 
 
 def _blocked_reductions(
