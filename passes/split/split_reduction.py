@@ -217,19 +217,6 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 
 
-def counts_between(group: FusedGroup, parts: int) -> tuple[int, ...]:
-    """Return numbers of parts between a number and its half and double.
-
-    There are none but where parts are whole elements of the outermost axis of a contraction, such as images: accesses
-    of an uneven part are then as aligned as those of an even one.
-    """
-    reduction, *rest = group.segments[0].reductions
-    first, *others = reduction.reduce
-    if rest or not others or not is_contraction(reduction):
-        return ()
-    return tuple(p for p in (3 * parts // 4, 3 * parts // 2) if 1 < p <= first.extent)
-
-
 def _results_per_tile(reduction: Reduction, contracts: bool) -> int:
     """Return about how many results a block computes: those that share loads or cache lines."""
     if contracts:

@@ -11,7 +11,7 @@ from ...ir import FusedGroup, Target, TensorType
 from ...ops.language import unused_name
 from ..fusion import Group, GroupEvaluator, Views, canonical_names, form_key
 from .align_operands import align_operands, may_be_aligned
-from .split_reduction import candidates, counts_between, split_reduction
+from .split_reduction import candidates, split_reduction
 
 
 @frozen
@@ -127,7 +127,7 @@ class Splitting:
     def best_part_count(self, group: FusedGroup) -> int:
         """Return the number of parts that is best by the model.
 
-        Fewer parts are tried as long as they help, at last numbers between the best and its neighbours.
+        Fewer parts are tried as long as they help.
         """
         key = form_key(group)
         if key not in self.known:
@@ -140,9 +140,7 @@ class Splitting:
                 found = min(found, (seconds, parts))
                 if slower:
                     break
-            between = counts_between(group, found[1]) if found[1] > 1 else ()
-            others = [(_sum(self._halves(group, p), self.modelled) or inf, p) for p in between]
-            self.known[key] = min([found, *others])[1]
+            self.known[key] = found[1]
         return self.known[key]
 
 

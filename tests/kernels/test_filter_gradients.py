@@ -21,7 +21,6 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.selection.enumerate import sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
-from cuts.passes.split import Splitting
 from cuts.passes.split.split_reduction import candidates, split_reduction
 
 from ..needs import needs_opencl
@@ -69,24 +68,6 @@ def test_parts_are_enough_for_every_sm(text: str, parts: int) -> None:
     This is without split-K.
     """
     assert max(candidates(filter_gradient(text, 64), GPU)) == parts
-
-
-class _Waves:
-    """Costs by waves of blocks and images of a part, with six tiles."""
-
-    def cost(self, form: FusedGroup) -> float:
-        """Return the time of a kernel."""
-        axis, summed = form.segments[0].axes[0], form.segments[0].reductions[0].reduce[0]
-        parts = axis.extent if axis.name.startswith("part") else 1
-        return 0.0 if summed.name.startswith("part") else -(-6.0 * parts // GPU.NUM_SM) * summed.extent
-
-
-def test_parts_of_three_images_fill_the_machine() -> None:
-    """22 parts are one wave of 132 blocks."""
-    group = filter_gradient("128x28 128x3x3 +1", 64)
-    splitting = Splitting(_Waves(), _Waves(), GPU)
-    first, second = splitting.halves(group)
-    assert first.segments[0].axes[0].extent == second.segments[0].reductions[0].reduce[0].extent == 22
 
 
 @pytest.mark.parametrize("parts", [64, 128, 256])
