@@ -59,9 +59,9 @@ def whole_row_fetch(extents: Sequence[int], threads: int) -> tuple[int, int] | N
 
 
 def line_fetch(extents: Sequence[int], threads: int, nbytes: int) -> int:
-    """Return the lines of a row in a fetch of whole lines, 0 where threads would not take them evenly.
+    """Return the lines of a row in a fetch of whole lines.
 
-    One copy moves `nbytes`.
+    One copy moves `nbytes`. 0 where threads would not take lines evenly.
     """
     *rows, length = extents
     together = LINE_BYTES // nbytes
