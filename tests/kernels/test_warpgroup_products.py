@@ -128,7 +128,7 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
 
 @needs_opencl
 @pytest.mark.parametrize("cached", [False, True])
-def test_taps_of_cached_channels_follow_one_another(cached: bool) -> None:
+def test_taps_of_channel_blocks_follow_one_another(cached: bool) -> None:
     """L1 has the pixels of neighbouring taps."""
     group = convolution(DType.BF16, "", (1, 64, 9, 128), 1, last=True)
     (segment,) = group.segments
@@ -140,7 +140,7 @@ def test_taps_of_cached_channels_follow_one_another(cached: bool) -> None:
     schedule = Schedule((SegmentSchedule(dims, (loop,)),))
     check(_device("opencl"), GPU, group, schedule)
     source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
-    assert ("/ 9) * 64" in source) == cached
+    assert "/ 9) * 64" in source
 
 
 #: Math modes and types of other sizes, and majors of their operands in memory.
