@@ -139,14 +139,14 @@ def _cut_kernels(fragment: CandidateSubgraph, modelled: CachedEvaluator) -> Cost
 def _search_seconds(
     form: FusedGroup, splitting: Splitting, points: dict[Hashable, tuple[FusedGroup, tuple[Point, ...]]]
 ) -> float:
-    """Return the seconds of a kernel, or of its two halves, by a search with the cost model; record the best
+    """Return the seconds of a kernel, or of those that replace it, by a search with the cost model; record the best
     candidates.
 
     The best of a few candidates of a sum may be twice as slow as that; without sums it is about as fast.
     """
     if not any(segment.reductions for segment in form.segments):
         return splitting.cost(form)
-    ways = [[canonical_names(form)[0]], splitting.halves(form)]
+    ways = [[canonical_names(form)[0]], splitting.halves(form), splitting.aligned_kernels(form)]
     for each in (each for way in ways for each in way):
         points[form_key(each)] = each, first_points(each, splitting.target)
     return min(sum(points[form_key(each)][1][0].score for each in way) for way in ways if way)

@@ -31,7 +31,7 @@ from .matrix_instructions import (
     runs,
     widest_swizzle,
 )
-from .row_fetches import MIN_COPY_BYTES, has_constant_strides, row_divisions, whole_row_fetch
+from .row_fetches import MIN_COPY_BYTES, has_constant_strides, line_fetch, row_divisions, whole_row_fetch
 from .row_sharing import (
     ROW_LANES,
     ROW_VECTOR,

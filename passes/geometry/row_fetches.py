@@ -14,6 +14,8 @@ from .footprint import Count
 
 #: Least bytes of an asynchronous copy.
 MIN_COPY_BYTES = 4
+#: Bytes of a line of the L1 cache.
+LINE_BYTES = 128
 #: Least share of busy threads for fetches of whole rows, where a division by all threads would need divisions.
 MIN_BUSY_SHARE = 0.75
 
@@ -54,3 +56,15 @@ def whole_row_fetch(extents: Sequence[int], threads: int) -> tuple[int, int] | N
         return None
     fitting = [(n, int(rows)) for n, (fits, rows, _) in enumerate(row_divisions(extents, threads)) if fits]
     return (len(extents) - 1 - fitting[-1][0], fitting[-1][1]) if fitting else None
+
+
+def line_fetch(extents: Sequence[int], threads: int, nbytes: int) -> int:
+    """Return the lines of a row in a fetch of whole lines.
+
+    One copy moves `nbytes`. 0 where threads would not take lines evenly.
+    """
+    *rows, length = extents
+    together = LINE_BYTES // nbytes
+    even = length % together == 0 and prod(extents) % threads == 0
+    lines = length // together
+    return lines if even and lines > 1 and has_constant_strides((lines, *rows, together), threads) else 0

@@ -38,7 +38,7 @@ from ...ir import (
     vector_guards,
     vector_widths,
 )
-from ..geometry import MIN_COPY_BYTES, main_read, whole_row_fetch
+from ..geometry import MIN_COPY_BYTES, line_fetch, main_read, whole_row_fetch
 from .index_values import Context, value_of
 from .layout import AxisBinding, Tile
 
@@ -69,7 +69,7 @@ def fetch_phase(
     for width in _widths(value, buffer.dtype, copies, widest, aligned):
         if tile.coordinates[order[-1]].extent % width:
             continue
-        shares, unrolled = _divide_elements(tile, order, thread, width)
+        shares, unrolled = _divide_elements(tile, order, thread, width, buffer.dtype.size)
         if width == 1 or _vectorises(store, shares, unrolled[-1], copies, aligned):
             break
     # Where no value is loaded from the tile, elements too narrow for a copy are moved as bits, not as numbers.
@@ -121,16 +121,19 @@ def traversal(tile: Tile, context: Context) -> list[int]:
 
 
 def _divide_elements(
-    tile: Tile, order: Sequence[int], thread: Var, width: int
+    tile: Tile, order: Sequence[int], thread: Var, width: int, size: int
 ) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
     """Divide the tile's elements among the threads: trip, thread, element of a vector.
 
     Threads take neighbours in the order of memory, in any order of the tile. Where a trip would begin within a row,
     each element of a thread would take divisions and guards of its own; so most threads take whole rows, or planes, and
-    step from trip to trip along the remaining coordinates.
+    step from trip to trip along the remaining coordinates. All threads take whole lines, where rows consist of them.
     """
     extents = [tile.coordinates[p].extent for p in order]
-    whole = whole_row_fetch((*extents[:-1], extents[-1] // width), thread.extent)
+    steps = (*extents[:-1], extents[-1] // width)
+    whole = whole_row_fetch(steps, thread.extent)
+    if whole is not None and (lines := line_fetch(steps, thread.extent, width * size)):
+        return _divide_lines(tile, order, thread, width, lines)
     if whole is not None:
         return _divide_rows(tile, order, thread, width, *whole)
     per_trip = thread.extent * width
@@ -140,6 +143,18 @@ def _divide_elements(
     guard = Guard(flat, 0, tile.count)
     valid = () if guard.always else (guard,)
     return _shares(tile, order, delinearise(flat, extents), valid), (trip, element)
+
+
+def _divide_lines(
+    tile: Tile, order: Sequence[int], thread: Var, width: int, lines: int
+) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
+    """Divide a tile whose rows are so many lines: threads take the first line of all rows, then the second one."""
+    extents = [tile.coordinates[p].extent for p in order]
+    length = extents[-1] // lines
+    trip, element = Var(TRIP, tile.count // (thread.extent * width)), Var("fv", width)
+    flat = (as_index(trip) * thread.extent + as_index(thread)) * width + element
+    line, *places, inside = delinearise(flat, (lines, *extents[:-1], length))
+    return _shares(tile, order, (*places, line * length + inside), ()), (trip, element)
 
 
 def _divide_rows(

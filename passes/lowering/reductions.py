@@ -123,7 +123,10 @@ def reduction_loop(
     if row:
         shares[locals_[0]], pair = row_share(state.frame, locals_[0])
         unrolled = list(pair)
-    starts = _chunk_starts(schedule, as_index(step), trips)
+    stepped = schedule.mma and schedule.prefetch
+    until = None if part or stepped else loop_end(state, shared, schedule, step)
+    block = as_index(step) if until is not None else _block_of_step(schedule, step)
+    starts = _chunk_starts(schedule, block, trips)
     if part:
         assert state.layout.part is not None
         begin = as_index(state.layout.part) * part
@@ -138,8 +141,6 @@ def reduction_loop(
         operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
     }
     covered = {e: t.covered for e, (t, _) in tiles.items()}
-    stepped = schedule.mma and schedule.prefetch
-    until = None if part or stepped else loop_end(state, shared, schedule, step)
     ring = SharedPipeline(state, schedule, tiles, step, prefix, until=until)
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
@@ -158,6 +159,21 @@ def reduction_loop(
     items = k_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
+
+
+def _block_of_step(schedule: ReductionSchedule, step: Var) -> Index:
+    """Return the K block that a step of the loop takes.
+
+    All outer elements (taps) of one block of the innermost axis (channels) follow one another where threads copy for a
+    warpgroup: neighbouring taps read almost the same pixels, which L1 may still have.
+    """
+    dim, at = schedule.dims[0], as_index(step)
+    blocks = dim.axes[-1].extent // dim.block_k
+    copied = reads_shared_matrices(schedule.mma) and not schedule.tma
+    if not copied or blocks < 2 or dim.axes[-1].extent % dim.block_k:
+        return at
+    outer = step.extent // blocks
+    return at % outer * blocks + at // outer
 
 
 def _blocked_reductions(

@@ -45,7 +45,14 @@ def divide_programs(whole: Graph) -> tuple[Programs, Programs]:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"), [((8192, 3), (0,)), ((3, 40000), (1,)), ((64, 3, 20, 30), (0, 2, 3)), ((200, 400), (0, 1))]
+    ("shape", "axes"),
+    [
+        ((8192, 3), (0,)),
+        ((3, 40000), (1,)),
+        ((64, 3, 20, 30), (0, 2, 3)),
+        ((200, 400), (0, 1)),
+        ((4, 2, 90, 101), (0, 2, 3)),
+    ],
 )
 @pytest.mark.parametrize("out", ["s", "s m"])
 def test_parts_of_long_rows_mean_the_same(shape: tuple[int, ...], axes: tuple[int, ...], out: str) -> None:

@@ -51,12 +51,37 @@ def test_a_difference_is_rematerialised_after_its_square_sum(shape: tuple[int, .
     np.testing.assert_allclose(evaluate(program, values)["y"], expected["y"], rtol=1e-12)
 
 
+def test_a_difference_is_rematerialised_for_sums_over_rows() -> None:
+    """Sums of columns and of rows are kernels of their own."""
+    rows, columns = {"axes": (1,), "keepdims": True}, {"axes": (0,), "keepdims": False}
+    deviation = [
+        op("m", "reduce_mean", "x", **rows),
+        op("d", "sub", "x", "m"),
+        op("s", "reduce_sum_square", "d", **rows),
+    ]
+    whole = graph({"x": (8192, 64)}, *deviation, op("t", "reduce_sum", "d", **columns), out="s t")
+    before, after = written_again(whole)
+    assert len(after.units) == len(before.units) + 1
+    values = {"x": np.random.default_rng(0).standard_normal((8192, 64))}
+    program = Program(
+        after.types, whole.inputs, whole.outputs, tuple(s for u in after.units for s in u.statements), after.tables
+    )
+    found, expected = evaluate(program, values), evaluate_graph(whole, REGISTRY, values)
+    for name in ("s", "t"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, atol=1e-9)
+
+
 STORED_CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[Line], str]] = {
     "a block holds the rows": ({"x": (4, 64, 32, 32)}, NORM, "y"),
     "blocks hold many rows": ({"x": (2, 128, 64, 64)}, NORM, "y"),
     "it is a result": ({"x": SHAPE}, NORM, "y d"),
     "no sum is between its readers": ({"x": SHAPE}, [*DEVIATION, op("y", "relu", "d")], "y s"),
     "a product of matrices reads it": ({"x": SHAPE, "w": (96, 96)}, [*NORM, op("z", "matmul", "d", "w")], "y z"),
+    "its operands are as large as two of it": (
+        {"x": (8192, 64), "w": (8192, 64)},
+        [op("d", "mul", "x", "w"), op("e", "exp", "d"), op("s", "reduce_sum", "d", axes=(0,)), op("y", "relu", "e")],
+        "y s",
+    ),
     "it is dear": ({"x": SHAPE}, [op("d", "gelu", "x"), *DEVIATION[2:], op("y", "mul", "d", "r")], "y"),
 }
 

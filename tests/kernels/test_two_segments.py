@@ -12,7 +12,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
 from cuts.passes.geometry import shared_pitches
-from cuts.passes.geometry.row_fetches import has_constant_strides, whole_row_fetch
+from cuts.passes.geometry.row_fetches import has_constant_strides, line_fetch, whole_row_fetch
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule
@@ -118,6 +118,9 @@ def test_rows_are_taken_where_threads_would_divide() -> None:
     assert whole_row_fetch((64, 9, 9), 224) is None, "162 of 224 threads are too few"
     assert whole_row_fetch((64, 3, 16), 48) is None and has_constant_strides((64, 3, 16), 48)
     assert whole_row_fetch((2, 6, 10), 128) is None, "threads take one element each"
+    assert line_fetch((64, 24), 256, 16) == 3
+    assert line_fetch((64, 20), 256, 16) == 0, "rows end within lines"
+    assert line_fetch((40, 24), 256, 16) == 0, "the last trip is not whole"
 
 
 def test_the_model_counts_fetches_that_divide() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from cuts.backends.devices import find_target
@@ -12,9 +14,13 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes import Decisions, record_decisions, stage_results
 from cuts.passes.context import CompileContext
+from cuts.passes.costs import CandidateSubgraph
+from cuts.passes.costs.candidate_subgraphs import CostedKernels, partition_subgraph
 from cuts.passes.fusion import canonical_names, form_key
 from cuts.passes.fusion.interpret import interpret
+from cuts.passes.model import features_of
 from cuts.passes.results import Launches
+from cuts.passes.schedule import choose
 from cuts.passes.split import Division, Splitting
 from cuts.passes.split.align_operands import align_operands, may_be_aligned
 from cuts.tests.kernels.test_matrix_instructions import convolution, product
@@ -80,6 +86,39 @@ def test_copies_are_made_where_they_clearly_pay(whole: float, aligned: bool) -> 
     splitting = Splitting(costs, costs, GPU, worth=0.8)
     assert splitting.division(group) == Division(aligned=aligned)
     assert len(splitting.kernels(group)) == (3 if aligned else 1)
+
+
+@pytest.fixture(scope="module")
+def planned_convolution() -> CostedKernels:
+    """Kernels of a convolution of halves whose images have 196 pixels."""
+    types = {"x": TensorType(DType.F16, (16, 128, 14, 14)), "w": TensorType(DType.F16, (128, 128, 3, 3))}
+    node = Node("n", "conv", ("x", "w"), ("y",), {"pads": (1, 1, 1, 1)})
+    (types["y"],) = Registry.builtin().instances.infer(node, list(types.values()))
+    graph = Graph("g", ("x", "w"), ("y",), types, (node,))
+    found = partition_subgraph(CandidateSubgraph(graph, Registry.builtin(), GPU, "mixed"))
+    assert found is not None
+    return found
+
+
+def test_alternatives_of_an_algorithm_are_compared_with_copies(planned_convolution: CostedKernels) -> None:
+    ((whole, _),) = planned_convolution.costs
+    times = [choose(form, GPU)[0].score for form in (*align_operands(whole), whole)]
+    assert len(times) == 4
+    assert planned_convolution.searched == pytest.approx(sum(times[:3]))
+    assert planned_convolution.searched < times[3]
+
+
+def test_results_leave_singly_where_rows_begin_anywhere(planned_convolution: CostedKernels) -> None:
+    ((whole, _),) = planned_convolution.costs
+    counted: dict[int, set[float]] = {}
+    for candidate in choose(product := align_operands(whole)[-1], GPU, count=400):
+        (segment,) = candidate.schedule.segments
+        if segment.reductions[0].mma.startswith("m64"):
+            (vector,) = (d.vector for d in segment.dims if len(d.axes) > 1)
+            stores = float(features_of(product, candidate.schedule, GPU).stores)
+            counted.setdefault(vector, set()).add(prod(d.block for d in segment.dims) / stores)
+    assert counted[4] == {4.0}
+    assert counted[8] == {1.0}
 
 
 def _launches(record: Decisions | None = None) -> tuple[Launches, CompileContext]:

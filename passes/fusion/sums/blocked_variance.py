@@ -11,9 +11,10 @@ variance", section 2):
            t[i] = sum_p mean[p, i];    m[i] = t[i] / (n // b);    d[p, i] = mean[p, i] - m[i]
            s[i] = sum_p (square[p, i] + d[p, i] * (2 * rest[p, i] + b * d[p, i]))
 
-In real arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean
-is large beside the deviation. Where the differences have other readers, too, as in a norm, the row is needed again
-anyway, and nothing changes; nor where a block holds whole rows.
+Of several reduced axes the innermost are whole, as many as a part may have, and the next one is divided. In real
+arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean is large
+beside the deviation. Where the differences have other readers, too, nothing changes; nor where a block holds whole
+rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ....ir import Call, Const, Read, Statement, TensorType, Var, as_index, substitute_expr
+from ....ir import Call, Const, Index, Read, Statement, TensorType, Var, as_index, substitute_expr
 from ....ops.language import unused_name
 from ...statements import (
     DefinedElement,
@@ -41,8 +42,8 @@ from .shifted_mean import find_means
 
 #: Elements that a block holds, and neighbours that are loaded together from rows across memory.
 MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS = 1 << 15, 8
-#: Least elements of a part and, for rows across memory, most.
-MIN_PART, MAX_PART = 16, 256
+#: Least elements of a part, and most: of rows across memory, and of rows along it.
+MIN_PART, MAX_PART, MAX_PART_ALONG = 16, 256, 4096
 
 MEAN = pointwise(reduction("sum", element("x"), "total") / anything(), "average")
 DIFFERENCE = pointwise(element("x") - MEAN, "difference")
@@ -56,11 +57,11 @@ def block_variances(programs: Programs) -> Programs:
 
 @frozen
 class _Variance:
-    """Every mean of the sum, the axes of the sum by those of the squares, and the elements of a part."""
+    """Every mean of the sum, the axes of the sum by those of the squares, and the elements of a part by axis."""
 
     means: tuple[Match, ...]
     axes: dict[Var, Var]
-    size: int
+    sizes: tuple[int, ...]
 
 
 def _variance(match: Match) -> _Variance | None:
@@ -71,37 +72,54 @@ def _variance(match: Match) -> _Variance | None:
     rows, count = ([r.extent for r in s.reduce] for s in (squares, total.statement))
     axes = {a: v for a, value in total.values.items() for v in reversed(squares.axes) if value == as_index(v)}
     means = find_means(total.statement, index)
-    size = _part_size(squares, match.get("x", Read), match)
+    sizes = _part_sizes(squares, match.get("x", Read), match)
     whole = {*axes} == {*total.statement.axes} and {*axes.values()} == {*squares.axes}
-    return _Variance(means, axes, size) if rows == count and whole and means and size else None
+    return _Variance(means, axes, sizes) if rows == count and whole and means and sizes else None
 
 
-def _part_size(squares: Statement, x: Read, match: Match) -> int:
-    """Return the elements of the first reduced axis in a part, 0 where a block holds a whole row."""
-    first, *others = (r.extent for r in squares.reduce)
+def _part_sizes(squares: Statement, x: Read, match: Match) -> tuple[int, ...]:
+    """Return the elements of each reduced axis in a part, () where a block holds a whole row."""
     along = any(r in (v for v, _ in x.indices[-1].terms) for r in squares.reduce)
-    held = first * prod(others) * (1 if along else ROW_NEIGHBOURS) <= MAX_BLOCK_ELEMENTS
+    held = prod(r.extent for r in squares.reduce) * (1 if along else ROW_NEIGHBOURS) <= MAX_BLOCK_ELEMENTS
     if held or not match.index.types[x.tensor].dtype.is_float:
-        return 0
-    longest = MAX_PART * (ROW_NEIGHBOURS if along else 1)
-    sizes = [n for n in range(1, first) if first % n == 0 and MIN_PART <= n * prod(others) <= longest]
-    return max(sizes, default=0)
+        return ()
+    sizes, longest = list[int](), MAX_PART_ALONG if along else MAX_PART
+    for extent in (r.extent for r in reversed(squares.reduce)):
+        sizes.append(max(n for n in range(1, min(extent, longest) + 1) if extent % n == 0))
+        longest = longest // extent if sizes[-1] == extent else 1
+    return tuple(reversed(sizes)) if prod(sizes) >= MIN_PART else ()
+
+
+def _divide_axes(
+    squares: Statement, sizes: tuple[int, ...]
+) -> tuple[tuple[Var, ...], tuple[Var, ...], dict[Var, Index]]:
+    """Return the axes of parts, those within a part, and each reduced axis by both."""
+    taken = {v.name for v in (*squares.axes, *squares.reduce)}
+    parts, rows, places = list[Var](), list[Var](), dict[Var, Index]()
+    for axis, size in zip(squares.reduce, sizes, strict=True):
+        if size > 1:
+            rows.append(Var(axis.name, size))
+        if size < axis.extent:
+            parts.append(Var(unused_name("p", taken), axis.extent // size))
+            taken.add(parts[-1].name)
+            places[axis] = as_index(parts[-1]) * size + (as_index(rows[-1]) if size > 1 else 0)
+        else:
+            places[axis] = as_index(rows[-1] if size > 1 else 0)
+    return tuple(parts), tuple(rows), places
 
 
 def _block(match: Match, found: _Variance) -> Edit:
     """Return the sums of parts in a unit of their own, and the sum, its means and squares over these."""
     squares, index, total = match.root, match.index, match.statement("total")
-    count, dtype = squares.reduce[0].extent // found.size, index.types[squares.target].dtype
-    taken = {v.name for v in (*squares.axes, *squares.reduce)}
-    part, first = Var(unused_name("p", taken), count), Var(squares.reduce[0].name, found.size)
-    rows, axes = (first, *squares.reduce[1:]), (part, *squares.axes)
-    length, place = Const(float(prod(r.extent for r in rows)), dtype), tuple(map(as_index, axes))
+    dtype, (parts, rows, places) = index.types[squares.target].dtype, _divide_axes(squares, found.sizes)
+    axes, count = (*parts, *squares.axes), prod(p.extent for p in parts)
+    length, place = Const(float(prod(found.sizes)), dtype), tuple(map(as_index, axes))
     type_ = TensorType(dtype, tuple(a.extent for a in axes))
     names = ("of", "mean_of_part", "squares_of_part", "rest_of_part")
     of, mean, square, rest = (index.add_tensor(f"{squares.target}.{name}", type_) for name in names)
-    here = substitute_expr(match.get("x", Read), {squares.reduce[0]: as_index(part) * found.size + as_index(first)})
+    here = substitute_expr(match.get("x", Read), places)
     centred = Call("sub", (here, Read(mean, place)))
-    parts = (
+    sums = (
         Statement(of, axes, place, here, rows, "sum"),
         Statement(mean, axes, place, Call("div", (Read(of, place), length))),
         Statement(square, axes, place, Call("mul", (centred, centred)), rows, "sum"),
@@ -110,11 +128,11 @@ def _block(match: Match, found: _Variance) -> Edit:
     between = Call("sub", (Read(mean, place), match.get("average", DefinedElement).read))
     twice = Call("mul", (Const(2.0, dtype), Read(rest, place)))
     spread = Call("mul", (between, Call("add", (twice, Call("mul", (length, between))))))
-    whole = evolve(squares, body=Call("add", (Read(square, place), spread)), reduce=(part,))
+    whole = evolve(squares, body=Call("add", (Read(square, place), spread)), reduce=parts)
     there = substitute_expr(Read(mean, place), {s: as_index(t) for t, s in found.axes.items()})
     number = Const(float(count), dtype)
     return {
-        total: [NewUnit("parts", parts), evolve(total, body=there, reduce=(part,))],
+        total: [NewUnit("parts", sums), evolve(total, body=there, reduce=parts)],
         squares: [whole],
         match.statement("difference"): [],
         **{m.root: [evolve(m.root, body=Call("div", (m.get("sum", Read), number)))] for m in found.means},

@@ -10,8 +10,10 @@ written once and read in each of them, though they are as large as the data that
 
 Each of the two values is then inlined into its reader. The same holds for each long sum that reads such a value: sums
 that have nothing else in common are kernels of their own. Elementwise readers of the same sums still share a value, for
-one kernel may contain them all. All readers share it where one of them, such as a product of matrices, reads an element
-several times: the value is written anyway.
+one kernel may contain them all. No kernel sums both along rows and across many of them, so that sums of columns have
+values of their own, too, where loading the operands of these takes less than storing and loading the values. All
+readers share it where one of them, such as a product of matrices, reads an element several times: the value is written
+anyway.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from math import prod
 
 from attrs import define, field
 
-from ....ir import rename_statement
+from ....ir import Statement, rename_statement
 from ...statements import DefUse, Programs, Unit, apply, rewritten
 from ..cut_units import copy_source
 from ..legality import Policy, issue_slots
-from .blocked_variance import MAX_BLOCK_ELEMENTS
+from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
 
 #: Fewest bytes of a value whose write matters.
 MIN_BYTES = 1 << 20
@@ -37,16 +39,11 @@ MAX_READ_RATIO = 2
 
 def rematerialise(programs: Programs) -> Programs:
     """Return programs in which long reductions separate no readers of light values."""
-    if not any(map(_is_long, programs.units)):
-        return programs
     found = _Rematerialiser(programs)
+    if not any(map(found.is_long, programs.units)):
+        return programs
     changes = [found.rematerialise(unit) for unit in reversed(programs.units)]  # copies of a reader need copies of it
     return found.programs if any(changes) else programs
-
-
-def _is_long(unit: Unit) -> bool:
-    """Return whether a unit sums rows that no block holds: later readers load them again."""
-    return any(prod(v.extent for v in s.reduce) > MAX_BLOCK_ELEMENTS for s in unit.statements if s.combine is not None)
 
 
 @define
@@ -91,15 +88,45 @@ class _Rematerialiser:
             return False
         stages = self._stages(unit)
         wanted: dict[tuple[int, str], list[str]] = {}
+        crossing = set[bool]()
         for place in readers:
             last = self._last(self.units[place])
-            place_of = stages[place], last.name if _is_long(last) else ""
+            place_of = stages[place], last.name if self.is_long(last) else ""
             wanted.setdefault(place_of, []).append(self.units[place].name)
-        if len({stage for stage, _ in wanted}) < 2:
+            crossing.add(bool(place_of[1]) and self._crosses_rows(last))
+        if len({stage for stage, _ in wanted}) < 2 and not (len(crossing) > 1 and self._is_narrow(unit)):
             return False
         for names in [wanted[place_of] for place_of in sorted(wanted)][1:]:
             self._copy_for(unit, names)
         return True
+
+    def is_long(self, unit: Unit) -> bool:
+        """Return whether a unit sums rows that no block holds.
+
+        Later readers load them again.
+        Where a sum reads each element once, rows across memory are loaded with their neighbours.
+        """
+        return any(self._needed_elements(s) > MAX_BLOCK_ELEMENTS for s in unit.statements if s.combine is not None)
+
+    def _crosses_rows(self, unit: Unit) -> bool:
+        """Return whether a unit's sums read each element once, across memory: no kernel of whole rows has them."""
+        return all(map(self._is_across, (s for s in unit.statements if s.combine is not None)))
+
+    def _is_narrow(self, unit: Unit) -> bool:
+        """Return whether to load a unit's operands again takes fewer bytes than to store and load its value."""
+        read = sum(self.index.types[t].nbytes for t in unit.reads)
+        return read < 2 * self.index.types[unit.writes[0]].nbytes
+
+    def _needed_elements(self, total: Statement) -> int:
+        """Return the elements that a block holds for a row of a sum."""
+        return prod(v.extent for v in total.reduce) * (ROW_NEIGHBOURS if self._is_across(total) else 1)
+
+    def _is_across(self, total: Statement) -> bool:
+        """Return whether a sum reads each element once, with its rows across memory."""
+        indexed = [r for r in total.reads if r.indices]
+        along = any(v in total.reduce for r in indexed for v, _ in r.indices[-1].terms)
+        largest = max((self.index.types[r.tensor].size for r in indexed), default=0)
+        return not along and prod(v.extent for v in (*total.axes, *total.reduce)) <= largest
 
     def _last(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
@@ -119,13 +146,13 @@ class _Rematerialiser:
             return False
         (value,) = unit.writes
         plain = all(s.is_pointwise and s.step is None for s in unit.statements)
-        if not plain or self.index.types[value].nbytes < MIN_BYTES or {*unit.reads} <= {*self.programs.graph.inputs}:
+        size, read = self.index.types[value].nbytes, sum(self.index.types[t].nbytes for t in unit.reads)
+        if not plain or size < MIN_BYTES or (read >= size and {*unit.reads} <= {*self.programs.graph.inputs}):
             return False
         once = len({s.target for s in unit.statements}) == len(unit.statements)
         alone = once and len(self.writers[value]) == 1
-        read = sum(self.index.types[t].nbytes for t in unit.reads)
         slots = issue_slots(*(s.body for s in unit.statements))
-        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * self.index.types[value].nbytes
+        return alone and slots <= Policy().recompute and read <= (MAX_READ_RATIO + 0.5) * size
 
     def _reads_once(self, unit: Unit, value: str) -> bool:
         """Return whether a unit reads each element of a value at most once, and is no view of it that others need."""
@@ -148,7 +175,7 @@ class _Rematerialiser:
                 continue
             other = self.units[place]
             found[place] = max(made[t] for t in other.reads if t in made)
-            made.update(dict.fromkeys(other.writes, found[place] + _is_long(other)))
+            made.update(dict.fromkeys(other.writes, found[place] + self.is_long(other)))
             for later in self._later_readers(place, other):
                 heapq.heappush(pending, later)
         for place in reversed(found):

@@ -77,16 +77,18 @@ def access_vector(
     """Return how many elements one access moves.
 
     It is the vector of the dim whose last axis runs along the innermost tensor dim, or of the reduction threads along
-    one of `rows`. Where rows begin anywhere, elements move one by one. (The calibration for results of matrix
-    instructions ignores that.)
+    one of `rows`. Where rows begin anywhere, elements move one by one, and so do results of matrix instructions where
+    rows begin between two vectors.
     """
     axis, step = running_axis(read)
     if axis is None:
         return 1
-    widest = gcd(widest, step) if geometry.structure.mma else copied_width(read, shape, geometry, widest)
+    mma, aligned = bool(geometry.structure.mma), copied_width(read, shape, geometry, widest)
+    widest = gcd(widest, step) if mma else aligned
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
-            return np.gcd(vector, widest)
+            found = np.gcd(vector, widest)
+            return np.where(aligned % found, 1, found) if mma else found
     if geometry.structure.reduction_threads and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
