@@ -133,11 +133,14 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         others.append((first, lookup, 1))
         dims[first] += extent - 1
+    whole = extents[True] % loop.dims[0].block_k == 0
     for var in rest:
-        place = outer.get(False)
-        if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
-            others.append((place[0], var, dims[place[0]]))
-            dims[place[0]] *= var.extent
+        # Elements of k past its end would be those of the next number, not 0.
+        runs = [outer[deep][0] for deep in outer if whole or not deep]
+        place = next((n for n in runs if steps[var] == strides[n] * dims[n]), None)
+        if place is not None:
+            others.append((place, var, dims[place]))
+            dims[place] *= var.extent
         else:
             others.append((len(dims), var, 1))
             dims, strides, box = [*dims, var.extent], [*strides, steps[var]], [*box, 1]
