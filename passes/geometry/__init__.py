@@ -55,6 +55,7 @@ from .schedule_template import (
     is_matrix_like,
     next_power,
     outermost_dim,
+    traffic_dim,
     powers,
     with_streamed_input,
 )

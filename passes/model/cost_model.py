@@ -256,13 +256,16 @@ def _transfer_seconds(
 
 def _wave_bytes(features: Features, together: Count) -> Count:
     """Return the DRAM bytes where concurrent blocks share their reads, and later ones find nothing in L2."""
-    side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
-    tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
+    whole = features.grid / features.batches
+    together, several = np.minimum(together, whole), np.maximum(1.0, together / whole)
+    side = np.maximum(1.0, whole / np.maximum(1.0, features.outer))
+    grouped = np.equal(features.outer % features.raster, 0) & np.equal(features.batches, 1)
+    tall = np.minimum(np.where(grouped, features.raster, 1), features.outer)
     wide = np.minimum(side, np.ceil(together / tall))
     tall = np.maximum(tall, np.ceil(together / wide))
     own = np.maximum(0.0, features.bytes - features.rows - features.columns)
-    wave = tall * features.rows + wide * features.columns + together * own
-    return features.grid / together * (wave + together * features.stored)
+    wave = several * (tall * features.rows + wide * features.columns + together * own)
+    return features.grid / (several * together) * (wave + several * together * features.stored)
 
 
 def _size_penalty(features: Features, costs: CostCoefficients) -> Count:

@@ -25,7 +25,7 @@ from ..geometry import (
     is_walked_by_rows,
     joins_loop,
     least,
-    outermost_dim,
+    traffic_dim,
     producer_share,
     product,
     reads_shared_matrices,
@@ -64,7 +64,8 @@ def count_features(
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
-    outer = grid[outermost_dim(geometry[-1].structure.dims)] if grid else 1
+    first = traffic_dim(group.segments[-1], geometry[-1].structure.dims)
+    outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
     blocks = product(n * 1.0 for n in grid)
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
     tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
@@ -75,7 +76,7 @@ def count_features(
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     limit = _register_limit(geometry, totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=outer, threads=totals.threads,
+    return Features(grid=blocks, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
@@ -174,7 +175,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
-    totals.begin_row_cache(segment, geometry)
+    totals.begin_segment(segment, geometry)
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])

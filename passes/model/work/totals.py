@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from ....ir import Expr, FusedGroup, Index, Read, Segment, Target, Var, expr_variables, indirects, variables
-from ...geometry import Count, Geometry, cached_reads, ceil_div, outermost_dim, places_of, random_groups, runs_of
+from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of, traffic_dim
 from ..feature_schema import SUMS
 from ..mask_savings import MaskSavings
 from ..memory_access import (
@@ -44,6 +44,7 @@ class Totals:
         self.kept: dict[Read, Count] = {}
         self.copied: set[Read] = set()
         self.left: Count = 1
+        self.first_dim = 0
         self.in_registers: frozenset[str] = frozenset()
 
     def add(self, name: str, value: Count) -> None:
@@ -83,9 +84,9 @@ class Totals:
         self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
         self.add("issue", masked.looked * threads)
 
-    def begin_row_cache(self, segment: Segment, geometry: Geometry) -> None:
-        """Begin a segment with the share of rows in its row cache."""
-        self.kept, self.copied = {}, set()
+    def begin_segment(self, segment: Segment, geometry: Geometry) -> None:
+        """Begin a segment, with the share of rows in its row cache."""
+        self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure.dims)
         if geometry.structure.caches_rows:
             part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
@@ -217,12 +218,12 @@ class Totals:
         self.add("again", np.minimum(before, moved) * self.repeat * left)
         used = places_of(read.indices)
         dims = place.thread.dims[: place.parallel]
-        outer, *inner = (bool(used.intersection(d)) for d in (*dims[outermost_dim(dims) :], ()))
+        outer, *inner = (bool(used.intersection(d)) for d in (*dims[self.first_dim :], ()))
         if not outer:
             self.add("columns", more)
         elif not any(inner):
             self.add("rows", more)
-        elif (share := _distinct_share(read.indices, dims[outermost_dim(dims)])) < 1.0:
+        elif (share := _distinct_share(read.indices, dims[self.first_dim])) < 1.0:
             self.add("columns", more * (1.0 - share))
         return more
 
