@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import DType, FusedGroup, Segment, dtype_of
+from ...ir import WITH_PRODUCER, DType, FusedGroup, Segment, dtype_of
 from .footprint import Count, ceil_div, product
 from .mask_bounds import mask_bound
 from .matrix_instructions import reads_shared_matrices
@@ -115,7 +115,8 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if reads_shared_matrices(geometry.structure.mma):
-        total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
+        rings = np.minimum(geometry.loop.tma, WITH_PRODUCER)
+        total = total + rings * _aligned_size(geometry.loop.stages * DType.U64.size)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

@@ -25,7 +25,6 @@ from ..geometry import (
     is_walked_by_rows,
     joins_loop,
     least,
-    traffic_dim,
     producer_share,
     product,
     reads_shared_matrices,
@@ -35,6 +34,7 @@ from ..geometry import (
     split_divisor,
     staged_tiles,
     streamed_segment,
+    traffic_dim,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
@@ -119,7 +119,7 @@ def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Co
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
         own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
-        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+        limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
 
 
