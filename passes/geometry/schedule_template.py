@@ -121,7 +121,7 @@ def outermost_dim(dims: Iterable[Sequence[Var]]) -> int:
 
 
 def traffic_dim(segment: Segment, dims: Sequence[Sequence[Var]]) -> int:
-    """Return the position of the first dim of several elements along which blocks share reads.
+    """Return the first dim of several elements along which blocks share reads.
 
     Dims before it number independent products: all factors of the contraction depend on them.
     """

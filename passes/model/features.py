@@ -140,8 +140,10 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
 
 
 def _buffers_ahead(part: Geometry) -> Count:
-    """Return the stages of a pipeline, without one that unfinished products still read."""
-    return part.loop.stages - int(reads_shared_matrices(part.structure.mma))
+    """Return the stages of a pipeline, without one that is refilled while products may read it."""
+    if not reads_shared_matrices(part.structure.mma):
+        return part.loop.stages
+    return np.where(np.greater(product(part.trips), part.loop.stages), part.loop.stages - 1, part.loop.stages)
 
 
 def _most(values: Iterable[Count]) -> Count:

@@ -148,8 +148,8 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     ring = pipeline.ring
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
-    later = guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))
-    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
+    later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
+    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), *later, ProductWait(1, name))
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, ring.turns(body), ProductWait(0, name)]
 

@@ -88,7 +88,7 @@ class TensorBox:
 
 
 def halve_box(box: TensorBox) -> tuple[TensorBox, int] | None:
-    """Return the box of half a tile, and the dim that it halves.
+    """Return the box of half a tile, and the halved dim.
 
     None where a tile has no such halves.
     """

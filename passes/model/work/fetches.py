@@ -143,7 +143,7 @@ def _count_read(
     if totals.target.lockstep and is_scattered(read):
         totals.add("lines", SCATTERED_LINE_WEIGHT * moved)
     if atom:
-        totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
+        totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size * own - once), 0.0))
 
 
 def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:

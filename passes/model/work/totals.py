@@ -215,8 +215,8 @@ class Totals:
     def multicast_share(self, read: Read) -> Count:
         """Return the share of a factor that a block fetches itself.
 
-    The blocks of a cluster share one factor.
-    """
+        The blocks of a cluster share one factor.
+        """
         found = self.geometry
         if found is None or not found.structure.mma or not np.any(np.equal(found.loop.tma, WITH_MULTICAST)):
             return 1.0
