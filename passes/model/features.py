@@ -76,7 +76,9 @@ def count_features(
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     limit = _register_limit(geometry, totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=outer, batches=batches, threads=totals.threads,
+    products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
+    bulk = np.greater(products[-1].loop.tma, 0) if products else np.bool_(False)
+    return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
