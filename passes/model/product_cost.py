@@ -26,8 +26,8 @@ TENSOR_WEIGHT, L2_WEIGHT, BLOCK_LATENCIES = 0.97, 0.43, 4.0
 NEIGHBOUR_SHARE = 0.5
 #: Clocks of an epilogue's instruction of a warp per scheduler, and warps of an SM that hide its latency.
 EPILOGUE_CLOCKS, EPILOGUE_WARPS = 1.8, 8.0
-#: Clocks of a K block at whose barrier all warps meet, because they have no producer.
-MEETING_CLOCKS = 100.0
+#: Clocks of a K block's barrier, where there is no producer.
+PRODUCT_BARRIER_CLOCKS = 100.0
 #: Latencies of DRAM after which a K block arrives, and the power in which products and arrivals add up.
 ARRIVAL_LATENCIES, LOOP_POWER = 2.3, 3.0
 #: Power in which the times of a block's parts add up, for each resident block beyond the first.
@@ -35,14 +35,14 @@ POWER_PER_RESIDENT = 1.0
 
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
-    """Return the seconds of all blocks of the fullest SM, `dram` those of DRAM."""
+    """Return the seconds of the fullest SM's blocks, `dram` those of DRAM."""
     waves = np.maximum(1.0, blocks / resident)
     tensor = blocks * features.tensor / target.clock
     through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
-    meetings = waves * MEETING_CLOCKS * features.barriers / target.clock
+    barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
     work = np.maximum(TENSOR_WEIGHT * tensor + L2_WEIGHT * through, dram)
     arrival = waves * features.rounds * ARRIVAL_LATENCIES * target.dram_latency / features.stages
-    loop = _power_sum((work, arrival), LOOP_POWER) + meetings
+    loop = _power_sum((work, arrival), LOOP_POWER) + barriers
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = EPILOGUE_CLOCKS * np.maximum(1.0, (EPILOGUE_WARPS / warps) ** 0.5)
     slots = (features.issue + features.stores) / (target.warp_size * target.issue_per_clock)

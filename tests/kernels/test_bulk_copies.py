@@ -97,7 +97,7 @@ def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool
 @needs_opencl
 @pytest.mark.parametrize("form", [0, *FORMS])
 @pytest.mark.parametrize(("stages", "depth"), [(1, 40), (2, 128), (2, 104)])
-def test_shallow_loops_have_a_stage_for_each_block_opencl(stages: int, depth: int, form: int) -> None:
+def test_shallow_loops_refill_no_stage_opencl(stages: int, depth: int, form: int) -> None:
     group = halves((1, 128, 64, depth), (True, True))
     schedule = with_tma(point(group, (True, True), stages=stages), form)
     kernel = lower(group, schedule, {}, GPU)
