@@ -146,7 +146,7 @@ class BulkCopy:
     across: Var | None = None
 
     def parts(self, steps: Mapping[Var, int]) -> list[BulkCopy]:
-        """Return the copies by all blocks of a cluster, at steps of loops."""
+        """Return the copies by all blocks of a cluster at a step."""
         blocks = [{}] if self.across is None else [{self.across: n} for n in range(self.across.extent)]
         return [
             evolve(

@@ -284,7 +284,8 @@ def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
 def check_clusters(kernel: Kernel) -> Iterator[VerifyError]:
     """Blocks of a cluster have equal loops and fetch equal boxes.
 
-    They release stages together. So the producer of one block may judge by its own mbarriers whether a stage of another one is free.
+    They release stages together. So the producer of one block may judge by its own mbarriers whether a stage of
+    another one is free.
     """
     if kernel.blocks % kernel.cluster:
         yield VerifyError(f"{kernel.blocks} blocks are no clusters of {kernel.cluster}")

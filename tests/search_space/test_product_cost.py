@@ -18,7 +18,8 @@ from cuts.tests.kernels.test_bulk_copies import with_tma
 from cuts.tests.kernels.test_warpgroup_products import halves, point
 
 H200 = find_target("cuda:h200")
-#: With a cold L2 cache: elements along each axis; warpgroups, instructions of each and columns; stages, `tma`, raster, microseconds.
+#: With a cold L2 cache: elements along each axis; warpgroups, instructions of each, columns; stages, `tma`, raster,
+#: microseconds.
 MEASURED_PRODUCTS = (
     (8192, (2, 2, 192), 4, 2, 8, 1430.0),
     (8192, (2, 1, 256), 4, 2, 8, 1519.0),

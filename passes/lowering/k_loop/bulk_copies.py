@@ -149,9 +149,9 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), *later, ProductWait(1, name))
+    body: list[Item] = [pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit()]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns(body), ProductWait(0, name)]
+    return [*first, ring.turns([*body, *later, ProductWait(1, name)]), ProductWait(0, name)]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
