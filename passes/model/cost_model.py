@@ -118,8 +118,8 @@ def estimate_time(
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
     if np.any(features.bulk):
         dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
-        busy = np.where(features.bulk, product_seconds(features, blocks, resident, dram, target), busy)
-        exposed = np.where(features.bulk, 0.0, exposed)
+        busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
+        exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     barriers = (
         waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
     )
@@ -283,7 +283,7 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
     )
-    copied = np.greater(features.tensor, 0) & np.logical_not(features.bulk)
+    copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0)
     crowded = CROWDED_LOSS * (copied & np.greater(features.held, ROOMY_SUMS))
     deep = EXTRA_STAGE_PENALTY * np.log2(np.maximum(1.0, features.stages / 4.0))
     return long + asked + crowded + deep + 0.0005 * np.log2(features.raster)

@@ -31,8 +31,8 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from ...ir import Target
-from ..geometry import Count, ceil_div
+from ...ir import WITH_PRODUCER, Target
+from ..geometry import Count, ceil_div, producer_share
 from .feature_schema import Features
 
 #: Clocks between dependent multiply-adds, on every machine described so far.
@@ -70,9 +70,12 @@ def occupancy(features: Features, target: Target) -> Count:
 def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
     """Return the resident blocks of an SM for a register count.
 
-    It is 0 where not one fits. Each scheduler has its own registers, which whole warps share.
+    It is 0 where not one fits. Each scheduler has its own registers, which whole warps share;
+    a producer that gives none back is a warp.
     """
-    warps = ceil_div(features.threads, target.warp_size)
+    _, others = producer_share(features.threads, features.instances, target.registers_per_sm)
+    alone = np.greater_equal(features.bulk, WITH_PRODUCER) & np.equal(others, 0)
+    warps = ceil_div(features.threads, target.warp_size) + alone
     registers = np.ceil(registers / 8) * 8 * target.warp_size
     fitting = target.issue_per_clock * (target.registers_per_sm // target.issue_per_clock // registers)
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
@@ -97,7 +100,7 @@ def lower_bound(features: Features, target: Target) -> Bound:
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
     fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
     # L2 may serve blocks that fetch a common tile at the same time at once.
-    streamed = features.streamed * np.where(features.bulk, LEAST_L2_SHARE, 1.0)
+    streamed = features.streamed * np.where(np.greater(features.bulk, 0), LEAST_L2_SHARE, 1.0)
     through = features.grid * (streamed + features.stored) + fetching * (features.bytes - features.streamed)
     idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
