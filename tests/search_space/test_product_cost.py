@@ -51,7 +51,7 @@ def test_products_take_as_long_as_estimated(
     size: int, tile: tuple[int, int, int], stages: int, tma: int, raster: int, measured: float
 ) -> None:
     group, schedule = square_point(size, tile, stages, tma, raster)
-    assert seconds(group, schedule) * 1e6 == pytest.approx(measured, rel=0.25)
+    assert seconds(group, schedule) * 1e6 == pytest.approx(measured, rel=0.3)
     assert float(lower_bound(features_of(group, schedule, H200), H200).time) * 1e6 < measured
 
 
