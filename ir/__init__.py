@@ -198,6 +198,7 @@ from .machine import (
     MMA_INSTRUCTIONS,
     PRECISIONS,
     ROW_BYTES,
+    SWIZZLE_PERIOD,
     SWIZZLES,
     WARPGROUP,
     WARPGROUP_THREAD,
@@ -226,7 +227,16 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from .schedule import (
+    WITH_MULTICAST,
+    WITH_PRODUCER,
+    ReduceDim,
+    ReductionSchedule,
+    Schedule,
+    SegmentSchedule,
+    Staging,
+    TileDim,
+)
 from .segment import (
     MAX_COUNTED_WORDS,
     RADIX_DIGITS,

@@ -56,11 +56,20 @@ from .schedule_template import (
     next_power,
     outermost_dim,
     powers,
+    traffic_dim,
     with_streamed_input,
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
-from .shared_matrices import PRODUCER_REGISTERS, MatrixTile, matrix_tile, producer_share, shared_matrix_faults
+from .shared_matrices import (
+    MIN_PRODUCT_STAGES,
+    PRODUCER_REGISTERS,
+    MatrixTile,
+    matrix_tile,
+    pair_dim,
+    producer_share,
+    shared_matrix_faults,
+)
 from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
 from .shared_tensors import (
     axis_places,

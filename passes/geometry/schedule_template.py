@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, streamed_variables
+from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, reads, streamed_variables
 
 
 @frozen(cache_hash=True)
@@ -119,6 +119,20 @@ def next_power(value: int) -> int:
 def outermost_dim(dims: Iterable[Sequence[Var]]) -> int:
     """Return the position of the first dim of several elements, or 0."""
     return next((n for n, axes in enumerate(dims) if any(a.extent > 1 for a in axes)), 0)
+
+
+def traffic_dim(segment: Segment, dims: Sequence[Sequence[Var]]) -> int:
+    """Return the first dim of several elements along which blocks share reads.
+
+    Dims before it number independent products: all factors of the contraction depend on them.
+    """
+    own = [r.name for r in segment.reductions]
+    main = next((r for r in segment.reductions if is_contraction(r, own)), None)
+    parts = operands(main, own) if main else ()
+    factors = [{p for r in reads(part) for i in r.indices for p, _ in i.terms} for part in parts]
+    every = set.intersection(*factors) if factors else set()
+    sides = (n for n, axes in enumerate(dims) if any(a.extent > 1 and a not in every for a in axes))
+    return next(sides, outermost_dim(dims))
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ operands agree. So the tile of an operand lies in shared memory in the order of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 from attrs import frozen
@@ -21,6 +22,7 @@ from ...ir import (
     LANES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
+    WITH_MULTICAST,
     Expr,
     Index,
     IndexLike,
@@ -35,7 +37,8 @@ from ...ir import (
 from .footprint import Count
 from .matrix_instructions import mma_operands, reads_shared_matrices, runs
 
-#: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives.
+#: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives. A loop
+#: of fewer K blocks has a stage for each.
 MIN_PRODUCT_STAGES = 3
 
 
@@ -54,6 +57,16 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
     whole = registers // (threads + own) // group * group * (threads + own)
     others = (whole - PRODUCER_REGISTERS * own) // threads // group * group
     return np.where(taking, own, LANES), np.where(taking, others, 0)
+
+
+def pair_dim(loop: ReductionSchedule, dims: Sequence[TileDim]) -> int | None:
+    """Return the dim along which a cluster's two blocks are neighbours.
+
+    They share the larger tile. None without clusters.
+    """
+    if loop.tma != WITH_MULTICAST:
+        return None
+    return loop.rows if dims[loop.rows].block <= dims[loop.columns].block else loop.columns
 
 
 @frozen
@@ -116,8 +129,9 @@ def shared_matrix_faults(
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
-    if loop.stages < MIN_PRODUCT_STAGES or loop.prefetch or len(loop.staging) != 2:
-        yield f"atom {atom.name}: both operands lie in rings of at least {MIN_PRODUCT_STAGES} stages"
+    least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
+    if loop.stages < least or loop.prefetch or len(loop.staging) != 2:
+        yield f"atom {atom.name}: both operands lie in rings of at least {least} stages"
         return
     for choice in loop.staging:
         tile = matrix_tile(reduction, loop, dims, choice, own)

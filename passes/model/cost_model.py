@@ -22,6 +22,7 @@ from ..geometry import Count, ceil_div
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
 from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
+from .product_cost import product_seconds
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
@@ -54,7 +55,8 @@ MAX_STAGED_IN_FLIGHT = 32.0
 #: order takes 1.10 times the best so, 1.14 without. Of 27 pairs of them 23 were faster with copies left in L1.
 SPLIT_DOUBLING_CLOCKS, PAST_L1_PENALTY = 90.0, 0.002
 #: Sums of a thread that leave room for addresses and the epilogue, and the loss beyond them: of 4096^3 in bf16 and f16,
-#: measured on an H200, tiles of 256x192 by two warpgroups took 1.09 times as long per result as of 128x256.
+#: measured on an H200, tiles of 256x192 by two warpgroups took 1.09 times as long per result as of 128x256, where
+#: threads copied them.
 ROOMY_SUMS, CROWDED_LOSS = 128.0, 0.09
 #: Least saving of each doubling of the stages beyond four: L1 has less room, and the next launch none.
 EXTRA_STAGE_PENALTY = 0.01
@@ -114,6 +116,10 @@ def estimate_time(
         np.where(np.greater(features.tensor, 0), MMA_OVERLAP_POWER, 1.0 + costs.overlap),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
+    if np.any(features.bulk):
+        dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
+        busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
+        exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
     barriers = (
         waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
     )
@@ -256,13 +262,16 @@ def _transfer_seconds(
 
 def _wave_bytes(features: Features, together: Count) -> Count:
     """Return the DRAM bytes where concurrent blocks share their reads, and later ones find nothing in L2."""
-    side = np.maximum(1.0, features.grid / np.maximum(1.0, features.outer))
-    tall = np.minimum(np.where(np.equal(features.outer % features.raster, 0), features.raster, 1), features.outer)
+    whole = features.grid / features.batches
+    together, several = np.minimum(together, whole), np.maximum(1.0, together / whole)
+    side = np.maximum(1.0, whole / np.maximum(1.0, features.outer))
+    grouped = np.equal(features.outer % features.raster, 0) & np.equal(features.batches, 1)
+    tall = np.minimum(np.where(grouped, features.raster, 1), features.outer)
     wide = np.minimum(side, np.ceil(together / tall))
     tall = np.maximum(tall, np.ceil(together / wide))
     own = np.maximum(0.0, features.bytes - features.rows - features.columns)
-    wave = tall * features.rows + wide * features.columns + together * own
-    return features.grid / together * (wave + together * features.stored)
+    wave = several * (tall * features.rows + wide * features.columns + together * own)
+    return features.grid / (several * together) * (wave + several * together * features.stored)
 
 
 def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
@@ -274,7 +283,8 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
     )
-    crowded = CROWDED_LOSS * (np.greater(features.tensor, 0) & np.greater(features.held, ROOMY_SUMS))
+    copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0)
+    crowded = CROWDED_LOSS * (copied & np.greater(features.held, ROOMY_SUMS))
     deep = EXTRA_STAGE_PENALTY * np.log2(np.maximum(1.0, features.stages / 4.0))
     return long + asked + crowded + deep + 0.0005 * np.log2(features.raster)
 

@@ -43,10 +43,12 @@ class Features:
 
     # Launch
     grid: Count = _plain_count("blocks of the grid")
-    outer: Count = _plain_count("blocks along the outermost dim")
+    outer: Count = _plain_count("blocks along the outermost dim along which they share reads")
+    batches: Count = _plain_count("blocks along the dims before that, of independent products")
     threads: Count = _plain_count("threads of a block")
     working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
+    bulk: Count = _plain_count("form of the bulk copies that bring the factors of its products, 0 for none")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
     # Memory of a block and registers of a thread
@@ -91,8 +93,8 @@ class Features:
     bytes: Count = _sum("bytes of whole sectors that a block must get at least")
     streamed: Count = _sum("bytes that pass by the L1 cache")
     missed: Count = _sum("bytes that copies past the L1 cache bring again")
-    rows: Count = _sum("the part of `bytes` that depends on the outermost dim only")
-    columns: Count = _sum("the part of `bytes` that does not depend on the outermost dim")
+    rows: Count = _sum("the part of `bytes` that depends on the `outer` dim and on no later one")
+    columns: Count = _sum("the part of `bytes` that does not depend on the `outer` dim")
     again: Count = _sum("bytes that a later statement of the block reads once more")
     fetched: Count = _sum("bytes that a block asks for")
     stored: Count = _sum("bytes that a block writes")

@@ -25,7 +25,6 @@ from ..geometry import (
     is_walked_by_rows,
     joins_loop,
     least,
-    outermost_dim,
     producer_share,
     product,
     reads_shared_matrices,
@@ -35,6 +34,7 @@ from ..geometry import (
     split_divisor,
     staged_tiles,
     streamed_segment,
+    traffic_dim,
 )
 from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
@@ -64,7 +64,8 @@ def count_features(
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
-    outer = grid[outermost_dim(geometry[-1].structure.dims)] if grid else 1
+    first = traffic_dim(group.segments[-1], geometry[-1].structure.dims)
+    outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
     blocks = product(n * 1.0 for n in grid)
     totals.at_once = is_resident_at_once(blocks, totals.threads, target)
     tiles = [staged_tiles(group, *each) for each in zip(group.segments, geometry, strict=True)]
@@ -75,7 +76,9 @@ def count_features(
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
     limit = _register_limit(geometry, totals.threads, min_blocks, target)
-    return Features(grid=blocks, outer=outer, threads=totals.threads,
+    products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
+    bulk = products[-1].loop.tma if products else np.int64(0)
+    return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
@@ -118,7 +121,7 @@ def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Co
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
         own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
-        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+        limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
 
 
@@ -139,8 +142,10 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
 
 
 def _buffers_ahead(part: Geometry) -> Count:
-    """Return the stages of a pipeline, without one that unfinished products still read."""
-    return part.loop.stages - int(reads_shared_matrices(part.structure.mma))
+    """Return the stages of a pipeline, without one that is refilled while products may read it."""
+    if not reads_shared_matrices(part.structure.mma):
+        return part.loop.stages
+    return np.where(np.greater(product(part.trips), part.loop.stages), part.loop.stages - 1, part.loop.stages)
 
 
 def _most(values: Iterable[Count]) -> Count:
@@ -174,7 +179,7 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     """Add up one segment; return its counts for the paper's model."""
     before = dict(totals.sums)
     own = [r.name for r in segment.reductions]
-    totals.begin_row_cache(segment, geometry)
+    totals.begin_segment(segment, geometry)
     alone = [staged or geometry.structure.mma for staged in geometry.structure.staged]
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])

@@ -31,12 +31,14 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from ...ir import Target
-from ..geometry import Count, ceil_div
+from ...ir import WITH_PRODUCER, Target
+from ..geometry import Count, ceil_div, producer_share
 from .feature_schema import Features
 
 #: Clocks between dependent multiply-adds, on every machine described so far.
 CHAIN_CLOCKS = 4.0
+#: Least share of bulk traffic that passes through L2, where neighbouring blocks fetch a common tile: 402 MB in 31 us.
+LEAST_L2_SHARE = 0.5
 #: Least share of DRAM latency that a cache hit takes.
 CACHED_LATENCY = 0.3
 #: Names of the resources, in the order of the table that `bound_terms` returns.
@@ -68,9 +70,12 @@ def occupancy(features: Features, target: Target) -> Count:
 def resident_blocks(features: Features, registers: Count, target: Target) -> Count:
     """Return the resident blocks of an SM for a register count.
 
-    It is 0 where not one fits. Each scheduler has its own registers, which whole warps share.
+    It is 0 where not one fits. Each scheduler has its own registers, which whole warps share;
+    a producer that gives none back is a warp.
     """
-    warps = ceil_div(features.threads, target.warp_size)
+    _, others = producer_share(features.threads, features.instances, target.registers_per_sm)
+    alone = np.greater_equal(features.bulk, WITH_PRODUCER) & np.equal(others, 0)
+    warps = ceil_div(features.threads, target.warp_size) + alone
     registers = np.ceil(registers / 8) * 8 * target.warp_size
     fitting = target.issue_per_clock * (target.registers_per_sm // target.issue_per_clock // registers)
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
@@ -94,7 +99,9 @@ def lower_bound(features: Features, target: Target) -> Bound:
     waves = np.ceil(features.grid / (target.NUM_SM * most))
     chain = features.chain * CHAIN_CLOCKS + features.barriers * barrier
     fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
-    through = features.grid * (features.streamed + features.stored) + fetching * (features.bytes - features.streamed)
+    # L2 may serve blocks that fetch a common tile at the same time at once.
+    streamed = features.streamed * np.where(np.greater(features.bulk, 0), LEAST_L2_SHARE, 1.0)
+    through = features.grid * (streamed + features.stored) + fetching * (features.bytes - features.streamed)
     idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
         "math": idle * fullest * features.flops * (target.NUM_SM / target.PERF_peak),

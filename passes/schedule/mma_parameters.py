@@ -19,6 +19,7 @@ from ...ir import (
     variables,
 )
 from ..geometry import (
+    MIN_PRODUCT_STAGES,
     ScheduleParameter,
     SegmentTemplate,
     interleaved_instructions,
@@ -104,7 +105,7 @@ def warpgroup_parameters(
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
     instruction where the factor of the columns lies along the depth. One thread may stage both
-    operands by bulk copies.
+    operands by bulk copies, of a block.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -126,7 +127,9 @@ def warpgroup_parameters(
         yield ScheduleParameter((f"{prefix}t{d}", f"{prefix}e{d}", f"{prefix}v{d}"), tuple(values))
     yield ScheduleParameter.of(f"{prefix}c0", (block_depth(structure),))
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
-    rings = tuple((s, 0) for s in ((3, 4) if coarse else MMA_STAGES) if s >= 3)
+    trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure))
+    stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
+    rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))

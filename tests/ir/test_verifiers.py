@@ -295,6 +295,7 @@ def test_every_check_states_its_invariant_and_is_tried() -> None:
         "check_tensor_maps",
         "check_bulk_fetches",  # by the tests of bulk copies
         "check_producers",
+        "check_clusters",  # by the tests of clusters
     }
     for check in (c for checks in every for c in checks):
         assert check.__name__.startswith("check_")

@@ -95,6 +95,25 @@ def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool
 
 
 @needs_opencl
+@pytest.mark.parametrize("form", [0, *FORMS])
+@pytest.mark.parametrize(("stages", "depth"), [(1, 40), (2, 128), (2, 104)])
+def test_shallow_loops_refill_no_stage_opencl(stages: int, depth: int, form: int) -> None:
+    group = halves((1, 128, 64, depth), (True, True))
+    schedule = with_tma(point(group, (True, True), stages=stages), form)
+    kernel = lower(group, schedule, {}, GPU)
+    assert check_barriers(kernel) == ()
+    assert not any(fetch.when for fetch in bulk_fetches(kernel.items))
+    check(_device("opencl"), GPU, group, schedule)
+
+
+def test_a_refilled_pipeline_has_three_stages() -> None:
+    group = halves((1, 128, 64, 192), (True, True))
+    assert any(
+        "at least 3 stages" in fault for fault in check_schedule(group, point(group, (True, True), stages=2), GPU)
+    )
+
+
+@needs_opencl
 def test_ragged_columns_are_zeros_opencl() -> None:
     group = halves((1, 64, 72, 136), (True, True))
     check(_device("opencl"), GPU, group, with_tma(point(group, (True, True))))

@@ -147,9 +147,12 @@ class SharedPipeline:
     def prefetch_distance(self) -> int:
         """Prefetch distance in K blocks.
 
-        Where products read stages in place, those of the K block before may be unfinished.
+        Where products read stages in place, those of the K block before may be unfinished, unless no stage is refilled.
         """
-        return self.schedule.stages - (2 if reads_shared_matrices(self.schedule.mma) else 1)
+        stages = self.schedule.stages
+        if not reads_shared_matrices(self.schedule.mma):
+            return stages - 1
+        return stages - 2 if self.step.extent > stages else self.step.extent
 
     @property
     def commit(self) -> tuple[Item, ...]:
@@ -196,7 +199,7 @@ class SharedPipeline:
                 context,
                 layout.thread,
                 name,
-                (self.schedule.stages > 1 or self.early) and self.is_asynchronous,
+                (self.schedule.stages > 1 or self.early or tile.matrix is not None) and self.is_asynchronous,
                 self.state.target.vector_bytes,
                 self.state.aligned,
             ),
@@ -280,7 +283,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     """
     at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
     before, products, after = multiplication.block_phases
-    following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in pipeline.fetch(at + distance).whole]
+    later = pipeline.fetch(at + distance).whole if pipeline.step.extent > distance else ()
+    following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in later]
     filled = [
         tuple(guard_fetch(phase, pipeline.exists(Index(n))) for phase in pipeline.fetch(Index(n)).whole)
         if n < pipeline.step.extent

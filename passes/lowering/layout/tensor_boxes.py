@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ....ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    SWIZZLE_PERIOD,
     DType,
     Guard,
     Index,
@@ -36,13 +37,14 @@ from ....ir import (
     TensorType,
     TileDim,
     Var,
+    expr_variables,
     linearise,
     operands,
     row_major,
     substitute,
     variables,
 )
-from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
+from ...geometry import MatrixTile, matrix_tile, pair_dim, reads_shared_matrices
 
 
 @frozen
@@ -83,6 +85,19 @@ class TensorBox:
         for position, primary, step in self.others:
             found[position] += substitute(Index(0, ((primary, step),)), places)
         return tuple(found)
+
+
+def halve_box(box: TensorBox) -> tuple[TensorBox, int] | None:
+    """Return the box of half a tile, and the halved dim.
+
+    None where a tile has no such halves.
+    """
+    sizes = list(box.map.box)
+    place = max(n for n, size in enumerate(sizes) if size > 1 or not n)
+    if sizes[place] % 2 or box.map.nbytes // 2 % SWIZZLE_PERIOD:
+        return None
+    sizes[place] //= 2
+    return evolve(box, map=evolve(box.map, box=tuple(sizes))), place
 
 
 def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], dtype: DType,
@@ -133,11 +148,14 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         others.append((first, lookup, 1))
         dims[first] += extent - 1
+    whole = extents[True] % loop.dims[0].block_k == 0
     for var in rest:
-        place = outer.get(False)
-        if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
-            others.append((place[0], var, dims[place[0]]))
-            dims[place[0]] *= var.extent
+        # Elements of k past its end would be those of the next number, not 0.
+        runs = [outer[deep][0] for deep in outer if whole or not deep]
+        place = next((n for n in runs if steps[var] == strides[n] * dims[n]), None)
+        if place is not None:
+            others.append((place, var, dims[place]))
+            dims[place] *= var.extent
         else:
             others.append((len(dims), var, 1))
             dims, strides, box = [*dims, var.extent], [*strides, steps[var]], [*box, 1]
@@ -213,6 +231,9 @@ def bulk_copy_faults(
     if not reads_shared_matrices(loop.mma) or len(loop.dims) != 1:
         return ["bulk copies stage operands that a warpgroup reads in shared memory"]
     found = []
+    paired = pair_dim(loop, dims)
+    if paired is not None and dims[paired].blocks % 2:
+        found.append(f"{dims[paired].blocks} blocks along a dim are no pairs")
     for choice in loop.staging:
         tile, operand = matrix_tile(reduction, loop, dims, choice, own), operands(reduction, own)[choice.operand]
         box = None
@@ -221,4 +242,8 @@ def bulk_copy_faults(
             box = tensor_box(tile, operand, loop, row_major(kind.shape), kind.dtype, operand.tensor)
         if box is None:
             found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
+        elif paired is not None and tile is not None and tile.dim is not dims[paired]:
+            differs = expr_variables(operand) & {*dims[paired].axes}
+            if differs or halve_box(box) is None:
+                found.append(f"operand {choice.operand} of {reduction.name} has no halves for two blocks")
     return found

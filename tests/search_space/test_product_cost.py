@@ -1,0 +1,80 @@
+"""Cost of products by bulk copies, beside times of an H200."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+from cuts.backends.devices import find_target
+from cuts.bench.operators.products import FORMATS, product_group
+from cuts.ir import Schedule
+from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
+from cuts.passes.model import features_of
+from cuts.passes.model.cost_model import estimate_time
+from cuts.passes.model.lower_bound import lower_bound
+from cuts.passes.schedule.space import make_space
+from cuts.passes.split.split_reduction import split_reduction
+from cuts.tests.kernels.test_bulk_copies import with_tma
+from cuts.tests.kernels.test_warpgroup_products import halves, point
+
+H200 = find_target("cuda:h200")
+#: With a cold L2 cache: elements along each axis; warpgroups, instructions of each, columns; stages, `tma`, raster,
+#: microseconds.
+MEASURED_PRODUCTS = (
+    (8192, (2, 2, 192), 4, 2, 8, 1430.0),
+    (8192, (2, 1, 256), 4, 2, 8, 1519.0),
+    (8192, (2, 1, 256), 4, 1, 8, 1665.0),
+    (8192, (2, 1, 128), 3, 1, 8, 2135.0),
+    (4096, (2, 1, 256), 4, 2, 1, 199.0),
+)
+
+
+def square_point(
+    size: int, tile: tuple[int, int, int], stages: int, tma: int, raster: int
+) -> tuple[FusedGroup, Schedule]:
+    """Return a square product of halves and one of its points."""
+    group = product_group(FORMATS["bf16"], (1, size, size, size), DType.BF16)
+    groups, atoms, columns = tile
+    schedule = point(group, (True, False), groups=groups, atoms=atoms, columns=columns, stages=stages)
+    return group, evolve(with_tma(schedule, tma), raster=raster)
+
+
+def seconds(group: FusedGroup, schedule: Schedule) -> float:
+    features = features_of(group, schedule, H200)
+    return float(estimate_time(features, lower_bound(features, H200), H200))
+
+
+@pytest.mark.parametrize(("size", "tile", "stages", "tma", "raster", "measured"), MEASURED_PRODUCTS)
+def test_products_take_as_long_as_estimated(
+    size: int, tile: tuple[int, int, int], stages: int, tma: int, raster: int, measured: float
+) -> None:
+    group, schedule = square_point(size, tile, stages, tma, raster)
+    assert seconds(group, schedule) * 1e6 == pytest.approx(measured, rel=0.15)
+    assert float(lower_bound(features_of(group, schedule, H200), H200).time) * 1e6 < measured
+
+
+def test_clusters_take_less_traffic() -> None:
+    one, pair = (square_point(8192, (2, 1, 256), 4, tma, 8) for tma in (2, 3))
+    assert seconds(*pair) < 0.97 * seconds(*one)
+    assert float(lower_bound(features_of(*pair, H200), H200).terms["l2"]) < 0.7 * float(
+        lower_bound(features_of(*one, H200), H200).terms["l2"]
+    )
+
+
+def test_parts_of_a_depth_are_boxes() -> None:
+    group = halves((1, 512, 2048, 8192), (True, True))
+    parts, _ = split_reduction(group, 4) or (None, None)
+    assert parts is not None
+    assert any(template.segments[0].bulk for template in make_space(parts, H200).templates)
+    ragged, _ = split_reduction(halves((1, 512, 2048, 8224), (True, True)), 2) or (None, None)
+    assert ragged is not None
+    assert not any(template.segments[0].bulk for template in make_space(ragged, H200).templates)
+
+
+def test_independent_products_share_reads_among_their_own_blocks() -> None:
+    found = []
+    for batch, rows in ((1, 2048), (4, 512)):
+        group = halves((batch, rows, 2048, 2048), (True, True))
+        features = features_of(group, with_tma(point(group, (True, True), columns=128), 2), H200)
+        found.append([float(x) for x in (features.rows, features.columns, features.batches, features.outer)])
+    assert found == [[*found[0][:2], 1.0, 32.0], [*found[0][:2], 4.0, 8.0]]
