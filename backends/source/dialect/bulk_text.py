@@ -42,7 +42,7 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
         "cuts_mbarrier_release",
         f"{qualifier} void cuts_mbarrier_release({pointer}, int block) "
         '{ asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; '
-        f'mbarrier.arrive.shared::cluster.b64 _, [r]; }}" :: {at}, "r"(block) : "memory"); }}',
+        f'mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r]; }}" :: {at}, "r"(block) : "memory"); }}',
     )
     yield (
         "cuts_mbarrier_wait",

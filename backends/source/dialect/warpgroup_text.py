@@ -26,9 +26,6 @@ from .mma_text import PTX_TYPES
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
 ROW_REGISTERS, UNIT_BYTES, ROW_BYTES = 2, 16, 128
 
-#: Bits of an address within a block's shared memory: those above number the block in its cluster.
-SHARED_ADDRESS_MASK = (1 << 18) - 1
-
 
 def swizzled_text(index: Index, buffer: SharedBuffer, pointers: Mapping[str, PointerName]) -> str:
     """Return the place of an element in a swizzled buffer.
@@ -70,8 +67,7 @@ def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator
     yield (
         "cuts_matrix",
         f"{qualifier} unsigned long long cuts_matrix(const void* p, unsigned long long layout, unsigned offset) "
-        f"{{ const unsigned at = (unsigned)__cvta_generic_to_shared(p) & {SHARED_ADDRESS_MASK:#x}u; "
-        "const unsigned low = (unsigned)layout + (at >> 4) + offset; "
+        "{ const unsigned low = (unsigned)layout + ((unsigned)__cvta_generic_to_shared(p) >> 4) + offset; "
         "return (layout & 0xffffffff00000000ull) | low; }",
     )
     for row in warpgroup_rows():
