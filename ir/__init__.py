@@ -198,7 +198,6 @@ from .machine import (
     MMA_INSTRUCTIONS,
     PRECISIONS,
     ROW_BYTES,
-    SWIZZLE_PERIOD,
     SWIZZLES,
     WARPGROUP,
     WARPGROUP_THREAD,
@@ -227,16 +226,7 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .schedule import (
-    WITH_MULTICAST,
-    WITH_PRODUCER,
-    ReduceDim,
-    ReductionSchedule,
-    Schedule,
-    SegmentSchedule,
-    Staging,
-    TileDim,
-)
+from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from .segment import (
     MAX_COUNTED_WORDS,
     RADIX_DIGITS,

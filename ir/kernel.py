@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, Union
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from .affine import WIDEST_BYTES, Guard, Index, Var, substitute
+from .affine import WIDEST_BYTES, Guard, Index, Var
 from .dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
 from .machine import LANES, SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
 from .types import DType
@@ -136,27 +136,13 @@ class MbarrierInit:
 class BulkCopy:
     """Copy of a tensor map's box to `address` of a shared buffer.
 
-    The box begins at `coordinates`. `across` numbers the blocks of a cluster, where each copies such a box to all.
+    The box begins at `coordinates`.
     """
 
     map: str
     coordinates: tuple[Index, ...]
     buffer: str
     address: Index
-    across: Var | None = None
-
-    def parts(self, steps: Mapping[Var, int]) -> list[BulkCopy]:
-        """Return the copies by all blocks of a cluster at a step."""
-        blocks = [{}] if self.across is None else [{self.across: n} for n in range(self.across.extent)]
-        return [
-            evolve(
-                self,
-                coordinates=tuple(substitute(c, {**steps, **block}) for c in self.coordinates),
-                address=substitute(self.address, {**steps, **block}),
-                across=None,
-            )
-            for block in blocks
-        ]
 
 
 @frozen(cache_hash=True)
@@ -187,15 +173,11 @@ class MbarrierWait:
 
 @frozen(cache_hash=True)
 class MbarrierArrive:
-    """Arrive at mbarrier `slot` where `when` holds, once for each warp.
-
-    A warp arrives at that mbarrier of each of `blocks`, a cluster.
-    """
+    """Arrive at mbarrier `slot` where `when` holds, once for each warp."""
 
     barriers: str
     slot: Index
     when: tuple[Guard, ...] = ()
-    blocks: int = 1
 
 
 Item: TypeAlias = Union[
@@ -277,8 +259,7 @@ class Kernel:
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `constants` are small arrays that stand in the kernel's text, `maps` the tensor
-    maps of read tensors. A `producer`, at most one, fetches for the threads that compute. So many neighbouring blocks
-    as `cluster` says run at once, and their bulk copies may fill each other's shared memory.
+    maps of read tensors. A `producer`, at most one, fetches for the threads that compute.
     """
 
     blocks: int
@@ -294,7 +275,6 @@ class Kernel:
     min_blocks: int = 0
     maps: tuple[TensorMap, ...] = ()
     producer: tuple[Producer, ...] = ()
-    cluster: int = 1
 
     @property
     def launched_threads(self) -> int:

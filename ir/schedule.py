@@ -16,8 +16,6 @@ from .affine import Var
 
 #: Value of `ReductionSchedule.tma` with which a producer beside the warps that compute issues bulk copies.
 WITH_PRODUCER = 2
-#: Value of `ReductionSchedule.tma` with which the producers of two blocks copy a half of the tile that both read.
-WITH_MULTICAST = 3
 
 
 @frozen(cache_hash=True)
@@ -104,8 +102,7 @@ class ReductionSchedule:
     the rows of its C lie along the tile dim at position `rows`, the columns along the one at `columns`. With `prefetch`
     1 (prefetch distance), the operands of the next step are loaded into registers before those of a step are
     multiplied. With `tma`, one thread stages the operands by bulk copies of tensor maps; with
-    `tma` 2, it belongs to a warp of its own, the producer; with `tma` 3, two blocks are a cluster, and each producer
-    copies half of the larger tile to both (multicast).
+    `tma` 2, it belongs to a warp of its own, the producer.
     """
 
     dims: tuple[ReduceDim, ...]

@@ -37,7 +37,7 @@ from ...ir import (
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import CLUSTER_BARRIER, Dialect, operand_words
+from .dialect import Dialect, operand_words
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -188,8 +188,7 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
     elif isinstance(item, Phase):
         print_phase(item, names, out)
     elif isinstance(item, Barrier):
-        paired = names.kernel.cluster > 1 and names.dialect.map_parameter
-        out.line(CLUSTER_BARRIER if paired else names.dialect.barrier)
+        out.line(names.dialect.barrier)
     elif isinstance(item, Commit):
         if names.dialect.commit:
             out.line(names.dialect.commit)

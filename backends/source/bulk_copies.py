@@ -78,8 +78,7 @@ def _print_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
         for copy in item.copies:
             places = ", ".join(index_text(c, names.pointers) for c in copy.coordinates)
             address = f"&{copy.buffer}[{index_text(copy.address, names.pointers)}]"
-            kind = "bulk_copy" if copy.across is None else "multicast"
-            out.line(f"cuts_{kind}{len(copy.coordinates)}({address}, {names.maps[copy.map]}, {barrier}, {places});")
+            out.line(f"cuts_bulk_copy{len(copy.coordinates)}({address}, {names.maps[copy.map]}, {barrier}, {places});")
 
 
 def _condition(first: str, when: Sequence[Guard], names: KernelNames) -> str:
@@ -87,10 +86,8 @@ def _condition(first: str, when: Sequence[Guard], names: KernelNames) -> str:
 
 
 def _print_arrival(item: MbarrierArrive, names: KernelNames, out: Writer) -> None:
-    lane, barrier = f"tid % {LANES}", _mbarrier(item.barriers, item.slot, names)
-    first = f"{lane} == 0" if item.blocks == 1 else f"{lane} < {item.blocks}"
-    call = f"cuts_mbarrier_arrive({barrier})" if item.blocks == 1 else f"cuts_mbarrier_release({barrier}, {lane})"
-    out.line(f"if ({_condition(first, item.when, names)}) {call};")
+    condition = _condition(f"tid % {LANES} == 0", item.when, names)
+    out.line(f"if ({condition}) cuts_mbarrier_arrive({_mbarrier(item.barriers, item.slot, names)});")
 
 
 def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
@@ -101,7 +98,7 @@ def _print_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
 def _emulate_fetch(item: BulkFetch, names: KernelNames, out: Writer) -> None:
     maps = {m.name: m for m in names.kernel.maps}
     with out.block(f"if ({guard_text(item.when, names.pointers)})" if item.when else ""):
-        for copy in (part for each in item.copies for part in each.parts({})):
+        for copy in item.copies:
             _emulate_copy(copy, maps[copy.map], names, out)
 
 

@@ -44,8 +44,7 @@ def emit(
     least = min(member.min_blocks for member in members)
     alone = isinstance(kernel, HorizontalKernel) or not dialect.map_parameter
     threads = kernel.threads if alone else kernel.launched_threads
-    cluster = kernel.cluster if isinstance(kernel, Kernel) else 1
-    head = _head(threads, least, dialect, arguments, cluster)
+    head = _head(threads, least, dialect, arguments)
     maps = "".join(repr(argument.map) for argument in arguments if argument.map)
     digest = hashlib.sha256((head + body + maps).encode()).hexdigest()[:16]
     name = f"cuts_{digest}{WAITING_SUFFIX if dialect.begin else ''}"
@@ -88,13 +87,10 @@ def _loaded_tensors(kernel: Kernel) -> set[str]:
     return found
 
 
-def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...], cluster: int) -> str:
+def _head(threads: int, min_blocks: int, dialect: Dialect, arguments: tuple[Argument, ...]) -> str:
     params = [_parameter(argument, f"p{n}", dialect) for n, argument in enumerate(arguments)]
     least = f", {min_blocks}" if min_blocks else ""
-    together = f"__cluster_dims__({cluster}, 1, 1) " if cluster > 1 else ""
-    return dialect.kernel.format(
-        cluster=together, threads=threads, min_blocks=least, name=_NAME, params=", ".join(params)
-    )
+    return dialect.kernel.format(threads=threads, min_blocks=least, name=_NAME, params=", ".join(params))
 
 
 def _parameter(argument: Argument, name: str, dialect: Dialect) -> str:

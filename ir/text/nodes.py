@@ -133,7 +133,7 @@ FORMS: dict[type, Form] = {
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
-        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? cluster <cluster>?}",
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
         (
             "reads <reads>",
             "writes <writes>",
@@ -172,8 +172,8 @@ FORMS: dict[type, Form] = {
     Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
     BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),
-    BulkCopy: Form("bulk_copy <map>[<coordinates>] to <buffer>[<address>]{? across <across>?}"),
-    MbarrierArrive: Form("arrive_mbarrier <barriers>[<slot>]{? of <blocks>?}{? when <when>?}"),
+    BulkCopy: Form("bulk_copy <map>[<coordinates>] to <buffer>[<address>]"),
+    MbarrierArrive: Form("arrive_mbarrier <barriers>[<slot>]{? when <when>?}"),
     MbarrierWait: Form("wait_mbarrier <barriers>[<slot>] parity <parity>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
     Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? if <guards>?}"),

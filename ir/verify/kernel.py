@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from attrs import frozen
 
-from ..affine import Guard, Index, Var, indirects, substitute, variables
+from ..affine import Guard, Index, Var, indirects, variables
 from ..dfg import (
     Accumulate,
     DfgNode,
@@ -32,7 +32,6 @@ from ..dfg import (
 from ..errors import VerifyError, quote
 from ..kernel import (
     Barrier,
-    BulkCopy,
     BulkFetch,
     Item,
     Kernel,
@@ -47,9 +46,6 @@ from ..kernel import (
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
-
-#: Clusters of a grid whose copies to each other are compared.
-MAX_CHECKED_CLUSTERS = 256
 
 
 @frozen
@@ -281,52 +277,6 @@ def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
             yield VerifyError("threads beside a producer meet once, before it begins")
 
 
-def check_clusters(kernel: Kernel) -> Iterator[VerifyError]:
-    """Blocks of a cluster have equal loops and fetch equal boxes.
-
-    They release stages together. So the producer of one block may judge by its own mbarriers whether a stage of
-    another one is free.
-    """
-    if kernel.blocks % kernel.cluster:
-        yield VerifyError(f"{kernel.blocks} blocks are no clusters of {kernel.cluster}")
-        return
-    bodies = [
-        item for items in (kernel.items, *(p.body for p in kernel.producer)) for item, _ in _mbarrier_items(items)
-    ]
-    copies = [copy for item in bodies if isinstance(item, BulkFetch) for copy in item.copies if copy.across]
-    if any(item.blocks != kernel.cluster for item in bodies if isinstance(item, MbarrierArrive)):
-        yield VerifyError(f"a stage is released by other blocks than the cluster of {kernel.cluster}")
-    if not copies:
-        return
-    if any(copy.across.extent != kernel.cluster for copy in copies if copy.across) or not kernel.producer:
-        yield VerifyError(f"a copy to other blocks than the cluster of {kernel.cluster}, or not by a producer")
-    every = [loop for items in (kernel.items, *(p.body for p in kernel.producer)) for loop in loops(items)]
-    if any(loop.until is not None for loop in every):
-        yield VerifyError("blocks that copy to each other have loops that data end")
-    yield from (error for copy in copies for error in _check_equal_boxes(kernel, copy))
-
-
-def _check_equal_boxes(kernel: Kernel, copy: BulkCopy) -> Iterator[VerifyError]:
-    """Check that the blocks of some clusters copy parts of one box: those of all clusters of a small grid."""
-    clusters = kernel.blocks // kernel.cluster
-    for first in range(0, clusters, -(-clusters // MAX_CHECKED_CLUSTERS)):
-        found = set()
-        for rank in range(kernel.cluster):
-            values: dict[Var, int] = {Var("blk", kernel.blocks): first * kernel.cluster + rank}
-            for define in kernel.defines:
-                value = substitute(define.value, values)
-                if value.is_const:
-                    values[define.var] = value.const
-            if copy.across and values.get(copy.across) != rank:
-                yield VerifyError(f"{quote(copy.across.name)} does not number the blocks of a cluster")
-                return
-            values = {var: n for var, n in values.items() if var != copy.across}
-            found.add(tuple(substitute(c, values) for c in copy.coordinates))
-        if len(found) > 1:
-            yield VerifyError(f"map {quote(copy.map)}: the blocks of a cluster copy parts of several boxes")
-            return
-
-
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:
     """The data-flow graph of each phase satisfies its own checks."""
     for phase in phases(kernel.items):
@@ -376,7 +326,6 @@ CHECKS: tuple[Check, ...] = (
     check_tensor_maps,
     check_bulk_fetches,
     check_producers,
-    check_clusters,
     check_graphs,
 )
 #: Checks of kernels over threads.

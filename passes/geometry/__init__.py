@@ -66,7 +66,6 @@ from .shared_matrices import (
     PRODUCER_REGISTERS,
     MatrixTile,
     matrix_tile,
-    pair_dim,
     producer_share,
     shared_matrix_faults,
 )

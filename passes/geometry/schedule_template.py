@@ -128,8 +128,11 @@ def traffic_dim(segment: Segment, dims: Sequence[Sequence[Var]]) -> int:
     """
     own = [r.name for r in segment.reductions]
     main = next((r for r in segment.reductions if is_contraction(r, own)), None)
-    parts = operands(main, own) if main else ()
-    factors = [{p for r in reads(part) for i in r.indices for p, _ in i.terms} for part in parts]
+    factors = (
+        [{p for r in reads(part) for i in r.indices for p, _ in i.terms} for part in operands(main, own)]
+        if main
+        else []
+    )
     every = set.intersection(*factors) if factors else set()
     sides = (n for n, axes in enumerate(dims) if any(a.extent > 1 and a not in every for a in axes))
     return next(sides, outermost_dim(dims))

@@ -22,7 +22,6 @@ from ...ir import (
     LANES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
-    WITH_MULTICAST,
     Expr,
     Index,
     IndexLike,
@@ -57,16 +56,6 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
     whole = registers // (threads + own) // group * group * (threads + own)
     others = (whole - PRODUCER_REGISTERS * own) // threads // group * group
     return np.where(taking, own, LANES), np.where(taking, others, 0)
-
-
-def pair_dim(loop: ReductionSchedule, dims: Sequence[TileDim]) -> int | None:
-    """Return the dim along which a cluster's two blocks are neighbours.
-
-    They share the larger tile. None without clusters.
-    """
-    if loop.tma != WITH_MULTICAST:
-        return None
-    return loop.rows if dims[loop.rows].block <= dims[loop.columns].block else loop.columns
 
 
 @frozen

@@ -8,7 +8,6 @@ import numpy as np
 
 from ...ir import (
     SORT_ORDERS,
-    WITH_PRODUCER,
     DType,
     FusedGroup,
     Reduction,
@@ -135,8 +134,7 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if reads_shared_matrices(geometry.structure.mma):
-        rings = np.minimum(geometry.loop.tma, WITH_PRODUCER)
-        total = total + rings * _aligned_size(geometry.loop.stages * DType.U64.size)
+        total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

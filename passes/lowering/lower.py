@@ -62,7 +62,6 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         min_blocks=schedule.min_blocks,
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
-        cluster=layout.cluster,
     )
 
 

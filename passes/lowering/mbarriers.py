@@ -100,7 +100,6 @@ class Mbarriers(Generic[Span]):
         self.released[slot] = self.released.get(slot, 0) + 1
         self.recent = {other for other in self.recent if other[1] != slot[1]}
         expected = self.ready.get(slot[0], 0)
-        warps *= item.blocks  # the blocks of a cluster release each other's stages
         faults = [f"{warps} warps arrive at {slot[0]}, which expects {expected}"] if warps != expected else []
         return self.stages.get(slot[1], ()), faults
 

@@ -220,15 +220,14 @@ class _Walk:
             return
         maps, sizes = {m.name: m for m in self.kernel.maps}, {b.name: b.elements for b in self.kernel.shared}
         spans = []
-        parts = [part for copy in fetch.copies for part in copy.parts(steps)]
-        for copy in parts:
-            first = copy.address.const
+        for copy in fetch.copies:
+            first = substitute(copy.address, steps).const
             span = Extent(fetch.barriers, copy.buffer, first, first + maps[copy.map].elements - 1)
             if first < 0 or span.last >= sizes[copy.buffer]:
                 self._report(f"a bulk copy touches {span.text}, which has {sizes[copy.buffer]} elements")
             self._write(span)
             spans.append(span)
-        brought = sum(maps[copy.map].nbytes for copy in parts)
+        brought = sum(maps[copy.map].nbytes for copy in fetch.copies)
         for fault in self.mbarriers.fetch(fetch, steps, spans, brought):
             self._report(fault)
 

@@ -121,7 +121,7 @@ def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Co
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
         own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
-        limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
 
 

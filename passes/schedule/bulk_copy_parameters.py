@@ -48,9 +48,8 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
 
 
 def _faults(
-    group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int, rows: _Sizes, columns: _Sizes,
-    tma: int = 1,
-) -> list[str]:  # fmt: skip
+    group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int, rows: _Sizes, columns: _Sizes
+) -> list[str]:
     """Return why bulk copies cannot stage tiles of these sizes."""
     (reduction,), own = segment.reductions, [r.name for r in segment.reductions]
     sizes = {structure.rows: rows, structure.columns: columns}
@@ -64,8 +63,9 @@ def _faults(
         deep = _lies_deep(reduction, main_read(operand).indices)
         line = (block_k if deep else sides[found.index(operand)].block) * size
         staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))
-    depth = (ReduceDim(reduction.reduce, block_k),)
-    loop = ReductionSchedule(depth, tuple(staging), 3, structure.mma, structure.rows, structure.columns, tma=tma)
+    loop = ReductionSchedule(
+        (ReduceDim(reduction.reduce, block_k),), tuple(staging), 3, structure.mma, structure.rows, structure.columns
+    )
     return bulk_copy_faults(reduction, loop, dims, own, group.tensors)
 
 
@@ -85,11 +85,11 @@ def _are_no_boxes(group: FusedGroup, segment: Segment, part: Geometry) -> np.nda
     structure = part.structure
 
     @cache
-    def is_fault(tma: int, block_k: int, *both: int) -> bool:
+    def is_fault(block_k: int, *both: int) -> bool:
         rows, columns = cast("_Sizes", both[:3]), cast("_Sizes", both[3:])
-        return bool(_faults(group, segment, structure, block_k, rows, columns, tma))
+        return bool(_faults(group, segment, structure, block_k, rows, columns))
 
     dims = structure.rows, structure.columns
     numbers = [n for d in dims for n in (part.block[d], part.thread[d], part.vector[d])]
     asked = np.vectorize(lambda *each: is_fault(*map(int, each)), otypes=[bool])
-    return np.asarray(asked(part.loop.tma, part.block_k[0], *numbers))
+    return np.asarray(asked(part.block_k[0], *numbers))

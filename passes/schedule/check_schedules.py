@@ -183,7 +183,7 @@ def check_bulk_copies(case: Scheduled) -> Iterator[str]:
     Such a kernel has one segment.
     """
     for name, reduction, loop, schedule in case.loops:
-        if loop.tma not in (0, 1, 2, 3) or (loop.tma and len(case.group.segments) > 1):
+        if loop.tma not in (0, 1, 2) or (loop.tma and len(case.group.segments) > 1):
             yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
         elif loop.tma:
             yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors)

@@ -105,7 +105,7 @@ def warpgroup_parameters(
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
     instruction where the factor of the columns lies along the depth. One thread may stage both
-    operands by bulk copies, of a block or of a pair of blocks.
+    operands by bulk copies.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -134,7 +134,7 @@ def warpgroup_parameters(
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
-        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, 2, 3))
+        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, 2))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Dialects of C: types, helpers and texts of instructions."""
 
 from .arithmetic import unsigned_of
-from .bulk_text import CLUSTER_BARRIER, MBARRIER_FENCE, REGISTER_LIMIT
+from .bulk_text import MBARRIER_FENCE, REGISTER_LIMIT
 from .dialects import DIALECTS, Dialect
 from .mma_text import operand_words
 from .warpgroup_text import swizzled_text

@@ -13,8 +13,6 @@ from ....ir import MAX_MAP_DIMS
 MAP_TYPE, MAP_WORDS = "cuts_map", 16
 #: Rounds after which a wait ends the kernel, in builds with `BOUNDED_WAITS`.
 _BOUNDED_ROUNDS = 1 << 22
-#: Blocks of a cluster to which a multicast copies: both.
-CLUSTER_MASK = 0b11
 
 
 def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
@@ -39,12 +37,6 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
         f'{{ asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: {at} : "memory"); }}',
     )
     yield (
-        "cuts_mbarrier_release",
-        f"{qualifier} void cuts_mbarrier_release({pointer}, int block) "
-        '{ asm volatile("{ .reg .b32 r; mapa.shared::cluster.u32 r, %0, %1; '
-        f'mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r]; }}" :: {at}, "r"(block) : "memory"); }}',
-    )
-    yield (
         "cuts_mbarrier_wait",
         f"{qualifier} void cuts_mbarrier_wait({pointer}, int parity) {{\n  unsigned done;\n"
         f"#ifdef BOUNDED_WAITS\n  int rounds = 0;\n#endif\n  do {{\n"
@@ -54,25 +46,21 @@ def bulk_helpers(qualifier: str) -> Iterator[tuple[str, str]]:
     )
     for rank in range(1, MAX_MAP_DIMS + 1):
         places = ", ".join(f"%{n + 3}" for n in range(rank))
+        text = (
+            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+            f"[%0], [%1, {{{places}}}], [%2];"
+        )
         coordinates = ", ".join(f"int c{n}" for n in range(rank))
         values = ", ".join(f'"r"(c{n})' for n in range(rank))
-        for name, way in (("bulk_copy", ""), ("multicast", ".multicast::cluster")):
-            text = (
-                f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{way} "
-                f"[%0], [%1, {{{places}}}], [%2]" + (f", %{rank + 3};" if way else ";")
-            )
-            given = values + (f', "h"((unsigned short){CLUSTER_MASK})' if way else "")
-            yield (
-                f"cuts_{name}{rank}",
-                f"{qualifier} void cuts_{name}{rank}(void* d, const {MAP_TYPE}& map, {pointer}, {coordinates}) "
-                f'{{ asm volatile("{text}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(&map), {at}, {given} '
-                ': "memory"); }',
-            )
+        yield (
+            f"cuts_bulk_copy{rank}",
+            f"{qualifier} void cuts_bulk_copy{rank}(void* d, const {MAP_TYPE}& map, {pointer}, {coordinates}) "
+            f'{{ asm volatile("{text}" :: "r"((unsigned)__cvta_generic_to_shared(d)), "l"(&map), {at}, {values} '
+            ': "memory"); }',
+        )
 
 
 #: Statement that makes initialised mbarriers visible to bulk copies.
 MBARRIER_FENCE = 'asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");'
-#: Statement at which all threads of a cluster meet.
-CLUSTER_BARRIER = 'asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");'
 #: Statement by which a warpgroup gives registers back, or takes further ones.
 REGISTER_LIMIT = 'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");'

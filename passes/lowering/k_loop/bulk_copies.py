@@ -31,9 +31,9 @@ from ....ir import (
     as_index,
     delinearise,
 )
-from ...geometry import PRODUCER_REGISTERS, pair_dim, producer_share
+from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
-from ..layout import PAIR_RANK, AxisBinding, TensorBox, halve_box, tensor_box
+from ..layout import AxisBinding, TensorBox, tensor_box
 from .software_pipeline import SharedPipeline
 
 #: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
@@ -42,26 +42,12 @@ FULL, EMPTY = "full", "empty"
 
 @frozen
 class _BulkTile:
-    """Tile of an operand: its box, elements of a stage, buffer, and the row or column that a block begins with.
-
-    The blocks of a cluster copy a box each, neighbours along the dim `halved` of its map.
-    """
+    """Tile of an operand: its box, elements of a stage, buffer, and the row or column that a block begins with."""
 
     box: TensorBox
     size: int
     buffer: SharedBuffer
     start: Index
-    halved: int | None = None
-
-    def copy(self, coordinates: Sequence[Index], slot: Index) -> BulkCopy:
-        """Return the copy to a stage of the box at coordinates."""
-        box, places, address = self.box.map, list(coordinates), slot * self.size
-        if self.halved is None:
-            return BulkCopy(box.name, tuple(places), self.buffer.name, address)
-        places[self.halved] += as_index(PAIR_RANK) * box.box[self.halved]
-        return BulkCopy(
-            box.name, tuple(places), self.buffer.name, address + as_index(PAIR_RANK) * box.elements, PAIR_RANK
-        )
 
 
 @frozen
@@ -75,13 +61,16 @@ class BulkPipeline:
     @property
     def nbytes(self) -> int:
         """Bytes that fill a stage."""
-        return sum(tile.size * tile.buffer.dtype.size for tile in self.tiles)
+        return sum(tile.box.map.nbytes for tile in self.tiles)
 
     def fetch(self, at: Index) -> BulkFetch:
         """Return the copies of K block `at`."""
         stage = at % self.ring.schedule.stages
         deep = at * self.ring.schedule.dims[0].block_k
-        copies = tuple(tile.copy(self._coordinates(tile, deep), stage) for tile in self.tiles)
+        copies = tuple(
+            BulkCopy(tile.box.map.name, self._coordinates(tile, deep), tile.buffer.name, stage * tile.size)
+            for tile in self.tiles
+        )
         return BulkFetch(FULL, stage, self.nbytes, copies)
 
     def _coordinates(self, tile: _BulkTile, deep: Index) -> tuple[Index, ...]:
@@ -107,8 +96,6 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
     if not schedule.tma or len(state.group.segments) > 1:
         return None
     found: list[_BulkTile] = []
-    paired = pair_dim(schedule, frame.schedule.dims) if ring.until is None else None
-    sides = schedule.rows, schedule.columns
     for operand, (tile, buffer) in ring.tiles.items():
         if tile.matrix is None or not isinstance(operand, Read) or state.aligned[operand.tensor] % WIDEST_BYTES:
             return None
@@ -119,15 +106,11 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
         box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{len(found)}")
         if box is None:
             return None
-        side = sides[tile.matrix.axis]
-        halves = halve_box(box) if paired not in (None, side) else None
-        box, halved = halves or (box, None)
-        found.append(_BulkTile(box, tile.size, buffer, frame.starts[side], halved))
-        if halves:
-            state.layout.cluster = PAIR_RANK.extent
+        start = frame.starts[(schedule.rows, schedule.columns)[tile.matrix.axis]]
+        found.append(_BulkTile(box, tile.size, buffer, start))
     state.layout.maps += [tile.box.map for tile in found]
     state.layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, schedule.stages)
-    others = [d for d in range(len(frame.starts)) if d not in sides]
+    others = [d for d in range(len(frame.starts)) if d not in (schedule.rows, schedule.columns)]
     places = {axis: place for d in others for axis, place in _places(frame.schedule.dims[d].axes, frame.starts[d])}
     return BulkPipeline(ring, tuple(found), places)
 
@@ -161,9 +144,6 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
 
         producer    for each block b: wait for the release of block b - stages; copy block b
         others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
-
-    The warps of a cluster release a stage for both producers, and only where it is filled again: so all releases of a
-    block end before its last fetch, and none is for a block that has ended.
     """
     ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
@@ -173,13 +153,12 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
-    warps = layout.schedule.threads // LANES * layout.cluster
+    warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    last = trips if layout.cluster == 1 else max(1, trips - stages + 1)
-    begun = Guard(at, 1, last)
-    release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,), layout.cluster)
+    begun = Guard(at, 1, trips)
+    release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
     body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
-    turn = (*body, *((release,) if last > 1 else ()))
+    turn = (*body, *((release,) if trips > 1 else ()))
     return [ring.turns(turn), ProductWait(0, name)]
 
 

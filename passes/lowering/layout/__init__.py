@@ -1,7 +1,6 @@
 """Layout of a block: staged tiles and matrix fragments."""
 
 from .block_layout import (
-    PAIR_RANK,
     SCALES,
     BlockLayout,
     Frame,
@@ -13,4 +12,4 @@ from .block_layout import (
 )
 from .matrix_instructions import MmaLoop, held_register, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, stage
-from .tensor_boxes import TensorBox, bulk_copy_faults, halve_box, tensor_box
+from .tensor_boxes import TensorBox, bulk_copy_faults, tensor_box

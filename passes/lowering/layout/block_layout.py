@@ -49,7 +49,6 @@ from ...geometry import (
     lanes_along,
     outermost_dim,
     owned_dims,
-    pair_dim,
     shared_pitches,
     tensors_in_place,
 )
@@ -81,16 +80,11 @@ class Frame:
     warp: WarpFrame | None = None
 
 
-#: Number of a block in its cluster.
-PAIR_RANK = Var("rank", 2)
-
-
 @define
 class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
-    `opening` are the items before all others, `maps` and `producer` those of bulk copies, `cluster` the blocks that
-    fetch together. `boxes`, `pitches` and
+    `opening` are the items before all others, `maps` and `producer` those of bulk copies. `boxes`, `pitches` and
     `names` describe, per tensor passed between segments, the block's box of it and its buffer.
     """
 
@@ -110,7 +104,6 @@ class BlockLayout:
     names: dict[str, str] = field(factory=dict)
     part: Var | None = None
     part_length: int = 0
-    cluster: int = 1
 
 
 def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayout:
@@ -139,24 +132,18 @@ def lay_out(group: FusedGroup, schedule: Schedule, target: Target) -> BlockLayou
 def _grid(layout: BlockLayout, schedule: SegmentSchedule) -> tuple[Index, ...]:
     """Decode the block number into tile coordinates, `raster` rows of the outermost dim at a time, for L2 locality.
 
-    Dims of one element do not count. The two blocks of a cluster are neighbours along one dim.
+    Dims of one element do not count.
     """
     counts = [d.blocks for d in schedule.dims]
     raster, first = layout.schedule.raster, outermost_dim(d.axes for d in schedule.dims)
-    flat, paired = as_index(layout.block), next((pair_dim(r, schedule.dims) for r in schedule.reductions), None)
-    if paired is not None:
-        layout.defines.append(Define(PAIR_RANK, flat % PAIR_RANK.extent))
-        counts[paired] //= PAIR_RANK.extent
-        flat = flat // PAIR_RANK.extent
+    flat = as_index(layout.block)
     if raster > 1 and len(counts) > first + 1 and counts[first] % raster == 0:
-        inner = prod(counts) // counts[first]
+        inner = layout.schedule.blocks // counts[first]
         outer = flat // (raster * inner) * raster + flat % raster
         places = [*(Index() for _ in range(first)), outer]
         places += delinearise(flat // raster % inner, counts[first + 1 :])
     else:
         places = list(delinearise(flat, counts))
-    if paired is not None:
-        places[paired] = places[paired] * PAIR_RANK.extent + PAIR_RANK
     starts = []
     for d, (dim, place) in enumerate(zip(schedule.dims, places, strict=True)):
         var = Var(f"b{d}", dim.blocks)

@@ -19,12 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ....ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
-    SWIZZLE_PERIOD,
     DType,
     Guard,
     Index,
@@ -37,14 +36,13 @@ from ....ir import (
     TensorType,
     TileDim,
     Var,
-    expr_variables,
     linearise,
     operands,
     row_major,
     substitute,
     variables,
 )
-from ...geometry import MatrixTile, matrix_tile, pair_dim, reads_shared_matrices
+from ...geometry import MatrixTile, matrix_tile, reads_shared_matrices
 
 
 @frozen
@@ -85,19 +83,6 @@ class TensorBox:
         for position, primary, step in self.others:
             found[position] += substitute(Index(0, ((primary, step),)), places)
         return tuple(found)
-
-
-def halve_box(box: TensorBox) -> tuple[TensorBox, int] | None:
-    """Return the box of half a tile, and the halved dim.
-
-    None where a tile has no such halves.
-    """
-    sizes = list(box.map.box)
-    place = max(n for n, size in enumerate(sizes) if size > 1 or not n)
-    if sizes[place] % 2 or box.map.nbytes // 2 % SWIZZLE_PERIOD:
-        return None
-    sizes[place] //= 2
-    return evolve(box, map=evolve(box.map, box=tuple(sizes))), place
 
 
 def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], dtype: DType,
@@ -231,9 +216,6 @@ def bulk_copy_faults(
     if not reads_shared_matrices(loop.mma) or len(loop.dims) != 1:
         return ["bulk copies stage operands that a warpgroup reads in shared memory"]
     found = []
-    paired = pair_dim(loop, dims)
-    if paired is not None and dims[paired].blocks % 2:
-        found.append(f"{dims[paired].blocks} blocks along a dim are no pairs")
     for choice in loop.staging:
         tile, operand = matrix_tile(reduction, loop, dims, choice, own), operands(reduction, own)[choice.operand]
         box = None
@@ -242,8 +224,4 @@ def bulk_copy_faults(
             box = tensor_box(tile, operand, loop, row_major(kind.shape), kind.dtype, operand.tensor)
         if box is None:
             found.append(f"operand {choice.operand} of {reduction.name} is no box of a tensor map")
-        elif paired is not None and tile is not None and tile.dim is not dims[paired]:
-            differs = expr_variables(operand) & {*dims[paired].axes}
-            if differs or halve_box(box) is None:
-                found.append(f"operand {choice.operand} of {reduction.name} has no halves for two blocks")
     return found

@@ -135,15 +135,14 @@ def _count_read(
     totals.add("global_loads", pieces)
     totals.add("certain", pieces)
     more = np.maximum(0.0, _sector_bytes(read, place, totals) - moved * kind.size)
-    own = totals.multicast_share(read)
-    totals.add("fetched", (moved * kind.size + more) * own)
-    once = totals.block_traffic(read, place, own=own) * own
+    totals.add("fetched", moved * kind.size + more)
+    once = totals.block_traffic(read, place)
     totals.add("streamed", np.where(past, once, 0.0))
     totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
     if totals.target.lockstep and is_scattered(read):
         totals.add("lines", SCATTERED_LINE_WEIGHT * moved)
     if atom:
-        totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size * own - once), 0.0))
+        totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
 
 
 def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:
@@ -164,7 +163,7 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         )  # a buffer that is read before it is filled again
         rounds = np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled)
         if reads_shared_matrices(geometry.structure.mma):  # beside a producer, threads meet once
-            rounds = np.where(np.greater_equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
+            rounds = np.where(np.equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
         totals.add("barriers", rounds)
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:

@@ -7,19 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ....ir import (
-    WITH_MULTICAST,
-    Expr,
-    FusedGroup,
-    Index,
-    Read,
-    Segment,
-    Target,
-    Var,
-    expr_variables,
-    indirects,
-    variables,
-)
+from ....ir import Expr, FusedGroup, Index, Read, Segment, Target, Var, expr_variables, indirects, variables
 from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of, traffic_dim
 from ..feature_schema import SUMS
 from ..mask_savings import MaskSavings
@@ -57,7 +45,6 @@ class Totals:
         self.copied: set[Read] = set()
         self.left: Count = 1
         self.first_dim = 0
-        self.geometry: Geometry | None = None
         self.in_registers: frozenset[str] = frozenset()
 
     def add(self, name: str, value: Count) -> None:
@@ -100,7 +87,6 @@ class Totals:
     def begin_segment(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment, with the share of rows in its row cache."""
         self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure.dims)
-        self.geometry = geometry
         if geometry.structure.caches_rows:
             part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
@@ -212,29 +198,11 @@ class Totals:
             left = unmoved_elements(read, kind.shape, sector, geometry, self.target)
             self.add("partial", elements / vector * left * warps * kind.dtype.size)
 
-    def multicast_share(self, read: Read) -> Count:
-        """Return the share of a factor that a block fetches itself.
-
-        The blocks of a cluster share one factor.
-        """
-        found = self.geometry
-        if found is None or not found.structure.mma or not np.any(np.equal(found.loop.tma, WITH_MULTICAST)):
-            return 1.0
-        rows, columns = found.structure.rows, found.structure.columns
-        along_rows = np.less_equal(found.block[rows], found.block[columns])
-        used = places_of(read.indices)
-        halved = np.equal(found.loop.tma, WITH_MULTICAST) & np.where(
-            along_rows, not used & {*found.structure.dims[rows]}, not used & {*found.structure.dims[columns]}
-        )
-        return np.where(halved, 0.5, 1.0)
-
-    def block_traffic(
-        self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0, own: Count = 1.0
-    ) -> Count:
+    def block_traffic(self, read: Read, place: EvaluationSite, lattices: int = 1, left: Count = 1.0) -> Count:
         """Count a block's traffic for one read, and return its bytes.
 
         Traffic is counted in transactions and in bytes of whole sectors. Of a repeated read only the share `left`
-        counts; `own` is the share that a block fetches itself.
+        counts.
         """
         kind = self.group.tensors[read.tensor]
         size = kind.dtype.size
@@ -244,8 +212,7 @@ class Totals:
         moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
         before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
-        more = self.traffic[read] - before
-        self.add("bytes", more * own)
+        self.add("bytes", more := self.traffic[read] - before)
         random_bytes = random_groups(read, kind.shape, place.whole, unit) * min(self.target.sector_bytes, unit * size)
         self.add("missed", np.maximum(0.0, random_bytes - moved) * self.repeat * left)
         self.add("again", np.minimum(before, moved) * self.repeat * left)
