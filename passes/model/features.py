@@ -217,7 +217,7 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
         _add_stores(totals, segment, output, place, geometry)
-        if output.extra or not segment.reductions:
+        if output.extra or (not segment.reductions and output is segment.outputs[0]):  # plain outputs share a phase
             totals.add("rounds", place.all_trips * totals.repeat * totals.left)
     late = np.greater(epilogue_loads, np.where(totals.at_once, MAX_HOISTED_REGISTERS, 0))
     totals.add("asked", late * 1.0 if segment.reductions else 0.0)

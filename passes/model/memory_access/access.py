@@ -23,6 +23,7 @@ from ...geometry import (
     places_of,
     random_groups,
     segments_of,
+    span,
 )
 from .evaluation_sites import EvaluationSite
 
@@ -179,8 +180,8 @@ def warp_lines(
     lanes = target.warp_size
     cover = geometry.once(("warp", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, geometry.vector))
     found = segments_of(read, shape, cover, unit)
-    if not is_scattered(read):
-        return found
+    if not is_scattered(read):  # interleaved components are neighbours, although no run of elements
+        return least(found, span(address_of(read.indices, tuple(shape)), cover.extents) // unit + 1)
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
     return np.maximum(found, SCATTERED_LINE_WEIGHT * random_groups(read, shape, cover, unit))
