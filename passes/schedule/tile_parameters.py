@@ -61,7 +61,9 @@ def tile_parameters(
         yield ScheduleParameter.of(f"{prefix}tiles", powers(1, most)[:: 2 if coarse else 1])
 
 
-def _exchange_tiles(d: int, extent: int, structure: SegmentTemplate, target: Target) -> tuple[tuple[int, int, int], ...]:
+def _exchange_tiles(
+    d: int, extent: int, structure: SegmentTemplate, target: Target
+) -> tuple[tuple[int, int, int], ...]:
     """Return the threads, thread tiles and vectors of a dim of an exchange: all of a whole dim, a tile of others."""
     if d in structure.exchanged:
         most = next(e for e in range(1, extent + 1) if extent % e == 0 and extent // e <= target.MAX_thread)

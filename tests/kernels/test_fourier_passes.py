@@ -110,7 +110,7 @@ def test_kernels_of_several_passes(case: int, wide: bool) -> None:
     ],
 )
 def test_passes_are_one_kernel(op: str, shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
-    """Rows of several passes stay in shared memory: batches, planes, halves of frequencies, two and three passes."""
+    """Rows stay in shared memory between two or three passes."""
     assert _check(next(_graphs(op, shape, **attributes)), oracle) == 1
 
 

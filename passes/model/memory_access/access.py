@@ -180,8 +180,10 @@ def warp_lines(
     lanes = target.warp_size
     cover = geometry.once(("warp", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, geometry.vector))
     found = segments_of(read, shape, cover, unit)
-    if not is_scattered(read):  # interleaved components are neighbours, although no run of elements
+    if geometry.structure.exchanged and not is_scattered(read):  # interleaved components are neighbours, but no run
         return least(found, span(address_of(read.indices, tuple(shape)), cover.extents) // unit + 1)
+    if not is_scattered(read):
+        return found
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
     return np.maximum(found, SCATTERED_LINE_WEIGHT * random_groups(read, shape, cover, unit))
