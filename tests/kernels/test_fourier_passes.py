@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import Spec
@@ -95,7 +96,13 @@ def test_kernels_of_algorithms(n: int, case: int) -> None:
 def test_kernels_of_several_passes(case: int, wide: bool) -> None:
     """Lengths of axes are odd, or a pass of 32 writes blocks."""
     op, shape, attributes, oracle = _cases(1024 if wide else 169)[case]
-    _check(list(_graphs(op, shape, **attributes))[wide], oracle)
+    graph = next(_graphs(op, shape, **attributes))
+    if wide:  # an algorithm of more than 4096 elements
+        nodes = (
+            evolve(n, attributes={**n.attributes, "most": 64}) if n.op == "mixed_radix" else n for n in graph.nodes
+        )
+        graph = evolve(graph, nodes=tuple(nodes))
+    _check(graph, oracle)
 
 
 @needs_opencl
