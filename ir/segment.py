@@ -364,9 +364,9 @@ def is_exchange(group: FusedGroup) -> bool:
 
 @lru_cache(maxsize=4096)
 def owned_axes(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the positions of the axes that the segments of an exchange have in common, for each segment.
+    """Return the positions of common axes, for each segment of an exchange.
 
-    Each segment reads what it needs of the one before at its own value of these axes, so that blocks divide them.
+    Each segment reads results of the one before at its own value of these axes, so that blocks divide them.
 
         h[b, k, j] = f(x[b, k + 4 * j]);   y[b, j, k] = g(h[b, k, j], h[b, 3 - k, j])     ->   b and j
     """

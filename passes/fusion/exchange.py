@@ -1,6 +1,6 @@
 """Fusion of pointwise segments whose threads exchange values through shared memory.
 
-A pass of a fast Fourier transform reads what many threads of the pass before computed. Where both go through the same
+A pass of a fast Fourier transform reads results of many threads of the pass before. Where both go through the same
 rows, a block computes whole rows of the first, leaves them in shared memory, and reads them in another order:
 
     h[b, k, j] = f(x[b, j], x[b, j + 16], ...);    y[b, k + 16 * q] = g(h[b, k, 0], h[b, k, 1], ...)
@@ -20,9 +20,9 @@ from .normalise import Illegal
 
 
 def exchange_level(forms: Sequence[FusedGroup], policy: Policy) -> FusedGroup | Illegal:
-    """Return groups of one pointwise segment each as one group, in which each segment reads results of the last one.
+    """Return groups of one pointwise segment each as one group.
 
-    All outputs but those of the last group are read by nothing else.
+    Each segment reads results of the segment before. All outputs but those of the last group are read by nothing else.
     """
     segments = tuple(form.segments[0] for form in forms)
     shared = tuple(t for form in forms[:-1] for t in form.outputs)

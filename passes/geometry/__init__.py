@@ -16,6 +16,7 @@ from .footprint import (
     random_groups,
     runs_of,
     segments_of,
+    span,
 )
 from .mask_bounds import MaskBound, mask_bound
 from .matrix_instructions import (

@@ -169,7 +169,7 @@ def exchange_dims(segment: Segment, owned: Sequence[int]) -> tuple[tuple[Var, ..
 
 
 def whole_dims(group: FusedGroup, segment: Segment) -> tuple[int, ...]:
-    """Return the tile dims of a segment that a block of an exchange takes whole; none elsewhere."""
+    """Return the tile dims that a block of an exchange takes whole."""
     if not is_exchange(group):
         return ()
     owned = owned_axes(group.segments, group.shared)[group.segments.index(segment)]
@@ -178,14 +178,17 @@ def whole_dims(group: FusedGroup, segment: Segment) -> tuple[int, ...]:
 
 
 def owned_dims(segment: Segment, tensor: str, owned: Sequence[int]) -> tuple[Var | None, ...]:
-    """Return the owned axis of a segment along each dim of a tensor that it exchanges, None for dims that are whole."""
+    """Return the owned axis, or None, of each dim of a tensor."""
     writes = zip(*(o.write for o in segment.outputs if o.tensor == tensor), strict=True)
     axes = {as_index(segment.axes[n]): segment.axes[n] for n in owned}
     return tuple(axes.get(index) if len({index, *others}) == 1 else None for index, *others in writes)
 
 
 def exchange_extents(group: FusedGroup, tensor: str, blocks: Mapping[Var, Count]) -> list[Count]:
-    """Return a block's elements along each dim of an exchanged tensor; `blocks` are its elements of owned axes."""
+    """Return a block's elements along each dim of an exchanged tensor.
+
+    `blocks` are its elements of owned axes.
+    """
     number = next(n for n, s in enumerate(group.segments) if any(o.tensor == tensor for o in s.outputs))
     owned = owned_axes(group.segments, group.shared)[number]
     dims = zip(owned_dims(group.segments[number], tensor, owned), group.tensors[tensor].shape, strict=True)
@@ -206,7 +209,7 @@ def _padded_pitches(extents: Sequence[Count], padding: Sequence[int]) -> tuple[t
 def exchange_padding(
     segments: tuple[Segment, ...], shared: tuple[str, ...], tensor: str, type_: TensorType
 ) -> tuple[int, ...]:
-    """Return the elements that pad each pitch of an exchanged tensor: the least that make bank conflicts fewest.
+    """Return the padding of each pitch with the fewest bank conflicts.
 
     Where an owned axis is inside of other dims, lanes lie along it and hit different banks without padding.
     """

@@ -371,8 +371,9 @@ class _Walk:
         yield from (f"phase {c.phase} may still be copying" for c in self._copying() if span.overlaps(c))
 
     def _spans(self, phase: Phase, accesses: Iterable[SharedAccess]) -> Iterator[tuple[SharedAccess, Extent]]:
-        """Yield the accesses of this step with the intervals that they touch, without those that no thread makes; report
-        those out of range.
+        """Yield the accesses of this step with their intervals.
+
+        Accesses that no thread makes are left out, and those out of range reported.
         """
         sizes = {b.name: b.elements for b in self.kernel.shared}
         for access in accesses:

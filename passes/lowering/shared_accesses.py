@@ -82,14 +82,19 @@ def access_bounds(access: SharedAccess, steps: Mapping[Var, int], size: int) -> 
     if limits is None:
         return None
     low, high = confine(substitute(access.address, steps), limits).bounds()
-    if low < 0 or high >= size:
-        if (elements := touched_elements(access, steps)) is not None:
-            return (min(elements), max(elements)) if elements else None
-    return low, high
+    if low >= 0 and high < size:
+        return low, high
+    elements = touched_elements(access, steps)
+    if elements is None:
+        return low, high
+    return (min(elements), max(elements)) if elements else None
 
 
 def touched_elements(access: SharedAccess, steps: Mapping[Var, int]) -> frozenset[int] | None:
-    """Return the elements that all threads touch by an access; None where they are too many to list."""
+    """Return the elements that an access touches.
+
+    None where they are too many to list.
+    """
     address, guards = substitute(access.address, steps), substitute_guards(access.guards, steps)
     indices = (address, *(g.index for g in guards))
     used = sorted(frozenset[Var]().union(*map(variables, indices)), key=lambda v: v.name)

@@ -112,7 +112,10 @@ def check_axes_covered(case: Scheduled) -> Iterator[str]:
 
 
 def check_shared_axes(case: Scheduled) -> Iterator[str]:
-    """Of a tensor in shared memory each axis is a dim, except in an exchange."""
+    """Of a tensor in shared memory each axis is a dim.
+
+    An exchange has dims of several axes.
+    """
     for segment, schedule in case.segments:
         held = any(o.tensor in case.group.shared for o in segment.outputs)
         for dim in schedule.dims:

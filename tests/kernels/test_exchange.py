@@ -26,7 +26,7 @@ from .test_points import SMALL_GPU, _device, check
 
 H200 = find_target("cuda:h200")
 #: Rows of 4 x 6 pairs are turned, folded and turned again; the last row of a block may be missing.
-TURNED = """var b < 5, k < 4, j < 6, p < 24
+TRANSPOSED_ROWS = """var b < 5, k < 4, j < 6, p < 24
 
 group {
   tensor x: f32[5, 24, 2]
@@ -50,8 +50,8 @@ group {
   }
 }
 """
-#: Lanes lie along an axis behind the rows.
-BEHIND = """var b < 2, k < 8, i < 5, j < 8
+#: Lanes lie along an axis inside of the rows.
+INNER_LANES = """var b < 2, k < 8, i < 5, j < 8
 
 group {
   tensor x: f32[2, 8, 5, 2]
@@ -71,7 +71,7 @@ group {
 """
 
 
-def parsed(text: str, kind: str = "f32") -> FusedGroup:
+def parse_group(text: str, kind: str = "f32") -> FusedGroup:
     found = parse_ir(text.replace("f32", kind))
     assert isinstance(found, FusedGroup)
     return found
@@ -88,15 +88,15 @@ def parts(group: FusedGroup) -> list[FusedGroup]:
 
 
 def test_blocks_own_the_common_axes() -> None:
-    for text, owned in ((TURNED, ((0,), (0,), (0,))), (BEHIND, ((0, 2), (0, 2)))):
-        group = parsed(text)
+    for text, owned in ((TRANSPOSED_ROWS, ((0,), (0,), (0,))), (INNER_LANES, ((0, 2), (0, 2)))):
+        group = parse_group(text)
         assert owned_axes(group.segments, group.shared) == owned
         assert not has_dependent_sizes(group)
 
 
 def test_groups_of_one_segment_become_an_exchange() -> None:
-    for text in (TURNED, BEHIND):
-        assert exchange_level(parts(parsed(text)), Policy()) == parsed(text)
+    for text in (TRANSPOSED_ROWS, INNER_LANES):
+        assert exchange_level(parts(parse_group(text)), Policy()) == parse_group(text)
 
 
 @pytest.mark.parametrize(
@@ -108,19 +108,19 @@ def test_groups_of_one_segment_become_an_exchange() -> None:
     ],
 )  # fmt: skip
 def test_other_groups_are_no_exchange(old: str, new: str, reason: str) -> None:
-    assert exchange_level(parts(parsed(TURNED.replace(old, new))), Policy()) == Illegal(reason)
+    assert exchange_level(parts(parse_group(TRANSPOSED_ROWS.replace(old, new))), Policy()) == Illegal(reason)
 
 
 def test_rows_fit_shared_memory() -> None:
-    found = exchange_level(parts(parsed(TURNED)), Policy(shared_bytes=4 * (48 + 24) - 1))
+    found = exchange_level(parts(parse_group(TRANSPOSED_ROWS)), Policy(shared_bytes=4 * (48 + 24) - 1))
     assert found == Illegal("one row needs 288 bytes, shared memory has 287")
 
 
 @needs_opencl
 @pytest.mark.parametrize("kind", ["f32", "f64", "f16"])
-@pytest.mark.parametrize("text", [TURNED, BEHIND])
+@pytest.mark.parametrize("text", [TRANSPOSED_ROWS, INNER_LANES])
 def test_points_compute_their_group(text: str, kind: str) -> None:
-    group = parsed(text, kind)
+    group = parse_group(text, kind)
     (template,) = make_space(group, SMALL_GPU).templates
     points = np.random.default_rng(0).permutation(template.size)
     columns, checked = columns_at(template, points), 0
@@ -136,7 +136,7 @@ def test_points_compute_their_group(text: str, kind: str) -> None:
 
 
 def test_a_missing_barrier_is_a_race() -> None:
-    group = parsed(TURNED)
+    group = parse_group(TRANSPOSED_ROWS)
     (template,) = make_space(group, H200).templates
     values = {name: knob.values[0][n] for knob in template.parameters for n, name in enumerate(knob.names)}
     kernel = lower(group, schedule_of(group, template, values, H200.warp_size), {}, H200)
@@ -147,7 +147,7 @@ def test_a_missing_barrier_is_a_race() -> None:
 
 
 def test_two_writes_of_an_element_are_a_race() -> None:
-    group = parsed(TURNED.replace("h[b, (p % 4), (p // 4), 1] = ", "h[b, (p % 4), 5 - (p // 4), 0] = "))
+    group = parse_group(TRANSPOSED_ROWS.replace("h[b, (p % 4), (p // 4), 1] = ", "h[b, (p % 4), 5 - (p // 4), 0] = "))
     (template,) = make_space(group, H200).templates
     values = {name: knob.values[0][n] for knob in template.parameters for n, name in enumerate(knob.names)}
     faults = check_barriers(lower(group, schedule_of(group, template, values, H200.warp_size), {}, H200))
@@ -155,7 +155,7 @@ def test_two_writes_of_an_element_are_a_race() -> None:
 
 
 def test_lanes_hit_different_banks() -> None:
-    """A warp writes 32 pairs side by side, and reads 32 pairs from places 32 pairs apart."""
+    """A warp writes 32 pairs side by side, and reads a column."""
     text = """var b < 64, k < 32, j < 32
 
 group {
@@ -174,5 +174,5 @@ group {
   }
 }
 """
-    pitches, elements = shared_pitches(parsed(text), "h", [1, 32, 32, 2])
+    pitches, elements = shared_pitches(parse_group(text), "h", [1, 32, 32, 2])
     assert pitches == (32 * 66, 66, 2, 1) and elements == 32 * 66

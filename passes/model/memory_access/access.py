@@ -23,6 +23,7 @@ from ...geometry import (
     places_of,
     random_groups,
     segments_of,
+    span,
 )
 from .evaluation_sites import EvaluationSite
 
@@ -181,6 +182,8 @@ def warp_lines(
     lanes = target.warp_size
     cover = geometry.once(("warp", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, geometry.vector))
     found = segments_of(read, shape, cover, unit)
+    if geometry.structure.exchanged and not is_scattered(read):  # interleaved components are neighbours, but no run
+        return least(found, span(address_of(read.indices, tuple(shape)), cover.extents) // unit + 1)
     if not is_scattered(read):
         return found
     single = (1,) * len(geometry.vector)

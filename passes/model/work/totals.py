@@ -7,8 +7,31 @@ from math import prod
 
 import numpy as np
 
-from ....ir import Expr, FusedGroup, Index, Read, Segment, Target, Var, expr_variables, indirects, variables
-from ...geometry import Count, Geometry, cached_reads, ceil_div, places_of, random_groups, runs_of, traffic_dim
+from ....ir import (
+    Expr,
+    FusedGroup,
+    Index,
+    Read,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+    indirects,
+    is_exchange,
+    owned_axes,
+    variables,
+)
+from ...geometry import (
+    Count,
+    Geometry,
+    cached_reads,
+    ceil_div,
+    least,
+    places_of,
+    random_groups,
+    runs_of,
+    traffic_dim,
+)
 from ..feature_schema import SUMS
 from ..mask_savings import MaskSavings
 from ..memory_access import (
@@ -38,6 +61,7 @@ class Totals:
         self.traffic: dict[Read, Count] = {}
         self.pitches: dict[str, tuple[Count, ...]] = {}
         self.threads: Count = 1
+        self.blocks: Count = 1.0
         self.at_once: Count = np.bool_(False)
         self.seen: set[Expr] = set()
         self.repeat: Count = 1
@@ -210,6 +234,7 @@ class Totals:
         self.add("transactions", runs * ceil_div(run, self.target.TRANS_global) * float(lattices) * left)
         unit = max(1, self.target.sector_bytes // size)
         moved = runs * ceil_div(run, unit) * float(lattices * min(self.target.sector_bytes, unit * size))
+        moved = moved * self._share_past_l1(read)
         before = self.traffic.get(read, 0)  # a block may get repeated reads from L1
         self.traffic[read] = np.maximum(before, moved)
         self.add("bytes", more := self.traffic[read] - before)
@@ -226,6 +251,17 @@ class Totals:
         elif (share := _distinct_share(read.indices, dims[self.first_dim])) < 1.0:
             self.add("columns", more * (1.0 - share))
         return more
+
+    def _share_past_l1(self, read: Read) -> Count:
+        """Return the share of blocks whose reads miss L1.
+
+        In an exchange, tables serve all blocks of an SM from L1.
+        """
+        if not is_exchange(self.group):
+            return 1.0
+        owned = owned_axes(self.group.segments, self.group.shared)
+        axes = {s.axes[n] for s, places in zip(self.group.segments, owned, strict=True) for n in places}
+        return 1.0 if axes & places_of(read.indices) else least(1.0, self.target.NUM_SM / self.blocks)
 
 
 def _distinct_share(indices: Sequence[Index], axes: Sequence[Var]) -> float:
