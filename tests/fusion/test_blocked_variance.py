@@ -82,7 +82,9 @@ def test_other_rows_stay_whole(shape: tuple[int, ...], axes: tuple[int, ...], ou
 
 
 @needs_opencl
-def test_small_deviations_of_large_numbers_are_right() -> None:
-    x = (np.random.default_rng(1).standard_normal((8192, 4)) + 3e4).astype(np.float32)
-    plan = build_graph(deviations(x.shape, (0,)), load_spec([]), find_target("opencl"), CompileOptions())
-    np.testing.assert_allclose(plan.run({"x": x})["s"], 8192 * x.astype(np.float64).var(axis=0), rtol=1e-5)
+@pytest.mark.parametrize(("shape", "axes"), [((8192, 4), (0,)), ((16, 4, 56, 56), (0, 2, 3))])
+def test_small_deviations_of_large_numbers_are_right(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x = (np.random.default_rng(1).standard_normal(shape) + 3e4).astype(np.float32)
+    plan = build_graph(deviations(shape, axes), load_spec([]), find_target("opencl"), CompileOptions())
+    expected = x.size / 4 * x.astype(np.float64).var(axis=axes)
+    np.testing.assert_allclose(plan.run({"x": x})["s"], expected, rtol=1e-5)
