@@ -49,7 +49,7 @@ class HeldRows:
     limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
 
     def reduce_row(self, statement: Statement, before: Sequence[Statement]) -> tuple[Statement, Statement] | None:
-        """Return the reduction along a row that a statement is, and its reader.
+        """Return a statement along a row as a reduction and its reader.
 
         The reduction has a value for each element of its row. None where the operand of ranks is not computed here.
         """
@@ -93,7 +93,7 @@ class HeldRows:
         return evolve(statement, axes=axes, write=tuple(write), body=substitute_expr(statement.body, moved))
 
     def extend_reader(self, statement: Statement) -> Statement:
-        """Return a pointwise statement that reads some values of a row over all.
+        """Return a pointwise statement that ranges over a whole row.
 
         It does not write elements besides its own.
         """
