@@ -53,9 +53,10 @@ from ...ir import (
     substitute_guards,
     variables,
 )
-from ..statements import FusionError, Inliner, RowSort, constant, match_scan, match_sort, split_argument_reduction
+from ..statements import FusionError, Inliner, constant, split_argument_reduction
 from .align import Places, align, check_counts
 from .fold_tables import fold_tables
+from .held_rows import HeldRows
 
 #: Largest integer up to which f32 represents all integers.
 _MAX_EXACT_INTEGER = 1 << 24
@@ -88,22 +89,15 @@ def normalise(
 
 
 @frozen
-class _RowPlace:
-    """Elements of a row that a tensor has along a dim: those from `low` on, of `extent`."""
-
-    extent: int
-    low: int
-    dim: int
-
-
-@frozen
 class _Normaliser:
     tensors: dict[str, TensorType]
     live: tuple[str, ...]
     constants: dict[str, tuple[float, ...]]
-    along: dict[str, str] = field(factory=dict)
-    rows: dict[str, _RowPlace] = field(factory=dict)
-    limits: dict[str, tuple[Var, int, int]] = field(factory=dict)
+    held: HeldRows = field(init=False)
+
+    @held.default
+    def _held_rows(self) -> HeldRows:
+        return HeldRows(self.tensors)
 
     def run(self, statements: Sequence[Statement]) -> FusedGroup:
         check_counts(statements, self.live)
@@ -146,10 +140,10 @@ class _Normaliser:
             fresh = _rename_axes(statement, number)
             fresh = evolve(fresh, reduce=tuple(r for r in fresh.reduce if r.extent > 1))
             combiner = COMBINERS[fresh.combine] if fresh.combine else None
-            if fresh.along is not None and (row := self._row(fresh, statements[:number])) is not None:
+            if fresh.along is not None and (row := self.held.reduce_row(fresh, statements[:number])) is not None:
                 result.extend(row)
                 continue
-            fresh = self._extend_along_row(fresh)
+            fresh = self.held.extend_reader(fresh)
             if combiner and not fresh.reduce:
                 body = constant(0, self.tensors[fresh.target].dtype) if combiner.position else fresh.body
                 fresh = evolve(fresh, combine=None, body=body)
@@ -162,73 +156,6 @@ class _Normaliser:
             else:
                 result.append(fresh)
         return result
-
-    def _row(self, statement: Statement, before: Sequence[Statement]) -> tuple[Statement, Statement] | None:
-        """Return a statement with values along a row as a reduction with a value for each element of its row, and the
-        statement that reads it; None where the operand of ranks is not computed here.
-        """
-        along = match_sort(statement, before, self.tensors) or match_scan(statement)
-        if along is None or along.axis != statement.along:
-            return None
-        axes = tuple(a for a in statement.axes if a != along.axis)
-        name, instance = f"{statement.target}.along", tuple(map(as_index, axes))
-        self.tensors[name] = evolve(self.tensors[statement.target], shape=tuple(a.extent for a in (*axes, along.term)))
-        self.along[name] = along.along
-        combine, low = (along.combine, along.low) if isinstance(along, RowSort) else (statement.combine, 0)
-        row = evolve(statement, target=name, axes=axes, write=instance, body=along.value, combine=combine, along=None)
-        held = Read(name, (*instance, as_index(Var(along.axis.name, along.term.extent))))
-        reader = evolve(statement, body=held, reduce=(), combine=None, along=None)
-        self._note_row(statement, along.axis, low, along.term.extent)
-        return row, self._extend_axis(reader, along.axis, low, along.term.extent)
-
-    def _note_row(self, statement: Statement, axis: Var, low: int, extent: int) -> None:
-        """Record the elements of a row that a statement's target has, if a dim has them."""
-        dim = self._row_dim(statement, axis)
-        if dim is not None:
-            self.rows[statement.target] = _RowPlace(extent, low, dim)
-
-    def _row_dim(self, statement: Statement, axis: Var) -> int | None:
-        """Return the dim of a statement's target that an axis enumerates."""
-        extents = self.tensors[statement.target].shape
-        dims = [d for d, w in enumerate(statement.write) if extents[d] == axis.extent and w == as_index(axis)]
-        return dims[-1] if dims else None
-
-    def _extend_axis(self, statement: Statement, axis: Var, low: int, extent: int) -> Statement:
-        """Return a statement over all of a row whose elements from `low` on it writes along an axis."""
-        if axis.extent == extent:
-            return statement
-        wide = Var(axis.name, extent)
-        moved, dim = {axis: as_index(wide) - low}, self._row_dim(statement, axis)
-        self.limits[statement.target] = wide, low, low + axis.extent
-        write = [substitute(w, moved) for w in statement.write]
-        if axis.extent == 1 and dim is not None:
-            write[dim] = moved[axis]
-        axes = tuple(wide if a == axis else a for a in statement.axes)
-        return evolve(statement, axes=axes, write=tuple(write), body=substitute_expr(statement.body, moved))
-
-    def _extend_along_row(self, statement: Statement) -> Statement:
-        """Return a pointwise statement that reads the first values along a row, or one, over all of them; elements past
-        the original ones are not written.
-        """
-        for read in statement.reads if statement.is_pointwise else ():
-            row = self.rows.get(read.tensor)
-            if row is None:
-                continue
-            place = read.indices[row.dim]
-            axis = next((a for a in statement.axes if place == as_index(a)), None)
-            if place.is_const:
-                axis, low = Var(f"{statement.target}.row", 1), row.low + place.const
-                indices = [*read.indices]
-                indices[row.dim] = as_index(Var(axis.name, row.extent)) - row.low
-                body = _replace_expr(statement.body, read, evolve(read, indices=tuple(indices)))
-                statement = evolve(statement, axes=(*statement.axes, axis), body=body)
-            elif axis is not None and axis.extent < row.extent:
-                low = row.low
-            else:
-                continue
-            self._note_row(statement, axis, low, row.extent)
-            return self._extend_axis(statement, axis, low, row.extent)
-        return statement
 
     def _needed_statements(self, statements: Sequence[Statement]) -> list[Statement]:
         """Return the statements that the live tensors depend on."""
@@ -271,7 +198,7 @@ class _Normaliser:
             body, accumulator = Cast(DType.F32, condition), DType.F32
         elif (place := self._place(body, statement)) is not None:
             body, accumulator = place, DType.I32
-        found = Reduction("", rows, str(statement.combine), body, along=self.along.get(statement.target, ""))
+        found = Reduction("", rows, str(statement.combine), body, along=self.held.along.get(statement.target, ""))
         name = next((r.name for r in reductions if self._is_same_reduction(r, found, accumulator)), "")
         if not name:
             name = next(n for n in (f"acc{k}" for k in count()) if n not in self.tensors)
@@ -327,7 +254,7 @@ class _Normaliser:
     ) -> Output:
         inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
-        limit = self.limits.get(statement.target)
+        limit = self.held.limits.get(statement.target)
         named = (*write, *([values[limit[0]]] if limit else []))
         used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
@@ -355,7 +282,7 @@ class _Normaliser:
             instance = node.indices[: len(statement.write)]  # the place along a row follows
             solution = solve(list(zip(statement.write, instance, strict=True)), statement.axes)
             same = solution is not None and all(solution.values[a] == values[a] for a in statement.axes)
-            if node.tensor in self.along:
+            if node.tensor in self.held.along:
                 same = same and node.indices[-1] == as_index(places.row_vars(statement.reduce)[0])
             if solution is None or not same:
                 raise FusionError(f"{node.tensor} is needed at elements that other threads compute")
@@ -380,10 +307,6 @@ class _Normaliser:
 def _rename_axes(statement: Statement, number: int) -> Statement:
     """Return a statement with axes of its own; cached, as groups of one structure need it repeatedly."""
     return rename_axes(statement, f"s{number}_")
-
-
-def _replace_expr(body: Expr, old: Read, new: Read) -> Expr:
-    return rebuild(body, lambda node: new if node == old else node)
 
 
 def _in_order(statement: Statement, values: Mapping[Var, Index]) -> list[Var]:
