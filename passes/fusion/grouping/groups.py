@@ -183,9 +183,8 @@ def form_key(form: FusedGroup) -> Hashable:
     return key
 
 
-def share_expressions(form: FusedGroup) -> FusedGroup:
-    """Return a form whose equal expressions are one object."""
-    known: dict[Expr, Expr] = {}
+def share_expressions(form: FusedGroup, known: dict[Expr, Expr]) -> FusedGroup:
+    """Return a form whose equal expressions are one object, of `known` ones."""
     segments = tuple(
         evolve(
             segment,
