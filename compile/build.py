@@ -91,8 +91,8 @@ def build(
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
-    `options` has all of `mode`, `precision`, `budget`, `debug` and `deterministic`: give it, or them. `precision` names the policy by
-    which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
+    `options` has all of `mode`, `precision`, `budget`, `debug` and `deterministic`: give it, or them. `precision` names
+    the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest

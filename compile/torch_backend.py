@@ -61,8 +61,8 @@ def cuts_backend(
     `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record their calls. Without a
     `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
-    `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add floats
-    by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
+    `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
+    floats by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
     budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
