@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from attrs import field, frozen
 
 from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
-from .arithmetic import arithmetic_helpers, clamped_conversions
+from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .bulk_text import MAP_TYPE, bulk_helpers
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
@@ -246,6 +246,7 @@ _CUDA_HELPERS = (
     | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
     | {
         **clamped_conversions(_DEVICE, _CUDA_TYPES),
+        **cuda_powers(_DEVICE),
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
