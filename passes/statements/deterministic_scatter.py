@@ -60,7 +60,10 @@ def make_scatters_deterministic(program: Program) -> Program:
 
 
 def make_scatters_atomic(program: Program) -> Program:
-    """Return an equal program whose scatters combine floats in any order, unless few terms are compared."""
+    """Return an equal program whose scatters combine floats in any order.
+
+    Few terms are still compared.
+    """
     compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _few_pairs, _compare_terms)
     rest = RewriteRule(Scattered(("sum", "prod")), _float_type, lambda match, _: [evolve(match.root, atomic=True)])
     return rewrite_program(rewrite_program(program, compared), rest)

@@ -60,13 +60,13 @@ def _scales() -> Iterator[tuple[str, str, str]]:
 
 
 def cuda_powers(qualifier: str) -> dict[str, str]:
-    """Return CUDA's powers of two by the bits of f32, where the library calls functions with branches."""
+    """Return CUDA's powers of two, by the bits of f32."""
     exponent = (
         "const bool small = fabsf(a) < 1.17549435e-38f; "
         "const int bits = __float_as_int(small ? a * 8388608.0f : a), n = (bits >> 23 & 255) - (small ? 150 : 127); "
         "return a == 0 ? 0 : a - a == 0 ? (float)n : a * a;"
     )
-    # Three steps, of which only the last may leave the normal numbers where digits are left: one rounding.
+    # Three steps, only the last can round: a result below it is zero.
     step = "k = n < -126 ? -102 : n < 127 ? n : 127; a *= __int_as_float((k + 127) << 23); n -= k; "
     scaled = (
         f"int n = b < -400 ? -400 : b > 400 ? 400 : (int)b, k; {step}{step}"

@@ -250,6 +250,7 @@ _CUDA_HELPERS = (
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+        "cuts_nan": f"{_DEVICE} float cuts_nan() {{ return __int_as_float(0x7fffffff); }}",  # 0 / 0 would be divided
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
@@ -387,6 +388,7 @@ OPENCL = Dialect(
     | dict(opencl_floats8(_INLINE))
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
+        "cuts_nan": "static inline float cuts_nan(void) { return 0.0f / 0.0f; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
         **half_functions("static inline", "const float r = exp2(p);"),
         "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
