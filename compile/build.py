@@ -45,6 +45,7 @@ class BuildOptions(TypedDict, total=False):
     frozen: bool
     libraries: bool
     debug: bool
+    deterministic: bool
     options: CompileOptions | None
 
 
@@ -86,6 +87,7 @@ def build(
     frozen: bool = False,
     libraries: bool = True,
     debug: bool = False,
+    deterministic: bool = True,
     options: CompileOptions | None = None,
     fallback: bool = False,
 ) -> CompiledPlan | StagedPlan:
@@ -95,12 +97,15 @@ def build(
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
-    `options` has all of `mode`, `precision`, `budget` and `debug`: give it, or them. `precision` names the policy by
-    which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
+    `options` has all of `mode`, `precision`, `budget`, `debug` and `deterministic`: give it, or them. `precision` names
+    the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
     one, and nothing is written for it.
+
+    Unless `deterministic`, scatters add and multiply floats by atomic operations, in any order: faster, but the last
+    digits of results differ from run to run.
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
@@ -114,7 +119,7 @@ def build(
 
     Raises `UsageError` where the mode is unknown.
     """
-    chosen = _chosen_options(options, mode, precision, budget, debug)
+    chosen = _chosen_options(options, mode, precision, budget, debug, deterministic)
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
@@ -135,14 +140,24 @@ def build(
 
 
 def _chosen_options(
-    options: CompileOptions | None, mode: Mode, precision: PrecisionName, budget: float | None, debug: bool
+    options: CompileOptions | None,
+    mode: Mode,
+    precision: PrecisionName,
+    budget: float | None,
+    debug: bool,
+    deterministic: bool,
 ) -> CompileOptions:
     """Return the options of a compilation that begins now."""
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
-    if options is not None and (mode, precision, budget, debug) != ("mixed", "fp32", None, False):
-        raise UsageError("'options' has a mode, a precision, a budget and a debug of its own", hint="give it, or them")
-    chosen = options or CompileOptions(mode=mode, budget=budget, debug=debug, precision=precision)
+    if options is not None and (mode, precision, budget, debug, deterministic) != ("mixed", "fp32", None, False, True):
+        raise UsageError(
+            "'options' has a mode, a precision, a budget, a debug and a deterministic of its own",
+            hint="give it, or them",
+        )
+    chosen = options or CompileOptions(
+        mode=mode, budget=budget, debug=debug, precision=precision, deterministic=deterministic
+    )
     return evolve(chosen, begun=chosen.begin())
 
 

@@ -61,7 +61,8 @@ def cuts_backend(
     `libraries` routines of vendors' libraries are timed too: other CUDA graphs cannot record their calls. Without a
     `precision`, PyTorch's settings apply: `torch.autocast`, whose casts the captured graph has, and for the remaining
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
-    `tf32` and "medium" `bf16`; `fp32` where the target supports no more. A `mode` of `torch.compile` stands for a
+    `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
+    floats by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
     budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
@@ -103,6 +104,7 @@ class _Options:
     tune: bool = False
     libraries: bool = False
     freeze: bool = False
+    deterministic: bool = True
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
 
 
@@ -119,7 +121,7 @@ def _read(options: Mapping[str, Any]) -> _Options:
     number = isinstance(wishes.budget, (int, float)) and not isinstance(wishes.budget, bool)
     if wishes.budget is not None and not (number and 0 < wishes.budget < math.inf):
         raise UsageError(f"option 'budget': expected seconds, found {wishes.budget!r}")
-    for name in ("tune", "libraries", "freeze"):
+    for name in ("tune", "libraries", "freeze", "deterministic"):
         if not isinstance(value := getattr(wishes, name), bool):
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
@@ -161,7 +163,9 @@ class _Precisions:
 
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
         begun = None if self.made else Budget.since(captured.start_time, self.wishes.budget)  # reading it counts
-        options = CompileOptions(precision=precision, budget=self.wishes.budget, begun=begun)
+        options = CompileOptions(
+            precision=precision, budget=self.wishes.budget, begun=begun, deterministic=self.wishes.deterministic
+        )
         plan = build_cached(
             captured.graph,
             spec_of(captured),

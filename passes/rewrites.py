@@ -90,7 +90,9 @@ def write_statements(plan: Algorithms, context: CompileContext) -> Statements:
     """Return the statements of each node's declaration."""
 
     def write() -> Statements:
-        return Statements(plan, build_programs(plan.graph, context.registry, context.meanings))
+        return Statements(
+            plan, build_programs(plan.graph, context.registry, context.meanings, context.options.deterministic)
+        )
 
     return context.once("programs", plan, write)
 

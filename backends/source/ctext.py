@@ -22,7 +22,7 @@ def number_text(value: float | int | bool, dtype: DType, dialect: Dialect) -> st
         return _integer_text(int(value), dtype)
     number = float(value)
     if math.isnan(number):
-        return "(0.0f / 0.0f)"
+        return "cuts_nan()"
     if math.isinf(number):
         text = "cuts_inf()" if number > 0 else "(-cuts_inf())"
         # A function of a float and a double is ambiguous in OpenCL C.

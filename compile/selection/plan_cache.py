@@ -75,7 +75,7 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
 
 
 def _key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, **wishes: object) -> Key:
-    asked = {"mode": options.mode, "precision": options.precision, "debug": options.debug, "memory": options.memory}
+    asked = {name: getattr(options, name) for name in ("mode", "precision", "debug", "memory", "deterministic")}
     content = {
         "graph": digest(print_graph(graph)),
         "declarations": digest(repr(sorted(spec.texts.items()))),

@@ -100,7 +100,8 @@ class CompileOptions:
     running since the entry point was called, so that work before the passes counts. `memory` is the bytes that a run
     may take on the device: values are rematerialised where storing them would take more. A `plain`
     compilation, for which nothing is measured, keeps every declaration and divides no reduction: with nothing fused and
-    no launch shared, its kernels are the operations one by one, the reference of other plans.
+    no launch shared, its kernels are the operations one by one, the reference of other plans. Unless `deterministic`,
+    scatters combine floats in any order, by atomic operations.
 
     With `verify`, or `debug`, the result of every stage is checked against the invariants of its level. The default of
     `verify` comes from the environment variable `CUTS_VERIFY`: the tests set it, and processes that they start inherit
@@ -121,6 +122,7 @@ class CompileOptions:
     begun: Budget | None = field(default=None, kw_only=True, eq=False, repr=False)
     memory: int | None = field(default=None, kw_only=True)
     plain: bool = field(default=False, kw_only=True)
+    deterministic: bool = field(default=True, kw_only=True)
 
     def begin(self) -> Budget:
         """Return the running budget.

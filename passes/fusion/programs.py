@@ -41,6 +41,7 @@ from ..statements import (
     bypass_copies,
     divide_scans,
     fold_gathers,
+    make_scatters_atomic,
     make_scatters_deterministic,
     mark_sorts,
     separate_lone_pieces,
@@ -52,12 +53,17 @@ from .fold_tables import unroll_tables
 from .recurrences import Item, Iteration, Sliced, slice_loops
 
 
-def build_programs(graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None) -> Programs:
+def build_programs(
+    graph: Graph, registry: Registry, known: dict[object, Meaning] | None = None, deterministic: bool = True
+) -> Programs:
     """Instantiate every node's declaration and cut the programs into units.
 
-    Graphs of one vocabulary may share `known` instances and parts of nodes.
+    Graphs of one vocabulary may share `known` instances and parts of nodes. Unless `deterministic`,
+    scatters combine floats in any order.
     """
-    builder = _Builder(graph, registry, dict(graph.types), cache={} if known is None else known)
+    builder = _Builder(
+        graph, registry, dict(graph.types), cache={} if known is None else known, deterministic=deterministic
+    )
     units = _past_copies([unit for node in graph.nodes for unit in builder.units(node)])
     return Programs(graph, tuple(units), builder.types, builder.tables, builder.slices, builder.rotating)
 
@@ -161,6 +167,7 @@ class _Builder:
     rotating: dict[str, int] = field(factory=dict)
     loops: list[str] = field(factory=list)
     cache: dict[object, Meaning] = field(factory=dict)
+    deterministic: bool = True
 
     def units(self, node: Node) -> list[Unit]:
         """Return a node's units over graph values.
@@ -239,7 +246,8 @@ class _Builder:
                 raise convert_error(error, GraphError, f"node '{node.name}': ", node.span) from error
             program = self._fold_lookups(instance, known)
             program = separate_lone_pieces(split_residues(unroll_tables(program)))
-            program = make_scatters_deterministic(divide_scans(mark_sorts(program)))
+            choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
+            program = choose_form(divide_scans(mark_sorts(program)))
             sliced = slice_loops(program)
             found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
             if known.used:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from attrs import evolve
+
 from ...ir import (
     COMBINERS,
     ONE_ARRIVAL,
@@ -53,19 +55,40 @@ def make_scatters_deterministic(program: Program) -> Program:
     """
     if not any(s.into and not s.atomic for s in program.statements):
         return program
-    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _few_pairs, _compare_terms)
+    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _compared_type, _compare_terms)
     return rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
 
 
+def make_scatters_atomic(program: Program) -> Program:
+    """Return an equal program whose scatters combine floats in any order.
+
+    Few terms are still compared.
+    """
+    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _few_pairs, _compare_terms)
+    rest = RewriteRule(Scattered(("sum", "prod")), _float_type, lambda match, _: [evolve(match.root, atomic=True)])
+    return rewrite_program(rewrite_program(program, compared), rest)
+
+
+def _float_type(match: Match) -> TensorType | None:
+    type_ = match.index.types[match.root.target]
+    return type_ if type_.dtype.is_float else None
+
+
+def _compared_type(match: Match) -> TensorType | None:
+    """Return the type of a tensor whose terms are compared: few are, or no integers count them."""
+    type_ = _float_type(match)
+    return type_ if type_ and match.root.into == "prod" else _few_pairs(match)
+
+
 def _few_pairs(match: Match) -> TensorType | None:
-    """Return the type of a tensor whose terms are compared: few may meet, overall or at each element."""
+    """Return the type of a tensor where few terms may meet, overall or at each element."""
     statement, type_ = match.root, match.index.types[match.root.target]
     own = _matched_dims(statement, type_)
     others = prod(extent for number, extent in enumerate(type_.shape) if number not in own)
     terms = prod(a.extent for a in statement.axes)
     at_each = terms // prod(axis.extent for axis in own.values()) if statement.step is None else terms
     few = terms * others <= MAX_COMPARED_PAIRS or at_each <= MAX_COMPARED_TERMS
-    return type_ if few or (statement.into == "prod" and type_.dtype.is_float) else None
+    return type_ if few else None
 
 
 def _matched_dims(statement: Statement, type_: TensorType) -> dict[int, Var]:

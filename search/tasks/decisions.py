@@ -114,7 +114,9 @@ def question_of(
         "graph": structure_of(graph),
         "declarations": digest(repr(sorted(declarations.values()))),
         "options": f"{options.mode} {options.precision} {bool(options.debug)} "
-        f"{options.horizontal_fusion} {NO_LIBRARIES}" + ("" if options.memory is None else f" {options.memory}"),
+        f"{options.horizontal_fusion} {NO_LIBRARIES}"
+        + ("" if options.memory is None else f" {options.memory}")
+        + ("" if options.deterministic else " atomic"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
     return Question(describe(parts), graph.name, nodes)

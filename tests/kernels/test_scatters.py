@@ -178,6 +178,32 @@ def test_atomic_operations_combine_as_numpy(how: str, dtype: DType) -> None:
 
 
 @needs_opencl
+@pytest.mark.usefixtures("no_comparisons")
+@pytest.mark.parametrize("how", ["add", "mul", "max"])
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F32, DType.F64, DType.I32])
+def test_scatters_in_any_order_are_two_kernels(how: str, dtype: DType) -> None:
+    values = np.array([[1], [2], [-1], [2], [1], [2], [1]]).astype(dtype.numpy)  # exact in any order
+    x, ids = values[:3], np.array([[0], [2], [2], [-3], [1], [2], [5]])
+    call = graph("scatter_nd", x, ids, values, reduction=how)
+    plan = cuts.build(call, target="opencl", deterministic=False)
+    found = plan.run({"x0": x, "x1": ids, "x2": values})["y0"]
+    np.testing.assert_array_equal(found, combine_numpy(how, x, ids[:, 0], values).astype(dtype.numpy))
+    assert len(plan.kernels) <= 3  # the identity, the updates, and the tensor itself
+
+
+@needs_opencl
+@pytest.mark.usefixtures("no_comparisons")
+@pytest.mark.parametrize("special", ["nan", "inf", "-inf", "both"])
+def test_scatters_in_any_order_have_special_values(special: str) -> None:
+    x, updates = np.zeros((3, 1), np.float32), updates_of(DType.F32, 9, 1, 0, special)
+    ids = np.arange(9)[:, None] % 3
+    call = graph("scatter_nd", x, ids, updates, reduction="add")
+    found = cuts.build(call, target="opencl", deterministic=False).run({"x0": x, "x1": ids, "x2": updates})["y0"]
+    expected = combine_numpy("add", x, ids[:, 0], updates)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3 * np.abs(updates[np.isfinite(updates)]).max())
+
+
+@needs_opencl
 @pytest.mark.parametrize("dtype", [DType.F16, DType.F32, DType.F64])
 def test_sums_are_order_independent_and_round_once(dtype: DType) -> None:
     count, rows = 3000, 40

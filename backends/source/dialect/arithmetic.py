@@ -59,6 +59,25 @@ def _scales() -> Iterator[tuple[str, str, str]]:
     yield "ldexp", "ab", "return b != b ? b : ldexp(a, b < -9999 ? -9999 : b > 9999 ? 9999 : (int)b);"
 
 
+def cuda_powers(qualifier: str) -> dict[str, str]:
+    """Return CUDA's powers of two, by the bits of f32."""
+    exponent = (
+        "const bool small = fabsf(a) < 1.17549435e-38f; "
+        "const int bits = __float_as_int(small ? a * 8388608.0f : a), n = (bits >> 23 & 255) - (small ? 150 : 127); "
+        "return a == 0 ? 0 : a - a == 0 ? (float)n : a * a;"
+    )
+    # Three steps, only the last can round: a result below it is zero.
+    step = "k = n < -126 ? -102 : n < 127 ? n : 127; a *= __int_as_float((k + 127) << 23); n -= k; "
+    scaled = (
+        f"int n = b < -400 ? -400 : b > 400 ? 400 : (int)b, k; {step}{step}"
+        "k = n < -126 ? -126 : n < 127 ? n : 127; return b != b ? b : a * __int_as_float((k + 127) << 23);"
+    )
+    return {
+        "cuts_logb_f32": f"{qualifier} float cuts_logb_f32(float a) {{ {exponent} }}",
+        "cuts_ldexp_f32": f"{qualifier} float cuts_ldexp_f32(float a, float b) {{ {scaled} }}",
+    }
+
+
 def _floats(dtype: DType, kind: str) -> Iterator[tuple[str, str, str]]:
     yield from _scales()
     yield from special_helpers(dtype, kind)

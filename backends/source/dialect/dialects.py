@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from attrs import field, frozen
 
 from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
-from .arithmetic import arithmetic_helpers, clamped_conversions
+from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
 from .bulk_text import MAP_TYPE, bulk_helpers
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
@@ -229,9 +229,11 @@ _CUDA_HELPERS = (
     | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
     | {
         **clamped_conversions(_DEVICE, _CUDA_TYPES),
+        **cuda_powers(_DEVICE),
         "cuts_max_f32": _cuda_extreme("max"),
         "cuts_min_f32": _cuda_extreme("min"),
         "cuts_inf": f"{_DEVICE} float cuts_inf() {{ return __int_as_float(0x7f800000); }}",
+        "cuts_nan": f"{_DEVICE} float cuts_nan() {{ return __int_as_float(0x7fffffff); }}",  # 0 / 0 would be divided
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
@@ -337,6 +339,7 @@ OPENCL = Dialect(
     | dict(opencl_floats8(_INLINE))
     | {
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
+        "cuts_nan": "static inline float cuts_nan(void) { return 0.0f / 0.0f; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
         **half_functions("static inline", "const float r = exp2(p);"),
         "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
