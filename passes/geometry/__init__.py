@@ -38,10 +38,12 @@ from .row_sharing import (
     RegisterChain,
     cached_reads,
     can_stream_rows,
+    drop_conversions,
     is_register_chain,
     is_row_maximum,
     joins_loop,
     register_chain,
+    shifted_score,
     split_divisor,
     whole_loops,
 )

@@ -112,13 +112,19 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
     no row reduction.
     """
     found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
-    if len(found) != 1 or not isinstance(found[0], Call) or found[0].fn != "exp":
-        return False
-    (inner,) = found[0].args
+    value = shifted_score(found[0], greatest) if len(found) == 1 else None
+    return value is not None and not any(r.tensor in own for r in reads(value))
+
+
+def shifted_score(body: Expr, greatest: str) -> Expr | None:
+    """Return the score of an exponential of its difference from the maximum, None of other expressions."""
+    inner = body.args[0] if isinstance(body, Call) and body.fn == "exp" else None
+    while isinstance(inner, Cast) and inner.dtype.is_float:
+        inner = inner.arg
     if not isinstance(inner, Call) or inner.fn != "sub":
-        return False
-    value, shift = inner.args
-    return is_row_maximum(shift, greatest) and not any(r.tensor in own for r in reads(value))
+        return None
+    score, shift = inner.args
+    return score if is_row_maximum(drop_conversions(shift), greatest) else None
 
 
 def is_row_maximum(shift: Expr, greatest: str) -> bool:
@@ -258,13 +264,13 @@ def _plain_rows(rows: Segment) -> tuple[Segment, Expr | None]:
     body, divisor = split_divisor(wide.body)
     if divisor is not None and not expr_variables(divisor).isdisjoint(wide.extra):
         body, divisor = wide.body, None
-    outputs = tuple(evolve(o, body=_drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
-    reductions = tuple(evolve(r, body=_drop_conversions(r.body)) for r in rows.reductions)
+    outputs = tuple(evolve(o, body=drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
+    reductions = tuple(evolve(r, body=drop_conversions(r.body)) for r in rows.reductions)
     return evolve(rows, reductions=reductions, outputs=outputs), divisor
 
 
-def _drop_conversions(expr: Expr) -> Expr:
+def drop_conversions(expr: Expr) -> Expr:
     """Return an expression without conversions to floats."""
     if isinstance(expr, Cast) and expr.dtype.is_float:
-        return _drop_conversions(expr.arg)
-    return expr.with_children(tuple(map(_drop_conversions, expr.children))) if expr.children else expr
+        return drop_conversions(expr.arg)
+    return expr.with_children(tuple(map(drop_conversions, expr.children))) if expr.children else expr

@@ -106,9 +106,12 @@ def matrix_tile(
 
 
 def shared_matrix_faults(
-    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]
+    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str], chained: bool = False
 ) -> Iterator[str]:
-    """Yield why a warpgroup cannot multiply a reduction's operands in shared memory."""
+    """Yield why a warpgroup cannot multiply a reduction's operands in shared memory.
+
+    Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
+    """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
     if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
         yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
@@ -116,7 +119,7 @@ def shared_matrix_faults(
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
-    if loop.stages < MIN_PRODUCT_STAGES or loop.prefetch or len(loop.staging) != 2:
+    if not chained and (loop.stages < MIN_PRODUCT_STAGES or loop.prefetch or len(loop.staging) != 2):
         yield f"atom {atom.name}: both operands lie in rings of at least {MIN_PRODUCT_STAGES} stages"
         return
     for choice in loop.staging:

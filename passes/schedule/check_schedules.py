@@ -35,6 +35,7 @@ from ..geometry import (
     is_scatter_only,
     mma_faults,
     mma_operands,
+    is_register_chain,
     reads_shared_matrices,
     shared_matrix_faults,
 )
@@ -162,14 +163,17 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
         if len(segment.reductions) != 1:
             yield f"{loop.mma}: a segment with a matrix instruction has one reduction"
         elif not faults:
-            yield from _check_mma_reduction(segment.reductions[0], loop, schedule)
+            chained = is_register_chain(case.schedule.segments)
+            yield from _check_mma_reduction(segment.reductions[0], loop, schedule, chained)
 
 
-def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
+def _check_mma_reduction(
+    reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule, chained: bool
+) -> Iterator[str]:
     if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"{loop.mma}: reduction {reduction.name} is no sum of products of its rows and columns"
     elif reads_shared_matrices(loop.mma):
-        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
+        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name], chained)
     every = promotion_interval(reduction.math, loop.mma)
     if every and any(d.block_k > every * schedule.reduction_threads for d in loop.dims):
         mode = f"math mode {reduction.math}: " if reduction.math else ""

@@ -14,7 +14,9 @@ import numpy as np
 
 from ...ir import (
     ACCUMULATOR_THREADS,
+    HALF_BYTES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
     FusedGroup,
     MmaInstruction,
     Target,
@@ -30,9 +32,10 @@ from ..geometry import (
     ceil_div,
     is_register_chain,
     next_power,
-    reads_shared_matrices,
     register_chain,
+    runs,
 )
+from .mma_parameters import WARPGROUPS
 from .mma_templates import multiplies
 from .rules import Finding, ScheduleSizes
 
@@ -49,12 +52,14 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
         if chain is not None and _chains(atom) and all(multiplies(atom, r, group) and not r.math for r in products):
-            yield from (_templates(group, chain, name, both) for both in (False, True))
+            # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
+            staged = (True,) if atom.reads_shared else (False, True)
+            yield from (_templates(group, chain, name, both) for both in staged)
 
 
 def _chains(atom: MmaInstruction) -> bool:
     """Return whether lanes hold results as they hold the first operand: in two runs of columns."""
-    return not reads_shared_matrices(atom.name) and atom.held.size == 2 and atom.k == 2 * atom.n
+    return atom.held.size == HALF_BYTES and atom.k == 2 * atom.n
 
 
 def _templates(group: FusedGroup, chain: RegisterChain, name: str, both: bool) -> tuple[SegmentTemplate, ...]:
@@ -90,7 +95,10 @@ def chain_parameters(
     for d, axes in enumerate(last.dims):
         names, extent = tuple(f"s2.{kind}{d}" for kind in "tev"), prod(a.extent for a in axes)
         values: tuple[tuple[int, ...], ...] = ((1, 1, 1),)
-        if d == last.rows:
+        if d == last.rows and atom.reads_shared:
+            groups = (w for w in WARPGROUPS if w * atom.m <= max(next_power(extent), atom.m))
+            values = tuple((w * WARPGROUP * ACCUMULATOR_THREADS[0], runs(atom)[0], 1) for w in groups)
+        elif d == last.rows:
             limit, rows = max(next_power(extent), atom.m), ACCUMULATOR_THREADS[0]
             values = tuple(
                 (w * rows, n * (atom.m // rows), 1)
@@ -98,12 +106,16 @@ def chain_parameters(
                 if w * n * atom.m <= limit
             )
         elif d == last.columns:
-            values = ((ROW_LANES, ceil_div(extent, atom.n) * ROW_VECTOR, ROW_VECTOR),)
+            columns = ceil_div(extent, atom.n) * atom.n
+            if atom.reads_shared:
+                columns = next((n for n in atom.columns if n >= columns), columns)
+            values = ((ROW_LANES, columns // ROW_LANES, ROW_VECTOR),)
         yield ScheduleParameter(names, values)
     row = prod(a.extent for a in structures[1].loops[0])
     whole = ceil_div(row, atom.k) * atom.k
     parts = tuple(n for n in CHAIN_PARTS if n < whole)
-    yield ScheduleParameter.of("s1.part", (*parts, *((whole,) if whole <= MAX_SINGLE_PART else ())))
+    single = next((n for n in atom.columns if n >= whole), whole) if atom.reads_shared else whole
+    yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
     yield ScheduleParameter.of("s2.stages", stages)
 

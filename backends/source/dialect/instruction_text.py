@@ -21,7 +21,7 @@ from ....ir import (
     MatrixLoadInstruction,
 )
 from .mma_text import operand_words
-from .warpgroup_text import warpgroup_helper_name, warpgroup_rows
+from .warpgroup_text import HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
@@ -77,6 +77,12 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
         row.name: warpgroup_helper_name(row, "{columns}") + "<{turned}, {pitch}>({upper}, {lower}, {a}, {b});"
         for row in warpgroup_rows()
     },
+    **{
+        row.name + HELD_ROWS: warpgroup_helper_name(row, "{columns}")
+        + HELD_ROWS
+        + "<{turned}, {pitch}>({upper}, {lower}, &{a}, {b});"
+        for row in held_rows()
+    },
 }
 
 #: Text of the instructions of OpenCL C: emulations over a scratch of each warp.
@@ -89,5 +95,10 @@ OPENCL_INSTRUCTIONS: Mapping[str, str] = {
     **{
         row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"
         for row in warpgroup_rows()
+    },
+    **{
+        row.name + HELD_ROWS: f"cuts_{row.name}{HELD_ROWS}((__local void*)&atom_scratch[tid / 32 * "
+        f"{held_rows_words(row)}], {{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, &{{a}}, {{b}});"
+        for row in held_rows()
     },
 }

@@ -132,9 +132,9 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))
-    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1, name))
+    body = (pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit(), later, ProductWait(1))
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns(body), ProductWait(0, name)]
+    return [*first, ring.turns(body), ProductWait(0, (name,))]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
@@ -157,9 +157,9 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
     begun = Guard(at, 1, trips)
     release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
-    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
+    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1))
     turn = (*body, *((release,) if trips > 1 else ()))
-    return [ring.turns(turn), ProductWait(0, name)]
+    return [ring.turns(turn), ProductWait(0, (name,))]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

@@ -62,8 +62,8 @@ MAX_CHECKED_ELEMENTS = 16
 SKIPPED_SUMS_BUFFER = "skipped"
 
 
-def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
-    """Return the variable that bounds the loop over parts.
+def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) -> Var | None:
+    """Return the variable that bounds the loop over parts, which begins after as many parts as are taken `before` it.
 
     None where every block takes all of them.
     """
@@ -73,11 +73,11 @@ def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
     if edge is None or part is None or place is None:
         return None
     length = layout.part_length
-    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), 0, part.extent * length)
-    parts = (end + (length - 1)) // length
-    if parts == as_index(part.extent):
+    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), before, part.extent * length)
+    parts = (end + (length - 1)) // length - before
+    if parts == as_index(part.extent - before):
         return None
-    until = Var("parts", part.extent + 1)
+    until = Var("parts", part.extent + 1 - before)
     if edge.slope > 0:
         _longest_first(layout, place)
     layout.defines.append(Define(until, parts))
@@ -102,8 +102,8 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
 
 
-def skipped_terms(state: SegmentState, until: Var) -> list[Item]:
-    """Return the items that add 0 times the skipped parts.
+def skipped_terms(state: SegmentState, until: Index) -> list[Item]:
+    """Return the items that add 0 times the skipped parts, those from `until` on.
 
     They add to the sums of the last segment.
     """
@@ -120,7 +120,7 @@ class _Terms:
     """
 
     state: SegmentState
-    until: Var
+    until: Index
     number: int
     reduction: Reduction
 
@@ -148,7 +148,7 @@ class _Terms:
         looked = state.phase(
             "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
         )
-        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.block_k), 0, dim.trips)
+        skipped = Guard(as_index(turn) - self.until * (length // dim.block_k), 0, dim.trips)
         found: list[Item] = [
             state.phase("compute", f"nothing{self.number}", [begin], (), shares),
             Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),

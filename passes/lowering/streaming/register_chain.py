@@ -21,12 +21,19 @@ from ....ir import (
     Barrier,
     Convert,
     DType,
+    Guard,
     Index,
     Item,
     Literal,
     Loop,
     Op,
     PassError,
+    Phase,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
+    Read,
     RegisterRead,
     RegisterWrite,
     Root,
@@ -39,14 +46,16 @@ from ....ir import (
     operands,
     reads,
 )
-from ...geometry import RegisterChain, geometry_of, mask_bound, register_chain, skipped_elements
+from ...geometry import RegisterChain, drop_conversions, geometry_of, mask_bound, reads_shared_matrices, register_chain, skipped_elements
 from ..index_values import value_of
-from ..k_loop import Multiplication, SharedPipeline, multiplication, staged_tiles, tile_load
+from ..k_loop import Multiplication, guard_fetch, SharedPipeline, multiplication, staged_tiles, tile_load
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
+from ..substitute_phase import substitute_phase
 from .chained_contraction import instance_phase, part_copies
 from .mask_block_skipping import SKIPPED_SUMS_BUFFER, guard_copies, skipped_terms, streamed_loop_end
+from .score_scale import ScaledScores, split_scale
 from .streamed_rows import StreamedRows, weights_register
 
 
@@ -100,7 +109,27 @@ class _Chain:
     @property
     def statistics(self) -> StreamedRows:
         """The rows between the contractions."""
-        return StreamedRows(self.layout, self.rows, self.chain)
+        return StreamedRows(self.layout, self.rows, self.chain, self.held_scores)
+
+    @property
+    def held_scores(self) -> ScaledScores:
+        """The registers of a part's scores, without the factor that the exponents of weights take.
+
+        Rows whose maximum is of other values than the scores have scores as they are.
+        """
+        frame, dtype = self.rows.frame, self.layout.group.tensors[self.chain.scores].dtype
+        local = Var(f"{frame.prefix}w", frame.schedule.reductions[0].dims[0].block_k)
+        place = as_index(frame.tiles[self.chain.rows[1]]), as_index(local)
+        return ScaledScores(RegisterRead(self._scores_register, place, dtype), self._score_value[0])
+
+    @property
+    def _score_value(self) -> tuple[float, Value]:
+        """The factor of scores, and the rest of their epilogue."""
+        first, (output,) = self.first, self.first.frame.segment.outputs
+        value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
+        greatest = drop_conversions(self.rows.frame.segment.reductions[0].body)
+        alone = isinstance(greatest, Read) and greatest.tensor == self.chain.scores
+        return split_scale(value) if alone else (1.0, value)
 
     def items(self) -> list[Item]:
         """Return all items."""
@@ -144,6 +173,8 @@ class _Chain:
 
     def _loop(self, scores: _Product, sums: _Product) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
+        if reads_shared_matrices(scores.product.schedule.mma):
+            return self._overlapped_loop(scores, sums)
         part, (early, late) = self.part, (scores.copies, sums.copies)
         commit, waits = early.commit, early.is_asynchronous
 
@@ -156,15 +187,14 @@ class _Chain:
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
         until = streamed_loop_end(self.layout, self.last)
-        if mask_bound(self.layout.group) is not None:
-            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
-            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
+        self._declare_skipped()
 
         def copies(at: Index) -> list[Item]:
             every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)
             return [*guard_copies([part_copies(item, part, at) for item in every], at, until), *commit]
 
-        work = [*self._scores(scores), *self.statistics.items(), self.statistics.rescale(self.last)]
+        rows = self.statistics
+        work = [*self._scores(scores), *rows.maxima(), rows.rescale(self.last), *rows.weights()]
         work.append(sums.product.with_held_rows(weights_register(self.chain)))
         distance = early.schedule.stages - 1
         begin = [item for n in range(distance) for item in copies(Index(n))]
@@ -172,21 +202,86 @@ class _Chain:
         if until is None:
             return [*begin, loop]
         # A block without parts has copied its rows all the same.
-        return [*begin, loop, *([Wait(0)] if waits else []), *skipped_terms(self.last, until)]
+        return [*begin, loop, *([Wait(0)] if waits else []), *skipped_terms(self.last, as_index(until))]
+
+    def _declare_skipped(self) -> None:
+        """Declare the buffer in which threads add their results of skipped parts."""
+        if mask_bound(self.layout.group) is not None:
+            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
+            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
+
+    def _overlapped_loop(self, scores: _Product, sums: _Product) -> list[Item]:
+        """Return the loop over parts of products of warpgroups, which are unfinished while rows are processed.
+
+        copy part 0 and the next ones;   wait;   scores of part 0;   its rows
+        for each further part j:   wait for part j; barrier;   issue the scores of j, and the sums of j - 1
+                                   copy part j + stages - 1;   wait for the scores;   rows of j
+                                   wait for the sums; scale them; pack the weights of j
+        wait for the last part; barrier;   sums of the last part
+        """
+        part, rows, weights = self.part, self.statistics, weights_register(self.chain)
+        early, late = scores.copies, sums.copies
+        turn, until = Var("turn", max(part.extent - 1, 1)), None
+        if part.extent > 1:
+            until = streamed_loop_end(self.layout, self.last, 1)
+            self._declare_skipped()
+        last = as_index(until) if until is not None else Index(part.extent - 1)
+        at, distance = as_index(turn), min(max(early.schedule.stages - 1, 1), part.extent)
+        in_sums, in_scores = sums.product.accumulator, scores.product.accumulator
+        packed = sums.product.packed_rows
+
+        def exists(number: Index) -> Guard:
+            return Guard(last - number, 0, part.extent)
+
+        def fetch(ring: SharedPipeline, number: Index) -> list[Item]:
+            if number.is_const and number.const >= part.extent:
+                return []
+            whole = (part_copies(item, part, number) for item in ring.fetch(as_index(part)).whole)
+            return [guard_fetch(item, exists(number)) if isinstance(item, Phase) else item for item in whole]
+
+        def moved(items: Sequence[Item], number: Index) -> list[Item]:
+            return [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
+
+        def arrive(pending: int) -> list[Item]:
+            return [*([Wait(pending)] if early.is_asynchronous else ()), ProxyFence(), Barrier()]
+
+        (reduction,) = self.first.frame.segment.reductions
+        zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
+        issue_scores = [scores.product.block_phases[1], ProductCommit()]
+        issue_sums = [*map(sums.product.step_of_packed_rows, range(sums.product.steps)), ProductCommit()]
+        pack = [sums.product.pack_held_rows(n, weights) for n in range(sums.product.steps)]
+        epilogue = self._score_epilogue()
+        begin: list[Item] = [*early.fetch(Index()).whole, *early.commit]
+        for number in range(distance):
+            begin += [*fetch(early, Index(number + 1)), *fetch(late, Index(number)), *early.commit]
+        begin += [
+            *arrive(distance), zero, ProductFence((in_scores,)), *moved(issue_scores, Index()),
+            ProductWait(0, (in_scores,)), *moved([epilogue, *rows.maxima(), *rows.weights(), *pack], Index()),
+        ]  # fmt: skip
+        body = [
+            *arrive(distance - 1), zero, ProductFence((in_scores, in_sums, *packed)), *moved(issue_scores, at + 1),
+            *moved(issue_sums, at), *fetch(early, at + 1 + distance), *fetch(late, at + distance), *early.commit,
+            ProductWait(1, (in_scores,)), *moved([epilogue, *rows.maxima(), *rows.weights()], at + 1),
+            ProductWait(0, (in_sums, *packed), rows.part_sums), rows.rescale(self.last), *pack,
+        ]  # fmt: skip
+        end = [*arrive(0), ProductFence((in_sums, *packed)), *moved(issue_sums, last), ProductWait(0, (in_sums,))]
+        loop = [Loop(turn, tuple(body), until)] if part.extent > 1 else []
+        rest = skipped_terms(self.last, last + 1) if until is not None else []
+        return [*begin, *loop, *end, *rest]
 
     def _scores(self, scores: _Product) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
-        first, (row, column) = self.first, (self.chain.rows[0], self.chain.column)
-        (reduction,), (output,), frame = first.frame.segment.reductions, first.frame.segment.outputs, first.frame
-        value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
+        (reduction,) = self.first.frame.segment.reductions
+        zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
+        return [zero, *scores.steps, self._score_epilogue()]
+
+    def _score_epilogue(self) -> Phase:
+        """Return the phase that leaves the scores of a part in registers."""
+        (row, column), frame, (_, value) = (self.chain.rows[0], self.chain.column), self.first.frame, self._score_value
         at = as_index(frame.tiles[row]), as_index(frame.tiles[column])
         shape = frame.schedule.dims[row].thread, frame.schedule.dims[column].thread
         kept = RegisterWrite(self._scores_register, at, shape, value, DType.F32)
-        return [
-            instance_phase(first, "zero", [first.initialise(reduction)]),
-            *scores.steps,
-            instance_phase(first, "scores", [kept]),
-        ]
+        return instance_phase(self.first, "scores", [kept])
 
     @property
     def _scores_register(self) -> str:
@@ -195,9 +290,8 @@ class _Chain:
     def _hold_elements(self) -> None:
         """Let rows and the last segment read the registers of the segments before them."""
         chain, rows, last = self.chain, self.rows, self.last
-        place = as_index(rows.frame.tiles[chain.rows[1]]), as_index(self.statistics.local)
         for read in {r for body in rows.frame.segment.expressions for r in reads(body) if r.tensor == chain.scores}:
-            rows.held[read] = self._narrow(RegisterRead(self._scores_register, place, DType.F32), read.tensor)
+            rows.held[read] = self.held_scores.value
         for read in {r for body in last.frame.segment.expressions for r in reads(body)}:
             if read.tensor == chain.weights:
                 at = as_index(last.frame.tiles[chain.rows[2]]), Index()
@@ -214,6 +308,8 @@ class _Chain:
         """Return the division by a number of each row, and the outputs."""
         rows, last, found = self.rows, self.last, list[Item]()
         context = rows.context(rows.bind((), (), ()), {})
+        if (factor := self.held_scores.factor) != 1:
+            found.append(self.statistics.rescaled_maximum(factor))
         if self.chain.divisor is not None:
             name, (reduction,) = f"{self.chain.weights}.divisor", last.frame.segment.reductions
             divisor = _wide(value_of(self.chain.divisor, context))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import MATH_MODES, Expr, Segment, dtype_of, promotion_interval
+from ....ir import LANES, MATH_MODES, Expr, Segment, dtype_of, promotion_interval
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -120,17 +120,23 @@ def _add_warpgroup_products(
     """
     warps, trips, atom = warps_of(geometry), place.all_trips, work.mma
     columns = geometry.block[geometry.structure.columns]
+    rows_held = work.sides[0].expr not in staged
     atoms = work.multiplications * trips * warps * (1.0 / atom.warps)
     instructions = atoms * atom.n / columns
     totals.add("tensor", atoms * dict(totals.target.atoms).get(atom.name, 0.0) / TENSOR_CORES)
     totals.add("issue", instructions * atom.warps * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
     totals.add("chain", work.steps * trips * ATOM_CHAIN)
-    read = (atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
+    read = (columns if rows_held else atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
     if promotion_interval(segment.reductions[0].math, atom.name):
         totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
-    for side in work.sides:
+    if rows_held:
+        elements = work.sides[0].atoms * (atom.m // atom.warps * atom.k // LANES) * work.steps * trips * 1.0
+        _hold_rows(totals, work.sides[0], elements, place, geometry)
+    for side in (s for s in work.sides if s.expr in staged):
+        if is_staged_once(side.expr, geometry.structure):
+            continue
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
         moved = staged[side.expr].count * place.all_trips * 1.0
         totals.add("issue", moved * work.splitting)
