@@ -42,9 +42,11 @@ from .row_sharing import (
     is_register_chain,
     is_row_maximum,
     joins_loop,
+    maximises_scores,
     register_chain,
     shifted_score,
     split_divisor,
+    weighs_scores_alone,
     whole_loops,
 )
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim

@@ -118,13 +118,26 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
 
 def shifted_score(body: Expr, greatest: str) -> Expr | None:
     """Return the score of an exponential of its difference from the maximum, None of other expressions."""
-    inner = body.args[0] if isinstance(body, Call) and body.fn == "exp" else None
-    while isinstance(inner, Cast) and inner.dtype.is_float:
-        inner = inner.arg
+    inner = _without_cast(body.args[0]) if isinstance(body, Call) and body.fn == "exp" else None
     if not isinstance(inner, Call) or inner.fn != "sub":
         return None
     score, shift = inner.args
     return score if is_row_maximum(drop_conversions(shift), greatest) else None
+
+
+def maximises_scores(rows: Segment, scores: str) -> bool:
+    """Return whether the maximum of rows is that of their scores, as they are."""
+    body = drop_conversions(rows.reductions[0].body)
+    return isinstance(body, Read) and body.tensor == scores
+
+
+def weighs_scores_alone(rows: Segment, scores: str) -> bool:
+    """Return whether all sums and weights of rows are exponentials of scores, without other factors."""
+    greatest, *others = rows.reductions
+    bodies = (*(r.body for r in others), *(split_divisor(o.body)[0] for o in rows.outputs if o.extra))
+    found = (shifted_score(_without_cast(body), greatest.name) for body in bodies)
+    alone = (score is not None and drop_conversions(score) == drop_conversions(greatest.body) for score in found)
+    return maximises_scores(rows, scores) and all(alone)
 
 
 def is_row_maximum(shift: Expr, greatest: str) -> bool:
@@ -267,6 +280,11 @@ def _plain_rows(rows: Segment) -> tuple[Segment, Expr | None]:
     outputs = tuple(evolve(o, body=drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
     reductions = tuple(evolve(r, body=drop_conversions(r.body)) for r in rows.reductions)
     return evolve(rows, reductions=reductions, outputs=outputs), divisor
+
+
+def _without_cast(expr: Expr) -> Expr:
+    """Return the operand of a conversion to a float."""
+    return expr.arg if isinstance(expr, Cast) and expr.dtype.is_float else expr
 
 
 def drop_conversions(expr: Expr) -> Expr:

@@ -32,7 +32,6 @@ from .matrix_instructions import reads_shared_matrices
 from .schedule_template import SegmentTemplate
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
 
-
 #: Bytes of the narrowest swizzle; rows of whole ones have one.
 LEAST_SWIZZLE = min(s for s in SWIZZLES if s)
 

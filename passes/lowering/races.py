@@ -92,8 +92,8 @@ class _Walk:
 
     `open` are copies of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
     of the enclosing loops. `products` are the reads of unfinished groups of products, the last of them still open,
-    `adding` and `taking` the registers that each adds to and takes factors from; `unfenced` are writes that products may not see, `hidden` those without a
-    fence before the barrier.
+    `adding` and `taking` the registers that each adds to and takes factors from; `unfenced` are writes that products
+    may not see, `hidden` those without a fence before the barrier.
     """
 
     kernel: Kernel
@@ -372,7 +372,8 @@ _WRITES = (Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce)
 
 def _registers_used(phase: Phase, nodes: tuple[type, ...] = (RegisterRead, *_WRITES)) -> set[str]:
     """Return the names of the registers that some nodes of a phase read or write."""
-    return {n.name for n in post_order(phase.roots) if isinstance(n, _WRITES + (RegisterRead,)) and isinstance(n, nodes)}
+    named = (n for n in post_order(phase.roots) if isinstance(n, (RegisterRead, *_WRITES)))
+    return {n.name for n in named if isinstance(n, nodes)}
 
 
 def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[Item, dict[Var, int]]]:

@@ -34,7 +34,17 @@ from ...ir import (
     reads,
     substitute_expr,
 )
-from ..geometry import ROW_LANES, Count, Geometry, StagedTile, ceil_div, least, main_read, product, reads_shared_matrices
+from ..geometry import (
+    ROW_LANES,
+    Count,
+    Geometry,
+    StagedTile,
+    ceil_div,
+    least,
+    main_read,
+    product,
+    reads_shared_matrices,
+)
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import mma_work
 from .roofline import node_cost, nodes

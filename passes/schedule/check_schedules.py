@@ -32,10 +32,10 @@ from ..geometry import (
     cached_reads,
     geometry_of,
     index_axes,
+    is_register_chain,
     is_scatter_only,
     mma_faults,
     mma_operands,
-    is_register_chain,
     reads_shared_matrices,
     shared_matrix_faults,
 )

@@ -28,8 +28,8 @@ from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 from .warpgroup_text import (
     descriptor_text,
     emulated_matrix,
-    swizzle_helper,
     held_rows_emulations,
+    swizzle_helper,
     warpgroup_emulations,
     warpgroup_instructions,
 )
@@ -379,8 +379,8 @@ CUDA = Dialect(
     },
     product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
     product_wait_after='asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; vote.sync.any.pred p, p, -1; '
-    "@p bra.uni a; wgmma.wait_group.sync.aligned {pending}; bra.uni b; a: wgmma.wait_group.sync.aligned {pending}; b:}\" "
-    ':: "f"({x}) : "memory");',
+    "@p bra.uni a; wgmma.wait_group.sync.aligned {pending}; bra.uni b; "
+    'a: wgmma.wait_group.sync.aligned {pending}; b:}" :: "f"({x}) : "memory");',
     pin='asm volatile("" : "+{kind}"({x}) :: "memory");',
     shared_matrix=descriptor_text,
 )

@@ -289,7 +289,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    body = (*waiting, ProxyFence(), barrier, *before, ProductFence((name,) if before else ()), products, ProductCommit())
+    fence = ProductFence((name,) if before else ())
+    body = (*waiting, ProxyFence(), barrier, *before, fence, products, ProductCommit())
     copies = (*following, *pipeline.commit)
     if after:
         turn = (*body, *copies, ProductWait(0, (name,)), *after)

@@ -13,31 +13,26 @@ second contraction (`geometry.row_sharing`): nothing but the second operands pas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 
 from ....ir import (
     Accumulate,
     Barrier,
     Convert,
     DType,
-    Guard,
     Index,
     Item,
     Literal,
     Loop,
     Op,
     PassError,
-    Phase,
-    ProductCommit,
-    ProductFence,
-    ProductWait,
-    ProxyFence,
-    Read,
     RegisterRead,
     RegisterWrite,
     Root,
     SharedBuffer,
+    Test,
     Value,
     Var,
     Wait,
@@ -46,15 +41,26 @@ from ....ir import (
     operands,
     reads,
 )
-from ...geometry import RegisterChain, drop_conversions, geometry_of, mask_bound, reads_shared_matrices, register_chain, skipped_elements
+from ...geometry import (
+    RegisterChain,
+    geometry_of,
+    mask_bound,
+    maximises_scores,
+    reads_shared_matrices,
+    register_chain,
+    skipped_elements,
+    weighs_scores_alone,
+)
 from ..index_values import value_of
-from ..k_loop import Multiplication, guard_fetch, SharedPipeline, multiplication, staged_tiles, tile_load
+from ..k_loop import SharedPipeline, multiplication, staged_tiles, tile_load
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
-from ..substitute_phase import substitute_phase
+from .chain_products import ChainProduct
 from .chained_contraction import instance_phase, part_copies
 from .mask_block_skipping import SKIPPED_SUMS_BUFFER, guard_copies, skipped_terms, streamed_loop_end
+from .overlapped_parts import OverlappedParts
+from .score_masks import ScoreMask, score_masks, split_masks
 from .score_scale import ScaledScores, split_scale
 from .streamed_rows import StreamedRows, weights_register
 
@@ -68,27 +74,6 @@ def lower_register_chain(layout: BlockLayout, states: Sequence[SegmentState]) ->
     if chain is None:
         raise PassError("chains in registers: expected a contraction, rows of its results, and a product of these")
     return _Chain(layout, chain, *states).items()
-
-
-@frozen
-class _Product:
-    """A contraction of the chain, the copies of its second factor, and those of its first one, if it is staged."""
-
-    product: Multiplication
-    copies: SharedPipeline
-    rows: SharedPipeline
-
-    @property
-    def steps(self) -> list[Item]:
-        """The products of a part."""
-        steps = range(self.product.steps)
-        return [self.product.whole()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
-
-    @property
-    def rows_loads(self) -> list[Item]:
-        """The loads of the first factor: to registers, or to shared memory."""
-        steps = range(self.product.steps)
-        return [*self.rows.fetch(Index()).whole] if self.rows.tiles else [self.product.load_rows(n) for n in steps]
 
 
 @define
@@ -109,7 +94,7 @@ class _Chain:
     @property
     def statistics(self) -> StreamedRows:
         """The rows between the contractions."""
-        return StreamedRows(self.layout, self.rows, self.chain, self.held_scores)
+        return StreamedRows(self.layout, self.rows, self.chain, self.held_scores, bool(self._end_masks))
 
     @property
     def held_scores(self) -> ScaledScores:
@@ -120,16 +105,25 @@ class _Chain:
         frame, dtype = self.rows.frame, self.layout.group.tensors[self.chain.scores].dtype
         local = Var(f"{frame.prefix}w", frame.schedule.reductions[0].dims[0].block_k)
         place = as_index(frame.tiles[self.chain.rows[1]]), as_index(local)
-        return ScaledScores(RegisterRead(self._scores_register, place, dtype), self._score_value[0])
+        return ScaledScores(RegisterRead(self._scores_register, place, dtype), self._score_parts[0])
 
     @property
-    def _score_value(self) -> tuple[float, Value]:
-        """The factor of scores, and the rest of their epilogue."""
+    def _score_parts(self) -> tuple[float, Value, tuple[ScoreMask, ...]]:
+        """The factor of scores, the rest of their epilogue, and masks on their indices."""
         first, (output,) = self.first, self.first.frame.segment.outputs
         value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
-        greatest = drop_conversions(self.rows.frame.segment.reductions[0].body)
-        alone = isinstance(greatest, Read) and greatest.tensor == self.chain.scores
-        return split_scale(value) if alone else (1.0, value)
+        alone = maximises_scores(self.rows.frame.segment, self.chain.scores)
+        factor, value = split_scale(value) if alone else (1.0, value)
+        value, masks = split_masks(value, first.frame.tiles)
+        return factor, _wide(value), (*masks, *self._end_masks)
+
+    @property
+    def _end_masks(self) -> tuple[ScoreMask, ...]:
+        """The masks of scores beyond the end of their row, where -inf stands for a missing score."""
+        if not weighs_scores_alone(self.rows.frame.segment, self.chain.scores):
+            return ()
+        end = self.first.bind((), (), ()).valid.get(self.first.frame.tiles[self.chain.column])
+        return score_masks((end,), self.first.frame.tiles) or () if end is not None else ()
 
     def items(self) -> list[Item]:
         """Return all items."""
@@ -147,7 +141,7 @@ class _Chain:
         ]
         return [*begin, *self._loop(scores, sums), *self._epilogue()]
 
-    def _product(self, state: SegmentState, start: Index) -> _Product:
+    def _product(self, state: SegmentState, start: Index) -> ChainProduct:
         """Return a contraction whose K block begins at a number of K blocks."""
         (reduction,), (schedule,) = state.frame.segment.reductions, state.frame.schedule.reductions
         (dim,), prefix = schedule.dims, f"{state.frame.prefix}r0"
@@ -165,13 +159,13 @@ class _Chain:
         covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
         product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
         ring, rows = ({e: t for e, t in tiles.items() if (e in once) == alone} for alone in (False, True))
-        return _Product(
+        return ChainProduct(
             product,
             SharedPipeline(state, schedule, ring, self.part, prefix, early=True),
             SharedPipeline(state, evolve(schedule, stages=1), rows, self.part, f"{prefix}q", early=True),
         )
 
-    def _loop(self, scores: _Product, sums: _Product) -> list[Item]:
+    def _loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
         if reads_shared_matrices(scores.product.schedule.mma):
             return self._overlapped_loop(scores, sums)
@@ -210,78 +204,38 @@ class _Chain:
             elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
             self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
 
-    def _overlapped_loop(self, scores: _Product, sums: _Product) -> list[Item]:
-        """Return the loop over parts of products of warpgroups, which are unfinished while rows are processed.
-
-        copy part 0 and the next ones;   wait;   scores of part 0;   its rows
-        for each further part j:   wait for part j; barrier;   issue the scores of j, and the sums of j - 1
-                                   copy part j + stages - 1;   wait for the scores;   rows of j
-                                   wait for the sums; scale them; pack the weights of j
-        wait for the last part; barrier;   sums of the last part
-        """
-        part, rows, weights = self.part, self.statistics, weights_register(self.chain)
-        early, late = scores.copies, sums.copies
-        turn, until = Var("turn", max(part.extent - 1, 1)), None
+    def _overlapped_loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
+        """Return the parts of products of warpgroups."""
+        (reduction,), part, until = self.first.frame.segment.reductions, self.part, None
         if part.extent > 1:
             until = streamed_loop_end(self.layout, self.last, 1)
             self._declare_skipped()
-        last = as_index(until) if until is not None else Index(part.extent - 1)
-        at, distance = as_index(turn), min(max(early.schedule.stages - 1, 1), part.extent)
-        in_sums, in_scores = sums.product.accumulator, scores.product.accumulator
-        packed = sums.product.packed_rows
-
-        def exists(number: Index) -> Guard:
-            return Guard(last - number, 0, part.extent)
-
-        def fetch(ring: SharedPipeline, number: Index) -> list[Item]:
-            if number.is_const and number.const >= part.extent:
-                return []
-            whole = (part_copies(item, part, number) for item in ring.fetch(as_index(part)).whole)
-            return [guard_fetch(item, exists(number)) if isinstance(item, Phase) else item for item in whole]
-
-        def moved(items: Sequence[Item], number: Index) -> list[Item]:
-            return [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
-
-        def arrive(pending: int) -> list[Item]:
-            return [*([Wait(pending)] if early.is_asynchronous else ()), ProxyFence(), Barrier()]
-
-        (reduction,) = self.first.frame.segment.reductions
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
-        issue_scores = [scores.product.block_phases[1], ProductCommit()]
-        issue_sums = [*map(sums.product.step_of_packed_rows, range(sums.product.steps)), ProductCommit()]
-        pack = [sums.product.pack_held_rows(n, weights) for n in range(sums.product.steps)]
-        epilogue = self._score_epilogue()
-        begin: list[Item] = [*early.fetch(Index()).whole, *early.commit]
-        for number in range(distance):
-            begin += [*fetch(early, Index(number + 1)), *fetch(late, Index(number)), *early.commit]
-        begin += [
-            *arrive(distance), zero, ProductFence((in_scores,)), *moved(issue_scores, Index()),
-            ProductWait(0, (in_scores,)), *moved([epilogue, *rows.maxima(), *rows.weights(), *pack], Index()),
-        ]  # fmt: skip
-        body = [
-            *arrive(distance - 1), zero, ProductFence((in_scores, in_sums, *packed)), *moved(issue_scores, at + 1),
-            *moved(issue_sums, at), *fetch(early, at + 1 + distance), *fetch(late, at + distance), *early.commit,
-            ProductWait(1, (in_scores,)), *moved([epilogue, *rows.maxima(), *rows.weights()], at + 1),
-            ProductWait(0, (in_sums, *packed), rows.part_sums), rows.rescale(self.last), *pack,
-        ]  # fmt: skip
-        end = [*arrive(0), ProductFence((in_sums, *packed)), *moved(issue_sums, last), ProductWait(0, (in_sums,))]
-        loop = [Loop(turn, tuple(body), until)] if part.extent > 1 else []
-        rest = skipped_terms(self.last, last + 1) if until is not None else []
-        return [*begin, *loop, *end, *rest]
+        last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
+        parts = OverlappedParts(
+            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights
+        )
+        return [*parts.items(), *(skipped_terms(self.last, last + 1) if until is not None else ())]
 
-    def _scores(self, scores: _Product) -> list[Item]:
+    def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
         (reduction,) = self.first.frame.segment.reductions
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
-        return [zero, *scores.steps, self._score_epilogue()]
+        return [zero, *scores.steps, *self._score_epilogue()]
 
-    def _score_epilogue(self) -> Phase:
-        """Return the phase that leaves the scores of a part in registers."""
-        (row, column), frame, (_, value) = (self.chain.rows[0], self.chain.column), self.first.frame, self._score_value
+    def _score_epilogue(self) -> list[Item]:
+        """Return the phases that leave the scores of a part in registers."""
+        (row, column), frame, value = (self.chain.rows[0], self.chain.column), self.first.frame, self._score_parts[1]
         at = as_index(frame.tiles[row]), as_index(frame.tiles[column])
         shape = frame.schedule.dims[row].thread, frame.schedule.dims[column].thread
         kept = RegisterWrite(self._scores_register, at, shape, value, DType.F32)
-        return instance_phase(self.first, "scores", [kept])
+        found: list[Item] = [instance_phase(self.first, "scores", [kept])]
+        held = RegisterRead(self._scores_register, at, DType.F32)
+        for number, mask in enumerate(self._score_parts[2]):
+            masked = Op("select", (Test((mask.bound,)), held, Literal(-inf, DType.F32)), DType.F32)
+            phase = instance_phase(self.first, f"mask{number}", [evolve(kept, value=masked)])
+            found.append(evolve(phase, when=(*phase.when, *mask.when)))
+        return found
 
     @property
     def _scores_register(self) -> str:

@@ -57,13 +57,14 @@ class StreamedRows:
 
     Besides its reductions, each row has registers for the previous maximum, the shift of a part, the scale of the
     running sums, and the part's own reduction. Weights go to shared memory, or stay in the registers of a `chain`,
-    undivided.
+    undivided. `ended` scores are -inf beyond the end of a row.
     """
 
     layout: BlockLayout
     state: SegmentState
     chain: RegisterChain | None = None
     scores: ScaledScores | None = None
+    ended: bool = False
 
     def items(self) -> list[Item]:
         """Return the items that process the rows of a part."""
@@ -102,8 +103,9 @@ class StreamedRows:
         roots += [self._weight(o, self._binding, self.local, value_of(body, shifted)) for o, body in weights.items()]
         found: list[Item] = [self._row_phase("exit", "rows", roots)]
         if self.chain is None:
-            lane, scale, dtype = Guard(as_index(state.frame.lane), 0, 1), self._value(greatest, "scale"), self._dtype(greatest)
-            store = Store("shared", SCALES, self._place(state), scale, dtype, () if lane.always else (lane,))
+            lane, scale = Guard(as_index(state.frame.lane), 0, 1), self._value(greatest, "scale")
+            guards = () if lane.always else (lane,)
+            store = Store("shared", SCALES, self._place(state), scale, self._dtype(greatest), guards)
             found.append(self._phase("scaled", [store]))
         return [*found, *(self._phase(f"sum{r.name}", [self._add(r, self._value(r, "part"))]) for r in others)]
 
@@ -154,7 +156,7 @@ class StreamedRows:
         if self.chain is None:
             return shared_store(self.state, output, binding, (), value)
         value = value if value.dtype is DType.F32 else Convert(value, DType.F32)
-        if local in binding.valid:
+        if local in binding.valid and not self.ended:
             value = Op("select", (Test((binding.valid[local],)), value, Literal(0.0, DType.F32)), DType.F32)
         frame = self.state.frame
         at, row = (as_index(frame.tiles[self.chain.rows[1]]), as_index(local)), frame.schedule.dims[self.chain.rows[1]]
@@ -230,7 +232,7 @@ class StreamedRows:
     def _part(self, reduction: Reduction, value: Value) -> tuple[Root, ...]:
         """Return the roots that reduce the values of a part into registers of their own."""
         held, local = self._value(reduction, "part"), self.local
-        valid = tuple(g for v, g in self._binding.valid.items() if v == local)
+        valid = () if self.ended else tuple(g for v, g in self._binding.valid.items() if v == local)
         if valid:
             identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
             value = Op("select", (Test(valid), value, identity), value.dtype)

@@ -1,0 +1,36 @@
+"""Contractions of a chain in registers: their products, and the copies of their factors."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from ....ir import Index, Item, Phase, ProductCommit
+from ..k_loop import Multiplication, SharedPipeline
+
+
+@frozen
+class ChainProduct:
+    """A contraction of the chain, the copies of its second factor, and those of its first one, if it is staged."""
+
+    product: Multiplication
+    copies: SharedPipeline
+    rows: SharedPipeline
+
+    @property
+    def steps(self) -> list[Item]:
+        """The products of a part."""
+        steps = range(self.product.steps)
+        return [self.product.whole()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
+
+    @property
+    def rows_loads(self) -> list[Item]:
+        """The loads of the first factor: to registers, or to shared memory."""
+        steps = range(self.product.steps)
+        return [*self.rows.fetch(Index()).whole] if self.rows.tiles else [self.product.load_rows(n) for n in steps]
+
+    @property
+    def unfinished(self) -> list[Item]:
+        """The products of a part by warpgroups, as a group that later items wait for."""
+        steps = range(self.product.steps)
+        held: list[Phase] = [self.product.step_of_packed_rows(n) for n in steps] if not self.rows.tiles else []
+        return [*(held or [self.product.block_phases[1]]), ProductCommit()]

@@ -1,0 +1,107 @@
+"""Parts of a chain in registers whose products warpgroups compute while they process rows.
+
+    copy part 0 and the next ones;   wait;   scores of part 0;   its rows
+    for each further part j:   wait for part j;   barrier;   issue the scores of j, and the sums of j - 1
+                               copy part j + stages - 1;   wait for the scores;   rows of j
+                               wait for the sums;   scale them;   pack the weights of j
+    wait for the last part;   barrier;   sums of the last part
+
+The products of two parts are unfinished at a time. The stages that are refilled were read by the scores of part j - 1
+and the sums of part j - 2, which all warps have waited for before the barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from ....ir import (
+    Barrier,
+    Guard,
+    Index,
+    Item,
+    Loop,
+    Phase,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
+    Var,
+    Wait,
+    as_index,
+)
+from ..k_loop import SharedPipeline, guard_fetch
+from ..segment_state import SegmentState
+from ..substitute_phase import substitute_phase
+from .chain_products import ChainProduct
+from .chained_contraction import part_copies
+from .streamed_rows import StreamedRows
+
+
+@frozen
+class OverlappedParts:
+    """Parts of two products and the rows between them.
+
+    `part` numbers parts; those after the first are `last` in number, or up to a definition `until`. `zero` initialises
+    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave.
+    """
+
+    scores: ChainProduct
+    sums: ChainProduct
+    rows: StreamedRows
+    sums_state: SegmentState
+    part: Var
+    last: Index
+    until: Var | None
+    zero: Phase
+    epilogue: Sequence[Item]
+    weights: str
+
+    def items(self) -> list[Item]:
+        """Return all items."""
+        sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(self.part.extent - 1, 1))
+        in_scores, in_sums, packed = self.scores.product.accumulator, sums.accumulator, sums.packed_rows
+        at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), self.part.extent)
+        rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
+        pack = [sums.pack_held_rows(n, self.weights) for n in range(sums.steps)]
+        begin: list[Item] = [*ring.fetch(Index()).whole, *ring.commit]
+        for number in range(distance):
+            begin += self._copies(Index(number))
+        begin += [
+            *self._arrival(distance), self.zero, ProductFence((in_scores,)),
+            *_moved(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),
+            *_moved([*rows, *pack], self.part, Index()),
+        ]  # fmt: skip
+        body = [
+            *self._arrival(distance - 1), self.zero, ProductFence((in_scores, in_sums, *packed)),
+            *_moved(self.scores.unfinished, self.part, at + 1), *_moved(self.sums.unfinished, self.part, at),
+            *self._copies(at + distance), ProductWait(1, (in_scores,)), *_moved(rows, self.part, at + 1),
+            ProductWait(0, (in_sums, *packed), self.rows.part_sums), self.rows.rescale(self.sums_state), *pack,
+        ]  # fmt: skip
+        end = [
+            *self._arrival(0), ProductFence((in_sums, *packed)),
+            *_moved(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
+        ]  # fmt: skip
+        return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
+
+    def _copies(self, number: Index) -> list[Item]:
+        """Return the copies for the sums of a part, and for the scores of the next one, as a group."""
+        late, early = self._fetch(self.sums.copies, number), self._fetch(self.scores.copies, number + 1)
+        return [*early, *late, *self.scores.copies.commit]
+
+    def _fetch(self, ring: SharedPipeline, number: Index) -> list[Item]:
+        """Return the copies of a part, guarded by its existence."""
+        if number.is_const and number.const >= self.part.extent:
+            return []
+        exists = Guard(self.last - number, 0, self.part.extent)
+        copies = (part_copies(item, self.part, number) for item in ring.fetch(as_index(self.part)).whole)
+        return [guard_fetch(item, exists) for item in copies if isinstance(item, Phase)]
+
+    def _arrival(self, pending: int) -> list[Item]:
+        """Return the wait for the oldest copies, which products may read afterwards."""
+        return [*([Wait(pending)] if self.scores.copies.is_asynchronous else ()), ProxyFence(), Barrier()]
+
+
+def _moved(items: Sequence[Item], part: Var, number: Index) -> list[Item]:
+    """Return the items of a part."""
+    return [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
