@@ -117,7 +117,10 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
 
 
 def shifted_score(body: Expr, greatest: str) -> Expr | None:
-    """Return the score of an exponential of its difference from the maximum, None of other expressions."""
+    """Return the score of an exponential of its difference from the maximum.
+
+    None of other expressions.
+    """
     inner = _without_cast(body.args[0]) if isinstance(body, Call) and body.fn == "exp" else None
     if not isinstance(inner, Call) or inner.fn != "sub":
         return None
@@ -126,13 +129,13 @@ def shifted_score(body: Expr, greatest: str) -> Expr | None:
 
 
 def maximises_scores(rows: Segment, scores: str) -> bool:
-    """Return whether the maximum of rows is that of their scores, as they are."""
+    """Return whether the maximum of rows is that of their scores."""
     body = drop_conversions(rows.reductions[0].body)
     return isinstance(body, Read) and body.tensor == scores
 
 
 def weighs_scores_alone(rows: Segment, scores: str) -> bool:
-    """Return whether all sums and weights of rows are exponentials of scores, without other factors."""
+    """Return whether sums and weights of rows are exponentials of scores alone."""
     greatest, *others = rows.reductions
     bodies = (*(r.body for r in others), *(split_divisor(o.body)[0] for o in rows.outputs if o.extra))
     found = (shifted_score(_without_cast(body), greatest.name) for body in bodies)

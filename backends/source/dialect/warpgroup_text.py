@@ -57,7 +57,7 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 
 def held_rows() -> tuple[MmaInstruction, ...]:
-    """Return the instructions of a warpgroup that take rows of halves from registers."""
+    """Return the instructions that take rows of halves from registers."""
     return tuple(row for row in warpgroup_rows() if row.held.size == HALF_BYTES)
 
 
@@ -175,7 +175,10 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
 
 
 def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> Iterator[tuple[str, str]]:
-    """Yield the helpers of OpenCL C whose rows lie in registers; the lanes of a warp exchange them in local memory."""
+    """Yield the helpers of OpenCL C whose rows lie in registers.
+
+    The lanes of a warp exchange them in local memory.
+    """
     for row in held_rows():
         assert row.held_a is not None, "rows of halves"
         kind, size = types[row.accumulator.value], row.held.size

@@ -158,7 +158,7 @@ class Multiplication:
         return self._phase("", [*self._products(value, self.b, loop)], loop)
 
     def pack_held_rows(self, number: int, register: str) -> Phase:
-        """Return the phase that packs the rows' fragments of a step of a warpgroup.
+        """Return the phase that packs the rows' fragments of a step.
 
         The rows are results of another instruction, which a lane holds as it holds the elements of the fragment.
         """
@@ -178,7 +178,7 @@ class Multiplication:
         return self._phase(f"pack{number}", [write], evolve(loop, shares=shares))
 
     def step_of_packed_rows(self, number: int) -> Phase:
-        """Return the phase in which a warpgroup multiplies the packed rows of a step."""
+        """Return the phase that multiplies the packed rows of a step."""
         loop, row, kept = self._loop(number), self.state.frame.tiles[self.schedule.rows], self._packed_rows(number)
         run = runs(MMA_INSTRUCTIONS[self.schedule.mma])[0]
         shares = tuple(

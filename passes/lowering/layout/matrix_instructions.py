@@ -218,7 +218,7 @@ def held_rows_loop(
     prefix: str,
     at: int,
 ) -> MmaLoop:
-    """Return the shares of the rows of a step that a warpgroup takes from registers."""
+    """Return the shares of a step's rows that lie in registers."""
     fragment = MMA_INSTRUCTIONS[loop.mma].held_a
     assert fragment is not None, "an instruction of a warpgroup"
     side = _side("a", 0, loop, dims, tiles, frame, prefix)

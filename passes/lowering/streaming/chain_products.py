@@ -1,4 +1,4 @@
-"""Contractions of a chain in registers: their products, and the copies of their factors."""
+"""Contractions of a chain in registers: products, and copies of factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..k_loop import Multiplication, SharedPipeline
 
 @frozen
 class ChainProduct:
-    """A contraction of the chain, the copies of its second factor, and those of its first one, if it is staged."""
+    """A contraction of the chain.
+
+    It has the copies of its second factor, and those of its first one, if that is staged.
+    """
 
     product: Multiplication
     copies: SharedPipeline
@@ -30,7 +33,7 @@ class ChainProduct:
 
     @property
     def unfinished(self) -> list[Item]:
-        """The products of a part by warpgroups, as a group that later items wait for."""
+        """The unfinished products of a part, and the end of their group."""
         steps = range(self.product.steps)
         held: list[Phase] = [self.product.step_of_packed_rows(n) for n in steps] if not self.rows.tiles else []
         return [*(held or [self.product.block_phases[1]]), ProductCommit()]

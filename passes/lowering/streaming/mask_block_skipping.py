@@ -63,9 +63,9 @@ SKIPPED_SUMS_BUFFER = "skipped"
 
 
 def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) -> Var | None:
-    """Return the variable that bounds the loop over parts, which begins after as many parts as are taken `before` it.
+    """Return the variable that bounds the loop over parts.
 
-    None where every block takes all of them.
+    The loop begins after the parts that are taken `before` it. None where every block takes all of them.
     """
     edge, part = mask_bound(layout.group), layout.part
     dims = last.frame.schedule.dims
@@ -103,7 +103,7 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
 
 
 def skipped_terms(state: SegmentState, until: Index) -> list[Item]:
-    """Return the items that add 0 times the skipped parts, those from `until` on.
+    """Return the items that add 0 times the parts from `until` on.
 
     They add to the sums of the last segment.
     """

@@ -1,4 +1,4 @@
-"""Parts of a chain in registers whose products warpgroups compute while they process rows.
+"""Parts of a chain in registers: products of warpgroups overlapped with rows.
 
     copy part 0 and the next ones;   wait;   scores of part 0;   its rows
     for each further part j:   wait for part j;   barrier;   issue the scores of j, and the sums of j - 1
@@ -69,18 +69,19 @@ class OverlappedParts:
             begin += self._copies(Index(number))
         begin += [
             *self._arrival(distance), self.zero, ProductFence((in_scores,)),
-            *_moved(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),
-            *_moved([*rows, *pack], self.part, Index()),
+            *_substitute_part(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),
+            *_substitute_part([*rows, *pack], self.part, Index()),
         ]  # fmt: skip
         body = [
             *self._arrival(distance - 1), self.zero, ProductFence((in_scores, in_sums, *packed)),
-            *_moved(self.scores.unfinished, self.part, at + 1), *_moved(self.sums.unfinished, self.part, at),
-            *self._copies(at + distance), ProductWait(1, (in_scores,)), *_moved(rows, self.part, at + 1),
+            *_substitute_part(self.scores.unfinished, self.part, at + 1),
+            *_substitute_part(self.sums.unfinished, self.part, at),
+            *self._copies(at + distance), ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums), self.rows.rescale(self.sums_state), *pack,
         ]  # fmt: skip
         end = [
             *self._arrival(0), ProductFence((in_sums, *packed)),
-            *_moved(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
+            *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
         return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
 
@@ -102,6 +103,6 @@ class OverlappedParts:
         return [*([Wait(pending)] if self.scores.copies.is_asynchronous else ()), ProxyFence(), Barrier()]
 
 
-def _moved(items: Sequence[Item], part: Var, number: Index) -> list[Item]:
+def _substitute_part(items: Sequence[Item], part: Var, number: Index) -> list[Item]:
     """Return the items of a part."""
     return [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]

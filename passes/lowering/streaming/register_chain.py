@@ -98,7 +98,7 @@ class _Chain:
 
     @property
     def held_scores(self) -> ScaledScores:
-        """The registers of a part's scores, without the factor that the exponents of weights take.
+        """The registers of a part's scores, without their factor.
 
         Rows whose maximum is of other values than the scores have scores as they are.
         """

@@ -19,14 +19,20 @@ from ....ir import Convert, Guard, Index, Literal, Op, Test, Value, Var, primary
 
 @frozen
 class ScoreMask:
-    """One bound of an index: scores beyond it are -inf. It cuts parts `when` the index passes it."""
+    """One bound of an index, beyond which scores are -inf.
+
+    It cuts a part `when` the index passes it.
+    """
 
     bound: Guard
     when: tuple[Guard, ...]
 
 
 def split_masks(value: Value, places: Collection[Var]) -> tuple[Value, tuple[ScoreMask, ...]]:
-    """Return a score without masks on indices, and these; `places` are the variables of a part's elements."""
+    """Return a score without its masks on indices, and these masks.
+
+    `places` are the variables of a part's elements.
+    """
     if isinstance(value, Convert) and value.dtype.is_float:
         inner, masks = split_masks(value.arg, places)
         return (inner, masks) if masks else (value, ())
@@ -43,7 +49,10 @@ def split_masks(value: Value, places: Collection[Var]) -> tuple[Value, tuple[Sco
 
 
 def score_masks(guards: Iterable[Guard], places: Collection[Var]) -> tuple[ScoreMask, ...] | None:
-    """Return the bounds of guards, None where an index has no extremes over a part."""
+    """Return the bounds of guards.
+
+    None where an index has no extremes over a part.
+    """
     found: list[ScoreMask] = []
     for guard in guards:
         if any(not isinstance(p, Var) and variables(primary_index(p)) & {*places} for p, _ in guard.index.terms):

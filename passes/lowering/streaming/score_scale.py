@@ -1,4 +1,4 @@
-"""Scale of the scores of a chain in registers, folded into the exponents of its weights.
+"""Scale of scores, folded into the exponents of their weights.
 
     z = c * p;   w = exp(z - max z)   ->   m = max p;   w = exp2(p * k - m * k)    with k = c * log2(e)
 
@@ -18,7 +18,9 @@ LOG2_E = log2(e)
 
 
 def split_scale(value: Value) -> tuple[float, Value]:
-    """Return a positive factor of a score, and the score without it; masked scores remain -inf.
+    """Return a positive factor of a score, and the score without it.
+
+    Masked scores remain -inf:
 
     select(mask, c * p, -inf) -> c, select(mask, p, -inf)
     """
@@ -48,19 +50,19 @@ class ScaledScores:
     @property
     def value(self) -> Value:
         """The scores."""
-        return _scaled(self.held, self.factor)
+        return _times(self.held, self.factor)
 
     def ratio(self, before: RegisterRead, shift: RegisterRead) -> Value:
-        """Return the factor of sums whose shift was `before`: 1 where it has not changed."""
+        """Return the factor of sums whose shift was `before`."""
         difference = Op("sub", (before, shift), before.dtype)
-        return Op("near_exp2", (_scaled(difference, self.factor * LOG2_E),), before.dtype)
+        return Op("near_exp2", (_times(difference, self.factor * LOG2_E),), before.dtype)
 
     def weight(self, score: Value, factor: float, shift: RegisterRead, dtype: DType) -> Value:
-        """Return the weight of a score in a type; the score is given as a value and its factor."""
+        """Return the weight of a score, a value times its factor."""
         value, less = (v if v.dtype is dtype else Convert(v, dtype) for v in (score, shift))
-        exponent = _scaled(value, factor * LOG2_E), _scaled(less, self.factor * LOG2_E)
+        exponent = _times(value, factor * LOG2_E), _times(less, self.factor * LOG2_E)
         return Op("near_exp2", (Op("sub", exponent, dtype),), dtype)
 
 
-def _scaled(value: Value, factor: float) -> Value:
+def _times(value: Value, factor: float) -> Value:
     return value if factor == 1 else Op("mul", (value, Literal(factor, value.dtype)), value.dtype)

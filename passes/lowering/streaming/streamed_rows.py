@@ -71,7 +71,7 @@ class StreamedRows:
         return [*self.maxima(), *self.weights()]
 
     def maxima(self) -> list[Item]:
-        """Return the items that reduce the scores of a part to a maximum, and scale the sums of rows."""
+        """Return the items of a part's maxima, which scale row sums."""
         greatest, *others = self.state.frame.segment.reductions
         dtype, context = self._dtype(greatest), self.state.context(self._binding, {})
         most, before, shift, scale = (self._value(greatest, what) for what in ("", "before", "shift", "scale"))
@@ -92,13 +92,13 @@ class StreamedRows:
         ]
 
     def weights(self) -> list[Item]:
-        """Return the items that compute the weights of a part, and add its sums."""
+        """Return the items of a part's weights, which add its sums."""
         state, (greatest, *others) = self.state, self.state.frame.segment.reductions
         context, shift = state.context(self._binding, {}), self._value(greatest, "shift")
         wide = [o for o in state.frame.segment.outputs if o.extra]
         weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
         bodies = (*(r.body for r in others), *weights.values())
-        shifted = evolve(context, staged={**context.staged, **self._shifted(bodies, greatest, context, shift)})
+        shifted = evolve(context, staged={**context.staged, **self._shift_values(bodies, greatest, context, shift)})
         roots = [r for other in others for r in self._part(other, value_of(other.body, shifted))]
         roots += [self._weight(o, self._binding, self.local, value_of(body, shifted)) for o, body in weights.items()]
         found: list[Item] = [self._row_phase("exit", "rows", roots)]
@@ -122,7 +122,7 @@ class StreamedRows:
         shares = {s.var: s for s in self.state.frame.shares} | {self.local: share}
         return self.state.phase(kind, name, tuple(roots), tuple(v for v in unrolled if v.extent > 1), shares)
 
-    def _shifted(
+    def _shift_values(
         self, bodies: Iterable[Expr], greatest: Reduction, context: Context, shift: RegisterRead
     ) -> dict[Expr, Value]:
         """Return the values of expressions that read the maximum: the shift, or whole exponentials of scores."""
@@ -138,12 +138,12 @@ class StreamedRows:
 
     @property
     def part_sums(self) -> tuple[str, ...]:
-        """Names of the registers of a part's sums, the last numbers that its rows compute."""
+        """Registers of a part's sums, the last numbers of its rows."""
         return tuple(f"{r.name}.part" for r in self.state.frame.segment.reductions[-1:])
 
     @property
     def is_scaled(self) -> bool:
-        """Whether the maximum is that of scores without their factor."""
+        """True where the maximum is that of scores without their factor."""
         return self.scores is not None and self.scores.factor != 1
 
     @property
@@ -164,7 +164,7 @@ class StreamedRows:
         return RegisterWrite(weights_register(self.chain), at, shape, value, DType.F32)
 
     def rescaled_maximum(self, factor: float) -> Phase:
-        """Return the phase that multiplies the maxima of rows by the factor of their scores."""
+        """Return the phase that gives maxima the factor of scores."""
         greatest = self.state.frame.segment.reductions[0]
         value = Literal(factor, self._dtype(greatest))
         return self._phase("scaled", [evolve(self._add(greatest, value), combine="prod")])
