@@ -65,7 +65,14 @@ from .schedule_template import (
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
 from .shared_matrices import PRODUCER_REGISTERS, MatrixTile, matrix_tile, producer_share, shared_matrix_faults
-from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
+from .shared_memory import (
+    SKIPPED_VECTOR,
+    shared_bytes,
+    shared_layouts,
+    skipped_elements,
+    skipped_rows,
+    streamed_segment,
+)
 from .shared_tensors import (
     axis_places,
     extents_of,

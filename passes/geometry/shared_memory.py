@@ -17,6 +17,8 @@ from .shared_tensors import extents_of, shared_pitches, tensors_in_place
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
 
+#: Elements of a skipped part that a thread loads together.
+SKIPPED_VECTOR = 8
 #: Bytes of a sum that threads exchange.
 SUM_BYTES = 4
 
@@ -51,9 +53,18 @@ def shared_bytes(
 def skipped_elements(last: Geometry) -> Count:
     """Return the numbers that threads exchange about skipped parts.
 
-    Threads that share columns have a number for each.
+    Threads that share columns have a number for each: those of `skipped_rows`, or of a row's lanes.
     """
-    return last.threads // ROW_LANES * last.block[last.structure.columns]
+    columns = last.block[last.structure.columns]
+    rows = skipped_rows(last.threads, columns)
+    return np.where(np.equal(rows, 0) | np.not_equal(last.block_k[0] % np.maximum(rows, 1), 0),
+                    last.threads // ROW_LANES, rows) * columns  # fmt: skip
+
+
+def skipped_rows(threads: Count, columns: Count) -> Count:
+    """Return the rows of skipped parts that threads read together, each a vector; 0 where they divide none."""
+    across = np.maximum(columns // SKIPPED_VECTOR, 1)
+    return np.where(np.equal(columns % SKIPPED_VECTOR, 0) & np.equal(threads % across, 0), threads // across, 0)
 
 
 def _aligned_size(nbytes: Count) -> Count:

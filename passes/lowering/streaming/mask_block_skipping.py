@@ -50,7 +50,7 @@ from ....ir import (
     linearise,
     row_major,
 )
-from ...geometry import mask_bound
+from ...geometry import SKIPPED_VECTOR, mask_bound, skipped_rows
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..reductions import accumulate
@@ -114,6 +114,20 @@ def skipped_terms(state: SegmentState, until: Index) -> list[Item]:
 
 
 @frozen
+class _Spread:
+    """Division of a part's elements among threads.
+
+    `together` threads have the same columns, numbered by `lane`; each has results of a `shape`.
+    """
+
+    together: int
+    lane: Index
+    shape: tuple[int, ...]
+    shares: dict[Var, Share]
+    unrolled: tuple[Var, ...]
+
+
+@frozen
 class _Terms:
     """The skipped part of one reduction: threads with the same columns divide the keys, and add their results in the
     shared memory of the scores, or in a buffer of their own.
@@ -128,55 +142,89 @@ class _Terms:
         """Return the items of a thread."""
         state, frame = self.state, self.state.frame
         name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
-        used, length = self._used_dims(), state.layout.part_length
-        threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
-        together = prod(threads) if self._fits(prod(threads)) else 1
-        each = gcd(length // together, MAX_CHECKED_ELEMENTS)
+        used, length, spread = self._used_dims(), state.layout.part_length, self._spread()
+        each = gcd(length // spread.together, MAX_CHECKED_ELEMENTS)
         prefix = f"{frame.prefix}n{self.number}"
         (dim,) = frame.schedule.reductions[self.number].dims
-        dim = evolve(dim, block_k=together * each)
+        dim = evolve(dim, block_k=spread.together * each)
         key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
-        places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
-        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
-        shares = {s.var: s for s in frame.shares}
-        share = Share(key, as_index(own) * together + lane, as_index(own))
+        share = Share(key, as_index(own) * spread.together + spread.lane, as_index(own))
         tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
-        begin = state.initialise(self.reduction)
-        begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
+        begin = evolve(state.initialise(self.reduction), name=name, shape=spread.shape)
         binding = state.bind((dim,), (key,), (as_index(turn) * dim.block_k,))
         terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
-        looked = state.phase(
-            "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
-        )
+        shares = spread.shares | {key: share}
+        looked = state.phase("compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares)
+        looked = evolve(looked, unrolled=(*(v for v in (own,) if v.extent > 1), *spread.unrolled))
         skipped = Guard(as_index(turn) - self.until * (length // dim.block_k), 0, dim.trips)
         found: list[Item] = [
-            state.phase("compute", f"nothing{self.number}", [begin], (), shares),
+            evolve(
+                state.phase("compute", f"nothing{self.number}", [begin], (), spread.shares), unrolled=spread.unrolled
+            ),
             Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),
         ]
-        if together > 1:
-            found += self._exchange(begin, tiles, lane, together)
+        if spread.together > 1:
+            found += self._exchange(begin, tiles, spread)
+            name = f"{name}.all"
         every, held = tuple(map(as_index, frame.tiles)), RegisterRead(name, tiles, dtype)
         added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
-        return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
+        own_shares = {s.var: s for s in frame.shares}
+        return [*found, state.phase("compute", f"rest{self.number}", [added], (), own_shares)]
 
-    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+    def _spread(self) -> _Spread:
+        """Return how threads divide the elements of a part.
+
+        Where results lie in registers, a thread takes neighbours that one load moves, of as many rows as there are
+        threads for; else the columns of its own results.
+        """
+        state, used = self.state, self._used_dims()
+        dims, length = state.frame.schedule.dims, state.layout.part_length
+        shares = {s.var: s for s in state.frame.shares}
+        shape = tuple(d.thread if use else 1 for d, use in zip(dims, used, strict=True))
+        wide = [n for n, use in enumerate(used) if use and dims[n].block > 1]
+        if len(wide) == 1 and self._buffer().name == SKIPPED_SUMS_BUFFER:
+            (n,), columns, together = (
+                wide,
+                dims[wide[0]].block,
+                int(skipped_rows(state.layout.schedule.threads, dims[wide[0]].block)),
+            )
+            if together and length % together == 0:
+                element, thread = (
+                    Var(f"{state.frame.prefix}n{self.number}e", SKIPPED_VECTOR),
+                    as_index(state.layout.thread),
+                )
+                across = columns // SKIPPED_VECTOR
+                place = thread % across * SKIPPED_VECTOR + element
+                tile = state.frame.tiles[n]
+                read = {t for t, use in zip(state.frame.tiles, used, strict=True) if use}
+                shares = {v: s for v, s in shares.items() if v in read} | {tile: Share(tile, place, as_index(element))}
+                shape = tuple(SKIPPED_VECTOR if d == n else count for d, count in enumerate(shape))
+                return _Spread(together, thread // across, shape, shares, (element,))
+        threads = [1 if use else d.threads for d, use in zip(dims, used, strict=True)]
+        together = prod(threads) if self._fits(prod(threads)) else 1
+        places = [Var(f"{state.frame.prefix}t{d}", count) for d, count in enumerate(threads)]
+        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+        return _Spread(together, lane, shape, shares, state.frame.unrolled)
+
+    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], spread: _Spread) -> list[Item]:
         """Return the items that add the results of threads with the same columns."""
-        state, buffer = self.state, self._buffer()
-        sizes = tuple(
-            d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used_dims(), strict=True)
-        )
+        state, buffer, used = self.state, self._buffer(), self._used_dims()
+        dims, own = state.frame.schedule.dims, {s.var: s for s in state.frame.shares}
+        sizes = tuple(d.block if use else 1 for d, use in zip(dims, used, strict=True))
         column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
-        other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
-        kept = Store(
-            "shared", buffer.name, lane * columns + column, RegisterRead(begin.name, tiles, begin.dtype), begin.dtype
-        )
+        other = Var(f"{state.frame.prefix}n{self.number}o", spread.together)
+        held = RegisterRead(begin.name, tiles, begin.dtype)
+        kept = Store("shared", buffer.name, spread.lane * columns + column, held, begin.dtype)
         there = Load("shared", buffer.name, as_index(other) * columns + column, begin.dtype)
-        total = Accumulate(begin.name, tiles, "sum", there, (other,), begin.dtype)
+        shape = tuple(d.thread if use else 1 for d, use in zip(dims, used, strict=True))
+        every = evolve(begin, name=f"{begin.name}.all", shape=shape)
+        total = Accumulate(every.name, tiles, "sum", there, (other,), begin.dtype)
+        stored = state.phase("exit", f"kept{self.number}", [kept], (), spread.shares)
         return [
             *([Barrier()] if self.number else []),
-            state.phase("exit", f"kept{self.number}", [kept], (), shares),
+            evolve(stored, unrolled=spread.unrolled),
             Barrier(),
-            state.phase("compute", f"all{self.number}", [begin, total], (other,), shares),
+            state.phase("compute", f"all{self.number}", [every, total], (other,), own),
         ]
 
     def _fits(self, together: int) -> bool:
