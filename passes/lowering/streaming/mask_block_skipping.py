@@ -14,7 +14,7 @@ The bound is an index of the block number alone, the same for all its threads, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from attrs import evolve, frozen
@@ -36,6 +36,7 @@ from ....ir import (
     Read,
     Reduction,
     RegisterRead,
+    Root,
     Share,
     SharedBuffer,
     Store,
@@ -55,6 +56,7 @@ from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..reductions import accumulate
 from ..segment_state import SegmentState
+from ..substitute_phase import substitute_phase
 
 #: Most elements of skipped parts that a thread checks in one iteration.
 MAX_CHECKED_ELEMENTS = 16
@@ -102,15 +104,31 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
 
 
-def skipped_terms(state: SegmentState, until: Index) -> list[Item]:
-    """Return the items that add 0 times the parts from `until` on.
+@frozen
+class SkippedParts:
+    """Sums of 0 times the skipped parts, added to those of the last segment.
 
-    They add to the sums of the last segment.
+    A loop over other parts may check a skipped one in each iteration; the rest follow it.
     """
-    found: list[Item] = []
-    for number, reduction in enumerate(state.frame.segment.reductions):
-        found += _Terms(state, until, number, reduction).items()
-    return found
+
+    state: SegmentState
+
+    def begin(self) -> list[Item]:
+        """Return the items before all checks."""
+        return [terms.begin for terms in self._terms]
+
+    def check(self, part: Index) -> list[Item]:
+        """Return the items that check one part, if there is such a part."""
+        return [item for terms in self._terms for item in terms.check(part)]
+
+    def rest(self, until: Index) -> list[Item]:
+        """Return the items that check the parts from `until` on, and add the sums."""
+        return [item for terms in self._terms for item in terms.rest(until)]
+
+    @property
+    def _terms(self) -> Iterator[_Terms]:
+        reductions = self.state.frame.segment.reductions
+        return (_Terms(self.state, number, reduction) for number, reduction in enumerate(reductions))
 
 
 @frozen
@@ -134,42 +152,66 @@ class _Terms:
     """
 
     state: SegmentState
-    until: Index
     number: int
     reduction: Reduction
 
-    def items(self) -> list[Item]:
-        """Return the items of a thread."""
-        state, frame = self.state, self.state.frame
-        name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
-        used, length, spread = self._used_dims(), state.layout.part_length, self._spread()
-        each = gcd(length // spread.together, MAX_CHECKED_ELEMENTS)
-        prefix = f"{frame.prefix}n{self.number}"
-        (dim,) = frame.schedule.reductions[self.number].dims
+    @property
+    def begin(self) -> Phase:
+        """The phase that initialises a thread's results."""
+        spread = self._spread()
+        return self._spread_phase("compute", f"nothing{self.number}", self._initialise(spread), (), spread)
+
+    def check(self, part: Index) -> list[Item]:
+        """Return the phases that check one part, where there is one."""
+        looked, turn, blocks = self._checked()
+        exists = Guard(part, 0, turn.extent // blocks)
+        return [
+            guard_fetch(substitute_phase(looked, {turn: part * blocks + number}), exists) for number in range(blocks)
+        ]
+
+    def rest(self, until: Index) -> list[Item]:
+        """Return the items that check all parts from `until` on, and add the results."""
+        frame, (looked, turn, blocks), spread = self.state.frame, self._checked(), self._spread()
+        begin = self._initialise(spread)
+        skipped = Guard(as_index(turn) - until * blocks, 0, turn.extent)
+        found: list[Item] = [Loop(turn, (evolve(looked, when=(*looked.when, skipped)),))]
+        name = begin.name
+        if spread.together > 1:
+            found += self._exchange(begin, self._tiles, spread)
+            name = f"{name}.all"
+        held = RegisterRead(name, self._tiles, begin.dtype)
+        added = Accumulate(self.reduction.name, tuple(map(as_index, frame.tiles)), "sum", held, (), begin.dtype)
+        shares = {s.var: s for s in frame.shares}
+        return [*found, self.state.phase("compute", f"rest{self.number}", [added], (), shares)]
+
+    def _checked(self) -> tuple[Phase, Var, int]:
+        """Return the phase that checks a block of keys, the variable that numbers blocks, and those of a part."""
+        state, spread, length = self.state, self._spread(), self.state.layout.part_length
+        each, prefix = gcd(length // spread.together, MAX_CHECKED_ELEMENTS), f"{state.frame.prefix}n{self.number}"
+        (dim,) = state.frame.schedule.reductions[self.number].dims
         dim = evolve(dim, block_k=spread.together * each)
         key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
-        share = Share(key, as_index(own) * spread.together + spread.lane, as_index(own))
-        tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
-        begin = evolve(state.initialise(self.reduction), name=name, shape=spread.shape)
         binding = state.bind((dim,), (key,), (as_index(turn) * dim.block_k,))
         terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
-        shares = spread.shares | {key: share}
-        looked = state.phase("compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares)
-        looked = evolve(looked, unrolled=(*(v for v in (own,) if v.extent > 1), *spread.unrolled))
-        skipped = Guard(as_index(turn) - self.until * (length // dim.block_k), 0, dim.trips)
-        found: list[Item] = [
-            evolve(
-                state.phase("compute", f"nothing{self.number}", [begin], (), spread.shares), unrolled=spread.unrolled
-            ),
-            Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),
-        ]
-        if spread.together > 1:
-            found += self._exchange(begin, tiles, spread)
-            name = f"{name}.all"
-        every, held = tuple(map(as_index, frame.tiles)), RegisterRead(name, tiles, dtype)
-        added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
-        own_shares = {s.var: s for s in frame.shares}
-        return [*found, state.phase("compute", f"rest{self.number}", [added], (), own_shares)]
+        terms = evolve(terms, name=self._initialise(spread).name, at=self._tiles)
+        share = Share(key, as_index(own) * spread.together + spread.lane, as_index(own))
+        keyed = evolve(spread, shares=spread.shares | {key: share})
+        return self._spread_phase("compute", f"none{self.number}", terms, (own,), keyed), turn, length // dim.block_k
+
+    @property
+    def _tiles(self) -> tuple[Index, ...]:
+        """The place of a result: the tiles that the factors besides the weights depend on."""
+        used = zip(self.state.frame.tiles, self._used_dims(), strict=True)
+        return tuple(as_index(tile) if use else Index() for tile, use in used)
+
+    def _initialise(self, spread: _Spread) -> Initialise:
+        begin = self.state.initialise(self.reduction)
+        return evolve(begin, name=f"{self.reduction.name}.none", shape=spread.shape)
+
+    def _spread_phase(self, kind: str, name: str, root: Root, own: tuple[Var, ...], spread: _Spread) -> Phase:
+        """Return a phase over a thread's elements of a part."""
+        found = self.state.phase(kind, name, [root], (), spread.shares)
+        return evolve(found, unrolled=(*(v for v in own if v.extent > 1), *spread.unrolled))
 
     def _spread(self) -> _Spread:
         """Return how threads divide the elements of a part.
@@ -219,10 +261,9 @@ class _Terms:
         shape = tuple(d.thread if use else 1 for d, use in zip(dims, used, strict=True))
         every = evolve(begin, name=f"{begin.name}.all", shape=shape)
         total = Accumulate(every.name, tiles, "sum", there, (other,), begin.dtype)
-        stored = state.phase("exit", f"kept{self.number}", [kept], (), spread.shares)
         return [
             *([Barrier()] if self.number else []),
-            evolve(stored, unrolled=spread.unrolled),
+            self._spread_phase("exit", f"kept{self.number}", kept, (), spread),
             Barrier(),
             state.phase("compute", f"all{self.number}", [every, total], (other,), own),
         ]

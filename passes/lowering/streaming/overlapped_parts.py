@@ -35,6 +35,7 @@ from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
 from .chained_contraction import part_copies
+from .mask_block_skipping import SkippedParts
 from .streamed_rows import StreamedRows
 
 
@@ -43,7 +44,8 @@ class OverlappedParts:
     """Parts of two products and the rows between them.
 
     `part` numbers parts; those after the first are `last` in number, or up to a definition `until`. `zero` initialises
-    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave.
+    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave. While
+    products are unfinished, threads check parts that are `skipped`, if any are.
     """
 
     scores: ChainProduct
@@ -56,13 +58,14 @@ class OverlappedParts:
     zero: Phase
     epilogue: Sequence[Item]
     weights: str
+    skipped: SkippedParts | None
 
     def items(self) -> list[Item]:
         """Return all items."""
         sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(self.part.extent - 1, 1))
         in_scores, in_sums, packed = self.scores.product.accumulator, sums.accumulator, sums.packed_rows
         at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), self.part.extent)
-        rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
+        skipped, rows = self.skipped, [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
         pack = [sums.pack_held_rows(n, self.weights) for n in range(sums.steps)]
         begin: list[Item] = [*ring.fetch(Index()).whole, *ring.commit]
         for number in range(distance):
@@ -76,13 +79,16 @@ class OverlappedParts:
             *self._arrival(distance - 1), self.zero, ProductFence((in_scores, in_sums, *packed)),
             *_substitute_part(self.scores.unfinished, self.part, at + 1),
             *_substitute_part(self.sums.unfinished, self.part, at),
-            *self._copies(at + distance), ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
+            *self._copies(at + distance), *(skipped.check(self.last + 1 + at) if skipped else ()),
+            ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums), self.rows.rescale(self.sums_state), *pack,
         ]  # fmt: skip
         end = [
             *self._arrival(0), ProductFence((in_sums, *packed)),
             *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
+        if skipped is not None:  # the loop has checked as many parts as it computed
+            begin, end = [*begin, *skipped.begin()], [*end, *skipped.rest(self.last * 2 + 1)]
         return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
 
     def _copies(self, number: Index) -> list[Item]:

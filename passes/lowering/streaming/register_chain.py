@@ -58,7 +58,7 @@ from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct
 from .chained_contraction import instance_phase, part_copies
-from .mask_block_skipping import SKIPPED_SUMS_BUFFER, guard_copies, skipped_terms, streamed_loop_end
+from .mask_block_skipping import SKIPPED_SUMS_BUFFER, SkippedParts, guard_copies, streamed_loop_end
 from .overlapped_parts import OverlappedParts
 from .score_masks import ScoreMask, score_masks, split_masks
 from .score_scale import ScaledScores, split_scale
@@ -195,8 +195,9 @@ class _Chain:
         loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
         if until is None:
             return [*begin, loop]
+        skipped = SkippedParts(self.last)
         # A block without parts has copied its rows all the same.
-        return [*begin, loop, *([Wait(0)] if waits else []), *skipped_terms(self.last, as_index(until))]
+        return [*begin, loop, *([Wait(0)] if waits else []), *skipped.begin(), *skipped.rest(as_index(until))]
 
     def _declare_skipped(self) -> None:
         """Declare the buffer in which threads add their results of skipped parts."""
@@ -212,10 +213,11 @@ class _Chain:
             self._declare_skipped()
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
         last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
+        skipped = SkippedParts(self.last) if until is not None else None
         parts = OverlappedParts(
-            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights
+            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights, skipped
         )
-        return [*parts.items(), *(skipped_terms(self.last, last + 1) if until is not None else ())]
+        return parts.items()
 
     def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
