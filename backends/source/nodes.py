@@ -39,7 +39,7 @@ from ...ir import (
 )
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
-from .dialect import HELD_ROWS
+from .dialect import BEGINS, HELD_ROWS
 from .index_ctext import guard_text, index_text
 from .lane_scan import LaneScan
 from .lane_sort import LaneSort
@@ -182,8 +182,8 @@ class NodePrinter(ValuePrinter):
         """Print a warpgroup's matrix instruction over shared memory."""
         name, pointers = self.names.registers[node.name], self.names.pointers
         deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
-        held = isinstance(node.a, RegisterRead)
-        text = self.names.dialect.instructions[node.instruction + HELD_ROWS * held].format(
+        variant = HELD_ROWS if isinstance(node.a, RegisterRead) else BEGINS if node.begins else ""
+        text = self.names.dialect.instructions[node.instruction + variant].format(
             columns=node.columns,
             pitch=node.pitch,
             upper=f"{name} + {index_text(node.upper, pointers)}",

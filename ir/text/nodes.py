@@ -189,11 +189,12 @@ FORMS: dict[type, Form] = {
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     WarpgroupMma: Form(
         "warpgroup_mma <instruction> columns <columns>{? pitch <pitch>?} <name>[<upper>][<lower>]: <dtype> = <a> * <b>"
-        "{? over (<over>)?}"
+        "{? over (<over>)?}{? begins<!begins>?}"
     ),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <mma>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
+        "{? begins<!begins>?}"
     ),
     RegisterWrite: Form(
         "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"

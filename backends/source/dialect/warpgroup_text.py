@@ -25,8 +25,8 @@ from ..index_ctext import PointerName, index_text
 from .float8 import FLOATS8
 from .mma_text import PTX_TYPES
 
-#: End of the name of an instruction that takes its rows from registers.
-HELD_ROWS = "_held_rows"
+#: Ends of the names of instructions that take their rows from registers, and of those that begin a sum.
+HELD_ROWS, BEGINS = "_held_rows", "_begins"
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
 ROW_REGISTERS, UNIT_BYTES, ROW_BYTES = 2, 16, 128
 
@@ -92,18 +92,19 @@ def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator
                 f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
             ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
-            shape, first = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}, 1"
+            shape, pair = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}"
             turned = row.held.size == 2
             flags = f", 1, 1, %{count + 2}, %{count + 3}" if turned else ", 1, 1" * row.accumulator.is_float
-            text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {first}{flags};"
             out, into = ", ".join(f'"+{constraint}"({x})' for x in registers), '"l"(a), "l"(b)'
             into += ', "n"(ta), "n"(tb)' * turned
             name = warpgroup_helper_name(row, columns)
-            yield (
-                name,
-                f"template <int ta, int tb, int p> {qualifier} void {name}({kind}* u, {kind}* l, unsigned long long a, "
-                f'unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
-            )
+            for end, adding in (("", 1), (BEGINS, 0)):
+                text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {pair}, {adding}{flags};"
+                yield (
+                    name + end,
+                    f"template <int ta, int tb, int p> {qualifier} void {name}{end}({kind}* u, {kind}* l, "
+                    f'unsigned long long a, unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
+                )
             if row in held_rows() and row.held_a is not None:
                 rows = range(row.held_a.registers)
                 taken = ", ".join(f"%{count + n}" for n in rows)
@@ -164,14 +165,16 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
         sides = zip(row.formats, "ab", "rc", strict=True)
         a, b = (_ELEMENT_TEXTS[f].format(m, place.format(x, m, size)) for f, m, x in sides)
-        yield (
-            f"cuts_{row.name}",
-            f"{qualifier} void cuts_{row.name}({parameters}) {{ const int t = tid % {WARPGROUP_THREAD.extent}; "
-            f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-            f"const int r = {r}, c = n + {c}; {kind} s = 0; "
-            f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
-            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
-        )
+        for end, assigned in (("", "+="), (BEGINS, "=")):
+            yield (
+                f"cuts_{row.name}{end}",
+                f"{qualifier} void cuts_{row.name}{end}({parameters}) {{ "
+                f"const int t = tid % {WARPGROUP_THREAD.extent}; "
+                f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
+                f"const int r = {r}, c = n + {c}; {kind} s = 0; "
+                f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
+                f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] {assigned} s; }} }}",
+            )
 
 
 def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from ....ir import Index, Item, Phase, ProductCommit
+from ....ir import Index, Item, ProductCommit
 from ..k_loop import Multiplication, SharedPipeline
 
 
@@ -35,5 +35,5 @@ class ChainProduct:
     def unfinished(self) -> list[Item]:
         """The unfinished products of a part, and the end of their group."""
         steps = range(self.product.steps)
-        held: list[Phase] = [self.product.step_of_packed_rows(n) for n in steps] if not self.rows.tiles else []
-        return [*(held or [self.product.block_phases[1]]), ProductCommit()]
+        step = self.product.step_in_place if self.rows.tiles else self.product.step_of_packed_rows
+        return [*map(step, steps), ProductCommit()]

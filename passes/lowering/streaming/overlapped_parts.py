@@ -76,7 +76,7 @@ class OverlappedParts:
             *_substitute_part([*rows, *pack], self.part, Index()),
         ]  # fmt: skip
         body = [
-            *self._arrival(distance - 1), self.zero, ProductFence((in_scores, in_sums, *packed)),
+            *self._arrival(distance - 1), ProductFence((in_sums, *packed)),
             *_substitute_part(self.scores.unfinished, self.part, at + 1),
             *_substitute_part(self.sums.unfinished, self.part, at),
             *self._copies(at + distance), *(skipped.check(self.last + 1 + at) if skipped else ()),
