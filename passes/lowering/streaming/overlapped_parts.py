@@ -110,5 +110,6 @@ class OverlappedParts:
 
 
 def _substitute_part(items: Sequence[Item], part: Var, number: Index) -> list[Item]:
-    """Return the items of a part."""
-    return [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
+    """Return the items of a part, without phases whose condition no such part satisfies."""
+    found = [substitute_phase(item, {part: number}) if isinstance(item, Phase) else item for item in items]
+    return [i for i in found if not isinstance(i, Phase) or not any(g.index.is_const for g in i.when)]
