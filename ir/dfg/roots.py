@@ -143,8 +143,9 @@ class Mma:
 
 @frozen(cache_hash=True)
 class WarpgroupMma:
-    """Asynchronous matrix instruction of a warpgroup: `registers += a * b`, or `= a * b` where it `begins` the sum.
+    """Asynchronous matrix instruction of a warpgroup: `registers += a * b`.
 
+    Where it `begins` the sum, the registers become the product.
     The operands are matrices in shared memory, or A is a fragment in registers, which may not change before the product
     ends. The sums may be read after a `ProductWait`. `instruction` is one of
     `ir.machine.MMA_INSTRUCTIONS`; it multiplies `columns` columns. Every `pitch`th register of `name` from

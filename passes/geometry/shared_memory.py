@@ -62,7 +62,10 @@ def skipped_elements(last: Geometry) -> Count:
 
 
 def skipped_rows(threads: Count, columns: Count) -> Count:
-    """Return the rows of skipped parts that threads read together, each a vector; 0 where they divide none."""
+    """Return the rows of skipped parts that threads read together.
+
+    Each thread reads a vector. The result is 0 where threads do not divide rows.
+    """
     across = np.maximum(columns // SKIPPED_VECTOR, 1)
     return np.where(np.equal(columns % SKIPPED_VECTOR, 0) & np.equal(threads % across, 0), threads // across, 0)
 

@@ -65,7 +65,10 @@ CASES: dict[str, Graph] = {
 
 
 def chain_points(group: FusedGroup, target: Any, count: int, seed: int = 5, kind: str = "m") -> list[Schedule]:
-    """Return random legal points of a group as a chain in registers of a kind of instructions."""
+    """Return random legal points of a group as a chain in registers.
+
+    `kind` begins the name of their instructions.
+    """
     space, found = make_space(group, target), []
     for structure in space.templates:
         if not is_register_chain(structure.segments) or not structure.segments[2].mma.startswith(kind):
@@ -187,7 +190,7 @@ def _without(kernel: Kernel, kind: type, number: int) -> Kernel:
     (ProductWait, 0, "to which products may still be adding"),
     (ProductWait, 1, "which products may still be reading"),
 ])  # fmt: skip
-def test_the_checker_of_races_finds_what_a_loop_of_warpgroups_lacks(kind: type, number: int, reason: str) -> None:
+def test_races_of_incomplete_loops_are_found(kind: type, number: int, reason: str) -> None:
     group = group_of(halves(1, 1, 1, 64, 256, 16, 16))
     points = chain_points(group, WARPGROUP_TARGET, 8, kind="m64")
     schedule = next(s for s in points if s.segments[2].reductions[0].stages == 2)

@@ -102,7 +102,10 @@ class Multiplication:
         return before, self._phase("", products, loop), after
 
     def step_in_place(self, number: int) -> Phase:
-        """Return the phase that multiplies a step of staged matrices; the first begins the sum."""
+        """Return the phase that multiplies a step of staged matrices.
+
+        The first step begins the sum.
+        """
         loop, (pair,) = self._loop(number), self.pairs
         products = [evolve(root, begins=number == 0) for root in self._products(*pair, loop)]
         return self._phase(f"step{number}", [*products], loop)

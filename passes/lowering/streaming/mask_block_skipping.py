@@ -106,7 +106,7 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
 
 @frozen
 class SkippedParts:
-    """Sums of 0 times the skipped parts, added to those of the last segment.
+    """Sums of 0 times the skipped parts, for the last segment's sums.
 
     A loop over other parts may check a skipped one in each iteration; the rest follow it.
     """
@@ -118,11 +118,11 @@ class SkippedParts:
         return [terms.begin for terms in self._terms]
 
     def check(self, part: Index) -> list[Item]:
-        """Return the items that check one part, if there is such a part."""
+        """Return the items that check one part, where there is one."""
         return [item for terms in self._terms for item in terms.check(part)]
 
     def rest(self, until: Index) -> list[Item]:
-        """Return the items that check the parts from `until` on, and add the sums."""
+        """Return the items that check the parts from `until` on."""
         return [item for terms in self._terms for item in terms.rest(until)]
 
     @property
@@ -158,20 +158,20 @@ class _Terms:
     @property
     def begin(self) -> Phase:
         """The phase that initialises a thread's results."""
-        spread = self._spread()
+        spread = self._division()
         return self._spread_phase("compute", f"nothing{self.number}", self._initialise(spread), (), spread)
 
     def check(self, part: Index) -> list[Item]:
         """Return the phases that check one part, where there is one."""
-        looked, turn, blocks = self._checked()
+        looked, turn, blocks = self._check_phase()
         exists = Guard(part, 0, turn.extent // blocks)
         return [
             guard_fetch(substitute_phase(looked, {turn: part * blocks + number}), exists) for number in range(blocks)
         ]
 
     def rest(self, until: Index) -> list[Item]:
-        """Return the items that check all parts from `until` on, and add the results."""
-        frame, (looked, turn, blocks), spread = self.state.frame, self._checked(), self._spread()
+        """Return the items that check parts from `until` on, and add up."""
+        frame, (looked, turn, blocks), spread = self.state.frame, self._check_phase(), self._division()
         begin = self._initialise(spread)
         skipped = Guard(as_index(turn) - until * blocks, 0, turn.extent)
         found: list[Item] = [Loop(turn, (evolve(looked, when=(*looked.when, skipped)),))]
@@ -184,9 +184,9 @@ class _Terms:
         shares = {s.var: s for s in frame.shares}
         return [*found, self.state.phase("compute", f"rest{self.number}", [added], (), shares)]
 
-    def _checked(self) -> tuple[Phase, Var, int]:
+    def _check_phase(self) -> tuple[Phase, Var, int]:
         """Return the phase that checks a block of keys, the variable that numbers blocks, and those of a part."""
-        state, spread, length = self.state, self._spread(), self.state.layout.part_length
+        state, spread, length = self.state, self._division(), self.state.layout.part_length
         each, prefix = gcd(length // spread.together, MAX_CHECKED_ELEMENTS), f"{state.frame.prefix}n{self.number}"
         (dim,) = state.frame.schedule.reductions[self.number].dims
         dim = evolve(dim, block_k=spread.together * each)
@@ -213,7 +213,7 @@ class _Terms:
         found = self.state.phase(kind, name, [root], (), spread.shares)
         return evolve(found, unrolled=(*(v for v in own if v.extent > 1), *spread.unrolled))
 
-    def _spread(self) -> _Spread:
+    def _division(self) -> _Spread:
         """Return how threads divide the elements of a part.
 
         Where results lie in registers, a thread takes neighbours that one load moves, of as many rows as there are
