@@ -64,7 +64,14 @@ from .schedule_template import (
 )
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
-from .shared_matrices import PRODUCER_REGISTERS, MatrixTile, matrix_tile, producer_share, shared_matrix_faults
+from .shared_matrices import (
+    PRODUCER_REGISTERS,
+    MatrixTile,
+    chained_numbers,
+    matrix_tile,
+    producer_share,
+    shared_matrix_faults,
+)
 from .shared_memory import (
     SKIPPED_VECTOR,
     shared_bytes,

@@ -56,6 +56,11 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
     return np.where(taking, own, LANES), np.where(taking, others, 0)
 
 
+def chained_numbers(scores: Count, sums: Count) -> Count:
+    """Return the numbers that a thread of a chain in registers holds: scores, packed weights, and sums."""
+    return scores + scores // 2 + sums
+
+
 @frozen
 class MatrixTile:
     """Tile of the rows (`axis` 0) or columns (1)."""

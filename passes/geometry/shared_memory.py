@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...ir import DType, FusedGroup, Segment, dtype_of
+from ...ir import WIDEST_BYTES, DType, FusedGroup, Segment, dtype_of
 from .footprint import Count, ceil_div, product
 from .mask_bounds import mask_bound
 from .matrix_instructions import reads_shared_matrices
@@ -128,8 +128,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
-    if reads_shared_matrices(geometry.structure.mma):
+    if reads_shared_matrices(geometry.structure.mma) and not (chained and geometry.structure.holds_results):
         total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
+        total = total + np.where(np.greater(geometry.loop.tma, 0), WIDEST_BYTES if chained else 0, 0)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

@@ -19,6 +19,7 @@ from ..geometry import (
     Geometry,
     StagedTile,
     ceil_div,
+    chained_numbers,
     geometry_of,
     is_register_chain,
     is_scatter_only,
@@ -115,8 +116,12 @@ def _count_segments(
 def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Count, target: Target) -> Count:
     """Return the register limit of a thread, beside a producer where there is one."""
     limit = register_limit(threads, min_blocks, target)
-    for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
-        own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
+    products = [p for p in geometry if reads_shared_matrices(p.structure.mma)]
+    for part in products:
+        sums = product(part.thread)
+        if is_register_chain([p.structure for p in geometry]):
+            sums = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
+        own, others = producer_share(part.threads, sums, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
         limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit

@@ -183,10 +183,11 @@ def _check_mma_reduction(
 def check_bulk_copies(case: Scheduled) -> Iterator[str]:
     """Operands of bulk copies are boxes of tensor maps.
 
-    Such a kernel has one segment.
+    Such a kernel has one segment, or is a chain in registers.
     """
     for name, reduction, loop, schedule in case.loops:
-        if loop.tma not in (0, 1, 2) or (loop.tma and len(case.group.segments) > 1):
+        several = len(case.group.segments) > 1 and not is_register_chain(case.schedule.segments)
+        if loop.tma not in (0, 1, 2) or (loop.tma and several):
             yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
         elif loop.tma:
             yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors)

@@ -17,6 +17,7 @@ from ...ir import (
     HALF_BYTES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
+    WITH_PRODUCER,
     FusedGroup,
     MmaInstruction,
     Target,
@@ -118,6 +119,8 @@ def chain_parameters(
     yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
     yield ScheduleParameter.of("s2.stages", stages)
+    if atom.reads_shared:
+        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER))
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:

@@ -89,7 +89,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
                name: str) -> TensorBox | None:  # fmt: skip
     """Return the box of an operand's tile, None where there is none.
 
-    The tensor has these pitches.
+    The tensor has these pitches. The box of a tile that runs along k is one of its lines.
     """
     address = linearise(read.indices, pitches)
     steps = {v: n for v, n in address.terms if isinstance(v, Var)}
@@ -100,7 +100,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         return None
     pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
     extents = {deep: prod(a.extent for a in axes[deep]) for deep in axes}
-    digits = _digits(tile, loop.dims[0].block_k)
+    digits = _digits(tile, lines_of(tile, loop)[1])
     rest = [v for v in steps if v not in (*axes[False], *axes[True]) and v.extent > 1]
     if digits is None or None in pitch.values() or pitch[digits[0].deep] != 1:
         return None
@@ -133,7 +133,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         others.append((first, lookup, 1))
         dims[first] += extent - 1
-    for var in rest:
+    for var in sorted(rest, key=lambda v: steps[v]):
         place = outer.get(False)
         if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
             others.append((place[0], var, dims[place[0]]))
@@ -144,6 +144,12 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     inner = tuple(stride * dtype.size for stride in strides[1:])
     result = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
     return None if result.faults() else TensorBox(result, outer, tuple(others))
+
+
+def lines_of(tile: MatrixTile, loop: ReductionSchedule) -> tuple[int, int]:
+    """Return the boxes of a tile, and the places of k of each: several lines lie one behind another."""
+    depth, line = loop.dims[0].block_k, tile.layout.width // tile.layout.size
+    return (depth // line, line) if tile.layout.deep and depth % line == 0 else (1, depth)
 
 
 def _lookups(read: Read, address: Index, moving: frozenset[Var]) -> list[tuple[Indirect, int, int]] | None:

@@ -52,14 +52,22 @@ from ...geometry import (
     weighs_scores_alone,
 )
 from ..index_values import value_of
-from ..k_loop import SharedPipeline, multiplication, staged_tiles, tile_load
+from ..k_loop import (
+    BulkPipeline,
+    SharedPipeline,
+    bulk_tiles,
+    declared_pipeline,
+    multiplication,
+    staged_tiles,
+    tile_load,
+)
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct
 from .chained_contraction import instance_phase, part_copies
 from .mask_block_skipping import SKIPPED_SUMS_BUFFER, SkippedParts, guard_copies, streamed_loop_end
-from .overlapped_parts import OverlappedParts
+from .overlapped_parts import BulkParts, OverlappedParts
 from .score_masks import ScoreMask, score_masks, split_masks
 from .score_scale import ScaledScores, split_scale
 from .streamed_rows import StreamedRows, weights_register
@@ -137,7 +145,6 @@ class _Chain:
         begin: list[Item] = [
             instance_phase(rows, "begin", map(rows.initialise, rows.frame.segment.reductions)),
             instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions)),
-            *scores.rows_loads,
         ]
         return [*begin, *self._loop(scores, sums), *self._epilogue()]
 
@@ -177,7 +184,7 @@ class _Chain:
 
         if part.extent == 1:
             copied = [*early.fetch(Index()).whole, *commit, *late.fetch(Index()).whole, *commit]
-            head = [*copied, *wait(1), *self._scores(scores), *self.statistics.items()]
+            head = [*scores.rows_loads, *copied, *wait(1), *self._scores(scores), *self.statistics.items()]
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
         until = streamed_loop_end(self.layout, self.last)
@@ -191,7 +198,7 @@ class _Chain:
         work = [*self._scores(scores), *rows.maxima(), rows.rescale(self.last), *rows.weights()]
         work.append(sums.product.with_held_rows(weights_register(self.chain)))
         distance = early.schedule.stages - 1
-        begin = [item for n in range(distance) for item in copies(Index(n))]
+        begin = [*scores.rows_loads, *(item for n in range(distance) for item in copies(Index(n)))]
         loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
         if until is None:
             return [*begin, loop]
@@ -215,9 +222,20 @@ class _Chain:
         last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
         skipped = SkippedParts(self.last) if until is not None else None
         parts = OverlappedParts(
-            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights, skipped
-        )
+            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights, skipped,
+            self._bulk_parts(scores, sums),
+        )  # fmt: skip
         return parts.items()
+
+    def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct) -> BulkParts | None:
+        """Return the bulk copies of all factors, None where threads copy."""
+        rings, found = (scores.rows, scores.copies, sums.copies), list[BulkPipeline]()
+        tiles = [bulk_tiles(ring, number) for number, ring in enumerate(rings)]
+        for ring, own in zip(rings, tiles, strict=True):
+            if own is None or None in tiles:
+                return None
+            found.append(declared_pipeline(ring, own))
+        return BulkParts(found[0], (found[1], found[2]), self.part)
 
     def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
