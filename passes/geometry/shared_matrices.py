@@ -57,7 +57,7 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
 
 
 def chained_numbers(scores: Count, sums: Count) -> Count:
-    """Return the numbers that a thread of a chain in registers holds: scores, packed weights, and sums."""
+    """Return the numbers that a thread of a chain in registers holds."""
     return scores + scores // 2 + sums
 
 

@@ -42,9 +42,9 @@ FULL, EMPTY = "full", "empty"
 
 @frozen
 class BulkTile:
-    """Tile of an operand: its box, elements of a stage, buffer, and the row or column that a block begins with.
+    """Tile of an operand, of `lines` boxes along k.
 
-    It consists of `lines` boxes along k.
+    It has the elements of a stage, a buffer, and the row or column that a block begins with.
     """
 
     box: TensorBox
@@ -122,7 +122,10 @@ def declared_pipeline(ring: SharedPipeline, tiles: Sequence[BulkTile]) -> BulkPi
 
 
 def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
-    """Return the tiles of bulk copies, whose maps are numbered from `first` on; None where threads copy."""
+    """Return the tiles of bulk copies, None where threads copy.
+
+    Their maps are numbered from `first` on.
+    """
     state, schedule, frame = ring.state, ring.schedule, ring.state.frame
     if not schedule.tma:
         return None

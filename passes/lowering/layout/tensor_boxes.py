@@ -147,7 +147,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
 
 
 def lines_of(tile: MatrixTile, loop: ReductionSchedule) -> tuple[int, int]:
-    """Return the boxes of a tile, and the places of k of each: several lines lie one behind another."""
+    """Return the number of boxes along k, and their extent."""
     depth, line = loop.dims[0].block_k, tile.layout.width // tile.layout.size
     return (depth // line, line) if tile.layout.deep and depth % line == 0 else (1, depth)
 

@@ -69,7 +69,7 @@ class BulkParts:
         return self.pipelines[0].ring.schedule.stages
 
     def begin(self, turn: Var, last: Index, until: Var | None) -> list[Item]:
-        """Declare the producer, whose loop over the parts after the first counts `turn`."""
+        """Declare the producer, which counts the parts after the first in `turn`."""
         layout, at = self.rows.ring.state.layout, as_index(turn) + 1
         free = MbarrierWait(EMPTY, at % self._stages, (at // self._stages + 1) % 2)
         rows = BulkFetch(ROWS, Index(), self.rows.nbytes, self.rows.copies(Index(), Index()))
