@@ -204,10 +204,10 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
     elif isinstance(item, Wait) and names.dialect.wait:
         out.line(names.dialect.wait.format(pending=item.pending))
     elif isinstance(item, ProductWait) and names.dialect.product_wait:
-        text, values = names.dialect.product_wait, [x for name in item.before for x in _elements(name, names)]
+        wait, values = names.dialect.product_wait, [x for name in item.before for x in _elements(name, names)]
         if values:  # a wait on both sides of a branch on these, or the compiler moves their computation after it
-            text = names.dialect.product_wait_after.replace("{x}", " + ".join(values))
-        out.line(text.replace("{pending}", str(item.pending)))
+            wait = names.dialect.product_wait_after.replace("{x}", " + ".join(values))
+        out.line(wait.replace("{pending}", str(item.pending)))
         for name in item.names:  # no read of the sums may move before the wait
             _pin_registers(name, names, out)
     elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):

@@ -140,9 +140,11 @@ def _warpgroup_instruction(
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
     rows, kinds = WARPGROUP * _TILE_ROWS, kind if other is None else f"{kind}_{other}"
     name = f"m64n8k{k}_{kinds}"
-    fragments = none, none, c
-    rest = WARPGROUP, WARPGROUP_COLUMNS, every, other, _rows_fragment(k, none.packed)
-    return MmaInstruction(name, rows, _TILE_COLUMNS, k, kind, held, accumulator, *fragments, *rest)
+    fragments, of_rows = (none, none, c), _rows_fragment(k, none.packed)
+    return MmaInstruction(
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, *fragments, WARPGROUP, WARPGROUP_COLUMNS, every, other,
+        of_rows,
+    )  # fmt: skip
 
 
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}

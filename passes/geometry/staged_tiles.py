@@ -122,7 +122,8 @@ def _staged_tile(
     stages = 1 if is_staged_once(expr, structure) else geometry.loop.stages
     unit: Count = WIDEST_BYTES
     if reads_shared_matrices(structure.mma):
-        row = np.where(turned, product(shape.gather[: len(loops)]), product(shape.gather[len(loops) :])) * size
+        sides: tuple[Count, Count] = product(shape.gather[: len(loops)]), product(shape.gather[len(loops) :])
+        row: Count = np.where(turned, *sides) * size
         unit = np.where(np.equal(row % LEAST_SWIZZLE, 0), SWIZZLE_PERIOD, WIDEST_BYTES)
     nbytes = ceil_div(elements * stages * size, unit) * unit * _matrices(reduction, structure.mma)
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,

@@ -103,8 +103,8 @@ def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
     result = sides["c"]
     over = tuple(dict.fromkeys(v for axis in root.over for v in result.local_variables(axis)))
     if MMA_INSTRUCTIONS[root.mma].reads_shared:
-        a, b = (_matrix(sides[o].value(v)) for o, v in (("a", root.a), ("b", root.b)))
-        return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over)
+        matrices = [_matrix(sides[o].value(v)) for o, v in (("a", root.a), ("b", root.b))]
+        return evolve(root, at=result.register_indices(root.at), a=matrices[0], b=matrices[1], over=over)
     a, b = (_pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
     return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 

@@ -36,12 +36,13 @@ from ..geometry import (
     register_chain,
     runs,
 )
-from .mma_parameters import WARPGROUPS
 from .mma_templates import multiplies
 from .rules import Finding, ScheduleSizes
 
 #: Warps along the rows, instructions of one along them, elements of a part, stages.
 CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
+#: Warpgroups along the rows: more have too few registers for two parts.
+CHAIN_WARPGROUPS = (1, 2)
 #: Longest row that is one part.
 MAX_SINGLE_PART = 256
 
@@ -97,7 +98,7 @@ def chain_parameters(
         names, extent = tuple(f"s2.{kind}{d}" for kind in "tev"), prod(a.extent for a in axes)
         values: tuple[tuple[int, ...], ...] = ((1, 1, 1),)
         if d == last.rows and atom.reads_shared:
-            groups = (w for w in WARPGROUPS if w * atom.m <= max(next_power(extent), atom.m))
+            groups = (w for w in CHAIN_WARPGROUPS if w * atom.m <= max(next_power(extent), atom.m))
             values = tuple((w * WARPGROUP * ACCUMULATOR_THREADS[0], runs(atom)[0], 1) for w in groups)
         elif d == last.rows:
             limit, rows = max(next_power(extent), atom.m), ACCUMULATOR_THREADS[0]

@@ -68,16 +68,16 @@ class BulkParts:
     def _stages(self) -> int:
         return self.pipelines[0].ring.schedule.stages
 
-    def begin(self, turn: Var, last: Index, until: Var | None) -> list[Item]:
+    def declare(self, turn: Var, until: Var | None) -> None:
         """Declare the producer, which counts the parts after the first in `turn`."""
         layout, at = self.rows.ring.state.layout, as_index(turn) + 1
         free = MbarrierWait(EMPTY, at % self._stages, (at // self._stages + 1) % 2)
         rows = BulkFetch(ROWS, Index(), self.rows.nbytes, self.rows.copies(Index(), Index()))
-        loop = [Loop(turn, (free, self._fetch(at)), until)] if self.part.extent > 1 else []
+        loop: list[Item] = [Loop(turn, (free, self._fetch(at)), until)] if self.part.extent > 1 else []
         held = (prod(d.thread for d in p.ring.state.frame.schedule.dims) for p in self.pipelines)
         target = self.rows.ring.state.target
         own, others = map(int, producer_share(layout.schedule.threads, chained_numbers(*held), target.registers_per_sm))
-        items = rows, self._fetch(Index()), *loop
+        items: tuple[Item, ...] = rows, self._fetch(Index()), *loop
         layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
         layout.buffers |= {
             name: SharedBuffer(name, DType.U64, count)
@@ -86,7 +86,6 @@ class BulkParts:
         warps = layout.schedule.threads // LANES
         inits = MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), MbarrierInit(ROWS, 1)
         layout.opening += [*inits, Barrier()]
-        return []
 
     def _fetch(self, number: Index) -> BulkFetch:
         stage = number % self._stages
@@ -135,7 +134,8 @@ class OverlappedParts:
         for number in range(distance):
             begin += self._copies(Index(number))
         if self.bulk is not None:
-            begin = [*self.bulk.begin(turn, self.last, self.until), MbarrierWait(ROWS, Index(), Index())]
+            self.bulk.declare(turn, self.until)
+            begin = [MbarrierWait(ROWS, Index(), Index())]
         begin += [
             *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
             *_substitute_part(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),

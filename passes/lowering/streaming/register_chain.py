@@ -282,8 +282,8 @@ class _Chain:
         """Return the division by a number of each row, and the outputs."""
         rows, last, found = self.rows, self.last, list[Item]()
         context = rows.context(rows.bind((), (), ()), {})
-        if (factor := self.held_scores.factor) != 1:
-            found.append(self.statistics.rescaled_maximum(factor))
+        if (scale := self.held_scores.factor) != 1:
+            found.append(self.statistics.rescaled_maximum(scale))
         if self.chain.divisor is not None:
             name, (reduction,) = f"{self.chain.weights}.divisor", last.frame.segment.reductions
             divisor = _wide(value_of(self.chain.divisor, context))

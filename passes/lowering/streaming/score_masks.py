@@ -41,11 +41,11 @@ def split_masks(value: Value, places: Collection[Var]) -> tuple[Value, tuple[Sco
     condition, inner, other = value.args
     if not isinstance(other, Literal) or other.value != -inf or not isinstance(condition, Test):
         return value, ()
-    masks = score_masks(condition.guards, places)
-    if masks is None:
+    own = score_masks(condition.guards, places)
+    if own is None:
         return value, ()
     rest, more = split_masks(inner, places)
-    return rest, (*masks, *more)
+    return rest, (*own, *more)
 
 
 def score_masks(guards: Iterable[Guard], places: Collection[Var]) -> tuple[ScoreMask, ...] | None:
