@@ -28,6 +28,7 @@ from ....ir import (
     Guard,
     Index,
     Indirect,
+    Primary,
     Read,
     Reduction,
     ReductionSchedule,
@@ -38,6 +39,7 @@ from ....ir import (
     Var,
     linearise,
     operands,
+    primary_index,
     row_major,
     substitute,
     variables,
@@ -62,12 +64,12 @@ class TensorBox:
     """Tensor map of a tile, and the coordinates of a box.
 
     `outer` has, by the axis (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of
-    further variables, and of elements of integer tensors, in coordinates.
+    further variables, of quotients of them, and of elements of integer tensors, in coordinates.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
-    others: tuple[tuple[int, Var | Indirect, int], ...]
+    others: tuple[tuple[int, Primary, int], ...]
 
     def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
         """Return the first element of a box.
@@ -94,8 +96,10 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     address = linearise(read.indices, pitches)
     steps = {v: n for v, n in address.terms if isinstance(v, Var)}
     axes = {False: tile.dim.axes, True: loop.dims[0].axes}
-    looked_up = _lookups(read, address, frozenset((*axes[False], *axes[True])))
-    found = len(steps) + len(looked_up or ())
+    moving = frozenset((*axes[False], *axes[True]))
+    looked_up = _lookups(read, address, moving)
+    still = [(p, n) for p, n in address.terms if not isinstance(p, (Var, Indirect)) and not _variables(p) & moving]
+    found = len(steps) + len(looked_up or ()) + len(still)
     if looked_up is None or address.const or found != len(address.terms) or dtype.size != tile.layout.size:
         return None
     pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
@@ -120,7 +124,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         dims.append(size)
         strides.append(digit.step * (pitch[digit.deep] or 0))
         box.append(digit.extent)
-    others: list[tuple[int, Var | Indirect, int]] = []
+    others: list[tuple[int, Primary, int]] = []
     for lookup, pace, extent in looked_up:
         side = next((deep for deep, n in pitch.items() if n == pace), None)
         if side is None:
@@ -133,6 +137,9 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         others.append((first, lookup, 1))
         dims[first] += extent - 1
+    for primary, pace in still:
+        others.append((len(dims), primary, 1))
+        dims, strides, box = [*dims, _end_of(primary)], [*strides, pace], [*box, 1]
     for var in sorted(rest, key=lambda v: steps[v]):
         place = outer.get(False)
         if place is not None and steps[var] == strides[place[0]] * dims[place[0]]:
@@ -168,6 +175,15 @@ def _lookups(read: Read, address: Index, moving: frozenset[Var]) -> list[tuple[I
                 return None
             found.append((primary, step, extent))
     return None if ends else found
+
+
+def _variables(primary: Primary) -> frozenset[Var]:
+    return frozenset(variables(primary_index(primary)))
+
+
+def _end_of(primary: Primary) -> int:
+    """Return the end of the values of a primary."""
+    return primary_index(primary).bounds()[1] + 1
 
 
 def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:
