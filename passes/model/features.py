@@ -79,7 +79,8 @@ def count_features(
     return Features(grid=blocks, outer=outer, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
-                    stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
+                    stages=_most(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),
+                    raster=raster, min_blocks=min_blocks,
                     working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
                     unique_bytes=unique, segments=parts, **totals.sums)  # fmt: skip
 
@@ -143,9 +144,14 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
         totals.add("issue", product(last.thread) * last.threads * more)
 
 
-def _buffers_ahead(part: Geometry) -> Count:
-    """Return the stages of a pipeline, without one that unfinished products still read."""
-    return part.loop.stages - int(reads_shared_matrices(part.structure.mma))
+def _buffers_ahead(part: Geometry, chained: bool) -> Count:
+    """Return the stages of a pipeline, without one that unfinished products still read.
+
+    The two rings of a chain have none, unless a producer fills stages of both factors.
+    """
+    if not reads_shared_matrices(part.structure.mma):
+        return part.loop.stages
+    return part.loop.stages - np.where(np.equal(part.loop.tma, 0), int(not chained), 1)
 
 
 def _most(values: Iterable[Count]) -> Count:

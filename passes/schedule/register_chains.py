@@ -25,6 +25,7 @@ from ...ir import (
     operands,
 )
 from ..geometry import (
+    MIN_PRODUCT_STAGES,
     ROW_LANES,
     ROW_VECTOR,
     RegisterChain,
@@ -41,6 +42,8 @@ from .rules import Finding, ScheduleSizes
 
 #: Warps along the rows, instructions of one along them, elements of a part, stages.
 CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
+#: Elements of a part of products of warpgroups.
+WARPGROUP_PARTS = (32, 64, 96, 112, 128)
 #: Warpgroups along the rows: more have too few registers for two parts.
 CHAIN_WARPGROUPS = (1, 2)
 #: Longest row that is one part.
@@ -115,7 +118,7 @@ def chain_parameters(
         yield ScheduleParameter(names, values)
     row = prod(a.extent for a in structures[1].loops[0])
     whole = ceil_div(row, atom.k) * atom.k
-    parts = tuple(n for n in CHAIN_PARTS if n < whole)
+    parts = tuple(n for n in (WARPGROUP_PARTS if atom.reads_shared else CHAIN_PARTS) if n < whole)
     single = next((n for n in atom.columns if n >= whole), whole) if atom.reads_shared else whole
     yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
@@ -146,4 +149,6 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     )
     single = np.not_equal(np.equal(rows.trips[0], 1), np.equal(last.loop.stages, 1))
     yield single, "parts of a chain in registers lie in a ring of {} stages, 1 for one part", last.loop.stages
+    idle = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1) & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
+    yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

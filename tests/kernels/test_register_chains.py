@@ -102,6 +102,27 @@ def test_points_compute_the_reference(name: str, kind: str) -> None:
         compute(group_of(CASES[name]), schedule, TARGETS[kind])
 
 
+BULK_CASES: dict[str, Graph] = {
+    "groups": halves(1, 4, 2, 128, 256, 64, 64),
+    "causal": halves(2, 1, 1, 256, 256, 64, 32, causal=True),
+    "tail": halves(1, 2, 2, 64, 200, 128, 64, dtype=DType.BF16),
+    "one part": halves(1, 1, 1, 64, 96, 64, 64),
+}
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", BULK_CASES)
+def test_parts_by_bulk_copies_compute_the_reference(name: str) -> None:
+    group = group_of(BULK_CASES[name])
+    points = [s for s in chain_points(group, WARPGROUP_TARGET, 99, kind="m64") if s.segments[2].reductions[0].tma]
+    for schedule in points[:2]:
+        kernel = lower(group, schedule, {}, WARPGROUP_TARGET)
+        assert len(kernel.producer) == 1
+        assert int(features_of(group, schedule, WARPGROUP_TARGET).shared) == sum(b.nbytes for b in kernel.shared)
+        compute(group, schedule, WARPGROUP_TARGET)
+    assert points
+
+
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """Draw attention of any lengths, widths, heads and mask."""

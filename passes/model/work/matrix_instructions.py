@@ -16,6 +16,7 @@ from ...geometry import (
     main_read,
     may_split_k,
     product,
+    reads_shared_matrices,
     staged_tiles,
 )
 from ..memory_access import EvaluationSite, evaluation_site
@@ -26,6 +27,8 @@ from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 TENSOR_CORES = 4.0
+#: Barriers that a fence for products and a barrier of several warpgroups take.
+FENCED_BARRIERS = 6.0
 #: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
 
@@ -101,7 +104,10 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
         totals.add("global_loads", pairs)
         totals.add("certain", pairs)
         totals.add("direct", elements / 2.0)
-    totals.sums["barriers"] = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
+    barriers = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
+    if reads_shared_matrices(last.structure.mma):  # copies of all threads end with a fence, and warpgroups in step
+        barriers = np.where(np.greater(last.loop.tma, 0), 1.0, barriers * FENCED_BARRIERS)
+    totals.sums["barriers"] = barriers
     totals.sums["rounds"] = parts * 1.0
 
 
