@@ -56,7 +56,6 @@ from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..reductions import accumulate
 from ..segment_state import SegmentState
-from ..substitute_phase import substitute_phase
 
 #: Most elements of skipped parts that a thread checks in one iteration.
 MAX_CHECKED_ELEMENTS = 16
@@ -106,20 +105,13 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
 
 @frozen
 class SkippedParts:
-    """Sums of 0 times the skipped parts, for the last segment's sums.
-
-    A loop over other parts may check a skipped one in each iteration; the rest follow it.
-    """
+    """Sums of 0 times the skipped parts, for the last segment's sums."""
 
     state: SegmentState
 
     def begin(self) -> list[Item]:
         """Return the items before all checks."""
         return [terms.begin for terms in self._terms]
-
-    def check(self, part: Index) -> list[Item]:
-        """Return the items that check one part, where there is one."""
-        return [item for terms in self._terms for item in terms.check(part)]
 
     def rest(self, until: Index) -> list[Item]:
         """Return the items that check the parts from `until` on."""
@@ -160,14 +152,6 @@ class _Terms:
         """The phase that initialises a thread's results."""
         spread = self._division()
         return self._spread_phase("compute", f"nothing{self.number}", self._initialise(spread), (), spread)
-
-    def check(self, part: Index) -> list[Item]:
-        """Return the phases that check one part, where there is one."""
-        looked, turn, blocks = self._check_phase()
-        exists = Guard(part, 0, turn.extent // blocks)
-        return [
-            guard_fetch(substitute_phase(looked, {turn: part * blocks + number}), exists) for number in range(blocks)
-        ]
 
     def rest(self, until: Index) -> list[Item]:
         """Return the items that check parts from `until` on, and add up."""

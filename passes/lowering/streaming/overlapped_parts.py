@@ -106,8 +106,8 @@ class OverlappedParts:
     """Parts of two products and the rows between them.
 
     `part` numbers parts; those after the first are `last` in number, or up to a definition `until`. `zero` initialises
-    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave. While
-    products are unfinished, threads check parts that are `skipped`, if any are.
+    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave. After
+    all products, threads check parts that are `skipped`, if any are.
     """
 
     scores: ChainProduct
@@ -128,7 +128,7 @@ class OverlappedParts:
         sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(self.part.extent - 1, 1))
         in_scores, in_sums, packed = self.scores.product.accumulator, sums.accumulator, sums.packed_rows
         at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), self.part.extent)
-        skipped, rows = self.skipped, [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
+        rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
         pack = [sums.pack_held_rows(n, self.weights) for n in range(sums.steps)]
         begin: list[Item] = [] if self.bulk else [*self.scores.rows_loads, *ring.fetch(Index()).whole, *ring.commit]
         for number in range(distance):
@@ -145,7 +145,7 @@ class OverlappedParts:
             *self._arrival(distance - 1, at + 1), ProductFence((in_sums, *packed)),
             *_substitute_part(self.scores.unfinished, self.part, at + 1),
             *_substitute_part(self.sums.unfinished, self.part, at),
-            *self._copies(at + distance), *(skipped.check(self.last + 1 + at) if skipped else ()),
+            *self._copies(at + distance),
             ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums),
             *([MbarrierArrive(EMPTY, at % ring.schedule.stages)] if self.bulk else ()),
@@ -155,8 +155,8 @@ class OverlappedParts:
             *([] if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
             *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
-        if skipped is not None:  # the loop has checked as many parts as it computed
-            begin, end = [*begin, *skipped.begin()], [*end, *skipped.rest(self.last * 2 + 1)]
+        if self.skipped is not None:
+            end += [*self.skipped.begin(), *self.skipped.rest(self.last + 1)]
         return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
 
     def _copies(self, number: Index) -> list[Item]:
