@@ -42,6 +42,8 @@ from .rules import Finding, ScheduleSizes
 
 #: Warps along the rows, instructions of one along them, elements of a part, stages.
 CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
+#: Least elements of a part that a producer brings: warpgroups wait for shorter ones longer than they multiply them.
+MIN_PRODUCED_PART = 96
 #: Elements of a part of products of warpgroups.
 WARPGROUP_PARTS = (32, 64, 96, 112, 128)
 #: Warpgroups along the rows: more have too few registers for two parts.
@@ -149,6 +151,8 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     )
     single = np.not_equal(np.equal(rows.trips[0], 1), np.equal(last.loop.stages, 1))
     yield single, "parts of a chain in registers lie in a ring of {} stages, 1 for one part", last.loop.stages
-    idle = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1) & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
+    produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
+    idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
+    yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -40,7 +40,7 @@ from .test_points import _device, check
 AMPERE = find_target("cuda:sm_80")
 SMALL_TARGET = evolve(SMALL_GPU, MAX_thread=64, MAX_shared=65536)
 #: A machine whose blocks are a warpgroup.
-WARPGROUP_TARGET = evolve(SMALL_GPU, MAX_thread=128, MAX_shared=65536)
+WARPGROUP_TARGET = evolve(SMALL_GPU, MAX_thread=128, MAX_shared=131072)
 TARGETS = {"m16": SMALL_TARGET, "m64": WARPGROUP_TARGET}
 _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -28,9 +28,9 @@ from .totals import Totals
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 TENSOR_CORES = 4.0
 #: Barriers that a fence for products and a barrier of several warpgroups take.
-FENCED_BARRIERS = 24.0
+FENCED_BARRIERS = 12.0
 #: Barriers that the waits of a part for copies and products, and between lanes of rows, take.
-AWAITED_BARRIERS = 16.0
+AWAITED_BARRIERS = 4.0
 #: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
 
