@@ -104,7 +104,6 @@ def test_points_compute_the_reference(name: str, kind: str) -> None:
 
 BULK_CASES: dict[str, Graph] = {
     "groups": halves(1, 4, 2, 128, 256, 64, 64),
-    "causal": halves(2, 1, 1, 256, 256, 64, 32, causal=True),
     "tail": halves(1, 2, 2, 64, 200, 128, 64, dtype=DType.BF16),
     "one part": halves(1, 1, 1, 64, 96, 64, 64),
 }
