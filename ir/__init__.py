@@ -198,6 +198,7 @@ from .machine import (
     MMA_INSTRUCTIONS,
     PRECISIONS,
     ROW_BYTES,
+    SWIZZLE_PERIOD,
     SWIZZLES,
     WARPGROUP,
     WARPGROUP_THREAD,

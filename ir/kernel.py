@@ -99,10 +99,10 @@ class ProxyFence:
 class ProductFence:
     """Order a warpgroup's register writes before the products after it.
 
-    Those of the registers `name`, if there is one, are written in each K block.
+    Those of the registers `names` are written in each K block.
     """
 
-    name: str = ""
+    names: tuple[str, ...] = ()
 
 
 @frozen(cache_hash=True)
@@ -114,11 +114,13 @@ class ProductCommit:
 class ProductWait:
     """Wait until at most `pending` groups of products are unfinished.
 
-    The products add to the registers `name`.
+    The registers `names` may be used afterwards: no unfinished product adds to them. Those of `before` are computed
+    while products are unfinished.
     """
 
     pending: int
-    name: str
+    names: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
 
 @frozen(cache_hash=True)

@@ -25,6 +25,7 @@ from ...ir import (
     Phase,
     ProductFence,
     ProductWait,
+    RegisterRead,
     RegisterWrite,
     SharedBuffer,
     SharedMatrix,
@@ -37,7 +38,7 @@ from ...ir import (
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import Dialect, operand_words
+from .dialect import Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -95,8 +96,11 @@ def body_text(
 
 def _atom_words(kernel: Kernel) -> int:
     """Return the words of scratch for the matrix instructions of all warps."""
-    found = [MMA_INSTRUCTIONS[r.instruction] for p in phases(kernel.items) for r in p.roots if isinstance(r, Mma)]
-    return max((operand_words(atom) for atom in found), default=0) * (kernel.threads // LANES)
+    roots = [r for p in phases(kernel.items) for r in p.roots]
+    words = [operand_words(MMA_INSTRUCTIONS[r.instruction]) for r in roots if isinstance(r, Mma)]
+    held = [r for r in roots if isinstance(r, WarpgroupMma) and isinstance(r.a, RegisterRead)]
+    words += [held_rows_words(MMA_INSTRUCTIONS[r.instruction]) for r in held]
+    return max(words, default=0) * (kernel.threads // LANES)
 
 
 def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Collection[str], block: str) -> Writer:
@@ -167,6 +171,11 @@ def _pin_registers(name: str, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.pin.format(kind=kind, x=f"{names.registers[name]}[e]"))
 
 
+def _elements(name: str, names: KernelNames) -> list[str]:
+    """Return the texts of some registers."""
+    return [f"{names.registers[name]}[{n}]" for n in range(prod(names.shapes[name]))]
+
+
 def _declare_held(kernel: Kernel, names: KernelNames, out: Writer) -> None:
     """Declare the registers of every reduction, and those of stored operands."""
     for phase in phases(kernel.items):
@@ -195,12 +204,16 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
     elif isinstance(item, Wait) and names.dialect.wait:
         out.line(names.dialect.wait.format(pending=item.pending))
     elif isinstance(item, ProductWait) and names.dialect.product_wait:
-        out.line(names.dialect.product_wait.format(pending=item.pending))
-        if not item.pending:  # no read of the sums may move before the wait
-            _pin_registers(item.name, names, out)
+        wait, values = names.dialect.product_wait, [x for name in item.before for x in _elements(name, names)]
+        if values:  # a wait on both sides of a branch on these, or the compiler moves their computation after it
+            wait = names.dialect.product_wait_after.replace("{x}", " + ".join(values))
+        out.line(wait.replace("{pending}", str(item.pending)))
+        for name in item.names:  # no read of the sums may move before the wait
+            _pin_registers(name, names, out)
     elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
         print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
-        if isinstance(item, ProductFence) and item.name and names.dialect.pin:  # nor a write after the fence
-            _pin_registers(item.name, names, out)
+        if isinstance(item, ProductFence) and names.dialect.pin:  # nor a write after the fence
+            for name in item.names:
+                _pin_registers(name, names, out)
         out.line(text)

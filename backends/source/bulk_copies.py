@@ -120,7 +120,8 @@ def _emulate_copy(copy: BulkCopy, box: TensorMap, names: KernelNames, out: Write
 
 def _emulate_wait(item: MbarrierWait, names: KernelNames, out: Writer) -> None:
     out.line(names.dialect.barrier)
-    for fetch in (f for producer in names.kernel.producer for f in bulk_fetches(producer.body)):
+    fetches = (f for producer in names.kernel.producer for f in bulk_fetches(producer.body))
+    for fetch in (f for f in fetches if (f.barriers, f.slot) == (item.barriers, item.slot)):
         _emulate_fetch(fetch, names, out)
         out.line(names.dialect.barrier)
 

@@ -23,6 +23,7 @@ from ...ir import (
     Load,
     Mma,
     Op,
+    RegisterRead,
     RegisterWrite,
     SharedMatrix,
     Store,
@@ -39,6 +40,7 @@ from ...ir import (
 )
 from .atomics import print_atomic_update
 from .ctext import call_text, number_text
+from .dialect import BEGINS, HELD_ROWS
 from .index_ctext import guard_text, index_text
 from .lanes import LaneRadix, LaneScan, LaneSelect, LaneSort
 from .values import ValuePrinter
@@ -180,7 +182,8 @@ class NodePrinter(ValuePrinter):
         """Print a warpgroup's matrix instruction over shared memory."""
         name, pointers = self.names.registers[node.name], self.names.pointers
         deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
-        text = self.names.dialect.instructions[node.instruction].format(
+        variant = HELD_ROWS if isinstance(node.a, RegisterRead) else BEGINS if node.begins else ""
+        text = self.names.dialect.instructions[node.instruction + variant].format(
             columns=node.columns,
             pitch=node.pitch,
             upper=f"{name} + {index_text(node.upper, pointers)}",

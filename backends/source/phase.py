@@ -185,7 +185,9 @@ class PhasePrinter:
 
     def _meets(self, nodes: Sequence[DfgNode]) -> bool:
         """Return whether threads synchronise in some nodes."""
-        return self.names.dialect.atoms_meet and any(isinstance(n, Mma) for n in nodes)
+        return self.names.dialect.atoms_meet and any(
+            isinstance(n, Mma) or (isinstance(n, WarpgroupMma) and isinstance(n.a, RegisterRead)) for n in nodes
+        )
 
     def _rest(self, node: DfgNode, opened: tuple[Var, ...]) -> tuple[Var, ...]:
         return tuple(v for v in self.boxes[node] if v not in opened)

@@ -104,7 +104,8 @@ class MmaAccumulate:
     variables of shares that number registers of A and of B, and elements in a register of A and of B. Over a thread,
     the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C. `lane`
     numbers the threads of a warp. Where a thread's neighbours along a side are elements of several instructions,
-    `mixed` gives their number along the rows and along the columns.
+    `mixed` gives their number along the rows and along the columns. Where the product `begins` the sum, the registers
+    held nothing before.
     """
 
     name: str
@@ -119,6 +120,7 @@ class MmaAccumulate:
     axes: tuple[Var, ...] = ()
     lane: Var | None = None
     mixed: tuple[int, ...] = (1, 1)
+    begins: bool = False
 
 
 @frozen(cache_hash=True)
@@ -143,7 +145,9 @@ class Mma:
 class WarpgroupMma:
     """Asynchronous matrix instruction of a warpgroup: `registers += a * b`.
 
-    The operands are matrices in shared memory. The sums may be read after a `ProductWait`. `instruction` is one of
+    Where it `begins` the sum, the registers become the product.
+    The operands are matrices in shared memory, or A is a fragment in registers, which may not change before the product
+    ends. The sums may be read after a `ProductWait`. `instruction` is one of
     `ir.machine.MMA_INSTRUCTIONS`; it multiplies `columns` columns. Every `pitch`th register of `name` from
     `upper` on holds a thread's elements of the upper one of its two rows, column by column, those from `lower` on hold
     the other row's.
@@ -159,6 +163,7 @@ class WarpgroupMma:
     over: tuple[Var, ...]
     dtype: DType
     pitch: int = 1
+    begins: bool = False
 
 
 @frozen(cache_hash=True)

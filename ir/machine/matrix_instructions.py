@@ -59,6 +59,7 @@ class MmaInstruction:
     values that operands are made of. `warps` multiply together. An instruction whose operands lie in shared memory has
     no fragments of A and B, and multiplies one of several numbers of `columns` at once. One whose accumulator keeps few
     digits is promoted (see `MathMode`) after at most `every` elements of k. B has the type `other` where that differs.
+    `held_a` is the fragment of the 16 rows of a warp where an instruction of a warpgroup takes A from registers.
     """
 
     name: str
@@ -75,6 +76,7 @@ class MmaInstruction:
     columns: tuple[int, ...] = ()
     every: int = 0
     other: DType | None = None
+    held_a: MatrixFragment | None = None
 
     @property
     def operand_dtypes(self) -> tuple[DType, DType]:
@@ -110,9 +112,16 @@ def _instruction(k: int, kind: str, held: DType, accumulator: DType) -> MmaInstr
     packed = 4 // _BYTES[kind]
     register, place = _I // packed, _I % packed + _T % 4 * packed
     depth = 4 * packed
-    a = MatrixFragment(_T // 4 + register % 2 * 8, place + register // 2 * depth, _TILE_ROWS * k // LANES, packed)
+    a = _rows_fragment(k, packed)
     b = MatrixFragment(place + register * depth, _T // 4, _TILE_COLUMNS * k // LANES, packed)
     return MmaInstruction(f"m16n8k{k}_{kind}", _TILE_ROWS, _TILE_COLUMNS, k, kind, held, accumulator, a, b, _C)
+
+
+def _rows_fragment(k: int, packed: int) -> MatrixFragment:
+    """Return the fragment of 16 rows of A with `k` reduced elements."""
+    register, place = _I // packed, _I % packed + _T % 4 * packed
+    row = _T // 4 + register % 2 * 8
+    return MatrixFragment(row, place + register // 2 * (4 * packed), _TILE_ROWS * k // LANES, packed)
 
 
 #: Columns that an instruction of a warpgroup may multiply at once, in all formats.
@@ -131,9 +140,11 @@ def _warpgroup_instruction(
     c = MatrixFragment(row, thread % 4 * 2 + _I % 2, 4)
     rows, kinds = WARPGROUP * _TILE_ROWS, kind if other is None else f"{kind}_{other}"
     name = f"m64n8k{k}_{kinds}"
+    fragments, of_rows = (none, none, c), _rows_fragment(k, none.packed)
     return MmaInstruction(
-        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, none, none, c, WARPGROUP, WARPGROUP_COLUMNS, every, other
-    )
+        name, rows, _TILE_COLUMNS, k, kind, held, accumulator, *fragments, WARPGROUP, WARPGROUP_COLUMNS, every, other,
+        of_rows,
+    )  # fmt: skip
 
 
 _BYTES = {"tf32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i8": 1, "u8": 1}

@@ -166,9 +166,9 @@ FORMS: dict[type, Form] = {
     Commit: Form("commit"),
     Wait: Form("wait <pending>"),
     ProxyFence: Form("fence_proxy"),
-    ProductFence: Form("fence_products{? of <name>?}"),
+    ProductFence: Form("fence_products{? of (<names>)?}"),
     ProductCommit: Form("commit_products"),
-    ProductWait: Form("wait_products <pending> of <name>"),
+    ProductWait: Form("wait_products <pending>{? of (<names>)?}{? after (<before>)?}"),
     Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
     BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),
@@ -189,11 +189,12 @@ FORMS: dict[type, Form] = {
     Mma: Form("mma <instruction> <name>[<results>]: <dtype> = <a> * <b>{? over (<over>)?} registers (<axes>)"),
     WarpgroupMma: Form(
         "warpgroup_mma <instruction> columns <columns>{? pitch <pitch>?} <name>[<upper>][<lower>]: <dtype> = <a> * <b>"
-        "{? over (<over>)?}"
+        "{? over (<over>)?}{? begins<!begins>?}"
     ),
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <mma>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
+        "{? begins<!begins>?}"
     ),
     RegisterWrite: Form(
         "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"

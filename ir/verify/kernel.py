@@ -262,7 +262,7 @@ def check_bulk_fetches(kernel: Kernel) -> Iterator[VerifyError]:
 def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
     """At most one producer only waits and fetches.
 
-    Threads that compute meet before it begins.
+    Threads that compute meet before it begins, and again only when nothing that it fetches is awaited.
     """
     if len(kernel.producer) > 1:
         yield VerifyError(f"{len(kernel.producer)} producers")
@@ -271,10 +271,16 @@ def check_producers(kernel: Kernel) -> Iterator[VerifyError]:
         for item in every:
             if not isinstance(item, (MbarrierWait, BulkFetch)):
                 yield VerifyError(f"a producer neither waits nor fetches: {type(item).__name__}")
-        barriers = [n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)]
         inner = [item for loop in loops(kernel.items) for item in loop.body if isinstance(item, Barrier)]
-        if len(barriers) != 1 or inner:
-            yield VerifyError("threads beside a producer meet once, before it begins")
+        first, *rest = (n for n, item in enumerate(kernel.items) if isinstance(item, Barrier))
+        waits = [n for n, item in enumerate(kernel.items) if _waits_for_bulk(item)]
+        if inner or any(n < waits[-1] for n in rest if waits) or any(n < first for n in waits):
+            yield VerifyError("threads beside a producer meet once before it begins, or when it has ended")
+
+
+def _waits_for_bulk(item: Item) -> bool:
+    """Return whether an item waits for bulk copies."""
+    return isinstance(item, MbarrierWait) or (isinstance(item, Loop) and any(map(_waits_for_bulk, item.body)))
 
 
 def check_graphs(kernel: Kernel) -> Iterator[VerifyError]:

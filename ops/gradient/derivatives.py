@@ -314,6 +314,7 @@ RULES: Mapping[str, Rule] = {
     "fmod": _remainder("trunc"),
     "abs": _unary(lambda x, y, t: _call("sign", x)),
     "exp": _unary(lambda x, y, t: y),
+    "near_exp2": _unary(lambda x, y, t: multiply(literal(math.log(2), t), y)),
     "expm1": _unary(_from_result_or(lambda y, t: _plus(1, y, t), lambda x, t: _call("exp", x))),
     "log": _quotient(lambda x, y, t: x),
     "log1p": _quotient(lambda x, y, t: _plus(1, x, t)),

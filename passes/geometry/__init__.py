@@ -39,11 +39,15 @@ from .row_sharing import (
     RegisterChain,
     cached_reads,
     can_stream_rows,
+    drop_conversions,
     is_register_chain,
     is_row_maximum,
     joins_loop,
+    maximises_scores,
     register_chain,
+    shifted_score,
     split_divisor,
+    weighs_scores_alone,
     whole_loops,
 )
 from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
@@ -66,11 +70,19 @@ from .shared_matrices import (
     MIN_PRODUCT_STAGES,
     PRODUCER_REGISTERS,
     MatrixTile,
+    chained_numbers,
     matrix_tile,
     producer_share,
     shared_matrix_faults,
 )
-from .shared_memory import shared_bytes, shared_layouts, skipped_elements, streamed_segment
+from .shared_memory import (
+    SKIPPED_VECTOR,
+    shared_bytes,
+    shared_layouts,
+    skipped_elements,
+    skipped_rows,
+    streamed_segment,
+)
 from .shared_tensors import (
     axis_places,
     exchange_dims,

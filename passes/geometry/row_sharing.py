@@ -112,13 +112,35 @@ def _is_shifted_exponential(body: Expr, greatest: str, own: set[str]) -> bool:
     no row reduction.
     """
     found = [part for part in factors(body) if any(r.tensor in own for r in reads(part))]
-    if len(found) != 1 or not isinstance(found[0], Call) or found[0].fn != "exp":
-        return False
-    (inner,) = found[0].args
+    value = shifted_score(found[0], greatest) if len(found) == 1 else None
+    return value is not None and not any(r.tensor in own for r in reads(value))
+
+
+def shifted_score(body: Expr, greatest: str) -> Expr | None:
+    """Return the score of an exponential of its difference from the maximum.
+
+    None of other expressions.
+    """
+    inner = _without_cast(body.args[0]) if isinstance(body, Call) and body.fn == "exp" else None
     if not isinstance(inner, Call) or inner.fn != "sub":
-        return False
-    value, shift = inner.args
-    return is_row_maximum(shift, greatest) and not any(r.tensor in own for r in reads(value))
+        return None
+    score, shift = inner.args
+    return score if is_row_maximum(drop_conversions(shift), greatest) else None
+
+
+def maximises_scores(rows: Segment, scores: str) -> bool:
+    """Return whether the maximum of rows is that of their scores."""
+    body = drop_conversions(rows.reductions[0].body)
+    return isinstance(body, Read) and body.tensor == scores
+
+
+def weighs_scores_alone(rows: Segment, scores: str) -> bool:
+    """Return whether sums and weights of rows are exponentials of scores alone."""
+    greatest, *others = rows.reductions
+    bodies = (*(r.body for r in others), *(split_divisor(o.body)[0] for o in rows.outputs if o.extra))
+    found = (shifted_score(_without_cast(body), greatest.name) for body in bodies)
+    alone = (score is not None and drop_conversions(score) == drop_conversions(greatest.body) for score in found)
+    return maximises_scores(rows, scores) and all(alone)
 
 
 def is_row_maximum(shift: Expr, greatest: str) -> bool:
@@ -258,13 +280,18 @@ def _plain_rows(rows: Segment) -> tuple[Segment, Expr | None]:
     body, divisor = split_divisor(wide.body)
     if divisor is not None and not expr_variables(divisor).isdisjoint(wide.extra):
         body, divisor = wide.body, None
-    outputs = tuple(evolve(o, body=_drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
-    reductions = tuple(evolve(r, body=_drop_conversions(r.body)) for r in rows.reductions)
+    outputs = tuple(evolve(o, body=drop_conversions(body if o is wide else o.body)) for o in rows.outputs)
+    reductions = tuple(evolve(r, body=drop_conversions(r.body)) for r in rows.reductions)
     return evolve(rows, reductions=reductions, outputs=outputs), divisor
 
 
-def _drop_conversions(expr: Expr) -> Expr:
+def _without_cast(expr: Expr) -> Expr:
+    """Return the operand of a conversion to a float."""
+    return expr.arg if isinstance(expr, Cast) and expr.dtype.is_float else expr
+
+
+def drop_conversions(expr: Expr) -> Expr:
     """Return an expression without conversions to floats."""
     if isinstance(expr, Cast) and expr.dtype.is_float:
-        return _drop_conversions(expr.arg)
-    return expr.with_children(tuple(map(_drop_conversions, expr.children))) if expr.children else expr
+        return drop_conversions(expr.arg)
+    return expr.with_children(tuple(map(drop_conversions, expr.children))) if expr.children else expr

@@ -163,6 +163,7 @@ def _chain_columns(segments: Sequence[SegmentTemplate], columns: Columns) -> Col
         **columns,
         "s0.c0": ceil_div(depth, unit) * unit,
         "s0.stages": columns["s2.stages"],
+        "s0.tma": columns.get("s2.tma", 0),
         "s1.reduction_threads": ROW_LANES,
         "s1.row_vector": ROW_VECTOR,
         "s2.c0": columns["s1.part"],

@@ -58,6 +58,11 @@ def producer_share(threads: Count, sums: Count, registers: int) -> tuple[Count, 
     return np.where(taking, own, LANES), np.where(taking, others, 0)
 
 
+def chained_numbers(scores: Count, sums: Count) -> Count:
+    """Return the numbers that a thread of a chain in registers holds."""
+    return scores + scores // 2 + sums
+
+
 @frozen
 class MatrixTile:
     """Tile of the rows (`axis` 0) or columns (1)."""
@@ -108,9 +113,12 @@ def matrix_tile(
 
 
 def shared_matrix_faults(
-    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]
+    reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str], chained: bool = False
 ) -> Iterator[str]:
-    """Yield why a warpgroup cannot multiply a reduction's operands in shared memory."""
+    """Yield why a warpgroup cannot multiply a reduction's operands in shared memory.
+
+    Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
+    """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
     if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
         yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
@@ -119,7 +127,7 @@ def shared_matrix_faults(
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
     least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
-    if loop.stages < least or loop.prefetch or len(loop.staging) != 2:
+    if not chained and (loop.stages < least or loop.prefetch or len(loop.staging) != 2):
         yield f"atom {atom.name}: both operands lie in rings of at least {least} stages"
         return
     for choice in loop.staging:

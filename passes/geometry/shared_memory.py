@@ -8,6 +8,7 @@ import numpy as np
 
 from ...ir import (
     SORT_ORDERS,
+    WIDEST_BYTES,
     DType,
     FusedGroup,
     Reduction,
@@ -28,6 +29,8 @@ from .shared_tensors import exchange_extents, extents_of, shared_pitches, tensor
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
 
+#: Elements of a skipped part that a thread loads together.
+SKIPPED_VECTOR = 8
 #: Bytes of a sum that threads exchange.
 SUM_BYTES = 4
 
@@ -62,9 +65,21 @@ def shared_bytes(
 def skipped_elements(last: Geometry) -> Count:
     """Return the numbers that threads exchange about skipped parts.
 
-    Threads that share columns have a number for each.
+    Threads that share columns have a number for each: those of `skipped_rows`, or of a row's lanes.
     """
-    return last.threads // ROW_LANES * last.block[last.structure.columns]
+    columns = last.block[last.structure.columns]
+    rows = skipped_rows(last.threads, columns)
+    return np.where(np.equal(rows, 0) | np.not_equal(last.block_k[0] % np.maximum(rows, 1), 0),
+                    last.threads // ROW_LANES, rows) * columns  # fmt: skip
+
+
+def skipped_rows(threads: Count, columns: Count) -> Count:
+    """Return the rows of skipped parts that threads read together.
+
+    Each thread reads a vector. The result is 0 where threads do not divide rows.
+    """
+    across = np.maximum(columns // SKIPPED_VECTOR, 1)
+    return np.where(np.equal(columns % SKIPPED_VECTOR, 0) & np.equal(threads % across, 0), threads // across, 0)
 
 
 def _aligned_size(nbytes: Count) -> Count:
@@ -133,8 +148,9 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
         total = total + np.where(np.greater(geometry.trips[0], 1), scales, 0)
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
-    if reads_shared_matrices(geometry.structure.mma):
+    if reads_shared_matrices(geometry.structure.mma) and not (chained and geometry.structure.holds_results):
         total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
+        total = total + np.where(np.greater(geometry.loop.tma, 0), WIDEST_BYTES if chained else 0, 0)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)
         total = total + _aligned_size(bins * sizes[segment.outputs[0].tensor])

@@ -11,6 +11,9 @@ from attrs import evolve, frozen
 from ...ir import (
     HALF_BYTES,
     MATH_MODES,
+    SWIZZLE_PERIOD,
+    SWIZZLES,
+    WIDEST_BYTES,
     Expr,
     FusedGroup,
     Index,
@@ -28,6 +31,9 @@ from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
 from .schedule_template import SegmentTemplate
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry
+
+#: Bytes of the narrowest swizzle; rows of whole ones have one.
+LEAST_SWIZZLE = min(s for s in SWIZZLES if s)
 
 
 @frozen
@@ -114,7 +120,12 @@ def _staged_tile(
         box_steps, box_elements = _turned_pitches(shape.box, pad, turned)
         count, elements = np.where(halo, product(shape.box), count), np.where(halo, box_elements, elements)
     stages = 1 if is_staged_once(expr, structure) else geometry.loop.stages
-    nbytes = ceil_div(elements * stages * size, 16) * 16 * _matrices(reduction, structure.mma)
+    unit: Count = WIDEST_BYTES
+    if reads_shared_matrices(structure.mma):
+        sides: tuple[Count, Count] = product(shape.gather[: len(loops)]), product(shape.gather[len(loops) :])
+        row: Count = np.where(turned, *sides) * size
+        unit = np.where(np.equal(row % LEAST_SWIZZLE, 0), SWIZZLE_PERIOD, WIDEST_BYTES)
+    nbytes = ceil_div(elements * stages * size, unit) * unit * _matrices(reduction, structure.mma)
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
                       pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
 

@@ -52,7 +52,8 @@ def _select_warpgroup_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Warpgr
     upper, below = (linearise(at, row_major(shape)) for at in (node.at, lower))
     columns = shape[node.columns] * ACCUMULATOR_THREADS[1]
     pitch = row_major(shape)[node.columns]
-    return WarpgroupMma(node.mma, node.name, columns, upper, below, node.a, node.b, node.over, node.dtype, pitch)
+    operands = node.a, node.b, node.over, node.dtype
+    return WarpgroupMma(node.mma, node.name, columns, upper, below, *operands, pitch, node.begins)
 
 
 def _fragment_places(node: MmaAccumulate, row: MmaInstruction) -> Iterator[tuple[Index, ...]]:

@@ -109,8 +109,10 @@ def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
     return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 
 
-def _matrix(value: Value) -> SharedMatrix:
-    """Return the matrix that begins with a value."""
+def _matrix(value: Value) -> SharedMatrix | RegisterRead:
+    """Return the matrix that begins with a value, or the packed registers that begin with one."""
+    if isinstance(value, RegisterRead):
+        return evolve(value, dtype=DType.U32)
     assert isinstance(value, Load) and value.space == "shared", "operands are staged as they are"
     return SharedMatrix(value.buffer, value.address, value.dtype)
 

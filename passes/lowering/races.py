@@ -100,10 +100,10 @@ class _Walk:
     """State between two items: accesses since the last barrier, copies in flight, contents of shared memory.
 
     `filled` are the intervals that were written, `listed` the elements of phases with several writes. `open` are copies
-    of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers
-    of the enclosing loops. `products` are the reads of unfinished groups of products, the last of them still open, and
-    `adding` the registers that these add to; `unfenced` are writes that products may not see, `hidden` those without a
-    fence before the barrier.
+    of no group yet, `groups` the unfinished groups, oldest first. `steps` are the iteration numbers of the enclosing
+    loops. `products` are the reads of unfinished groups of products, the last of them still open, `adding` and `taking`
+    the registers that each adds to and takes factors from; `unfenced` are writes that products may not see, `hidden`
+    those without a fence before the barrier.
     """
 
     kernel: Kernel
@@ -116,7 +116,8 @@ class _Walk:
     listed: dict[str, set[int]] = field(factory=dict)
     steps: dict[Var, int] = field(factory=dict)
     products: list[list[Extent]] = field(factory=lambda: [[]])
-    adding: set[str] = field(factory=set)
+    adding: list[set[str]] = field(factory=lambda: [set()])
+    taking: list[set[str]] = field(factory=lambda: [set()])
     unfenced: list[Extent] = field(factory=list)
     hidden: list[Extent] = field(factory=list)
     mbarriers: Mbarriers[Extent] = field(factory=Mbarriers)
@@ -159,6 +160,8 @@ class _Walk:
                 self.unfenced.clear()
             elif isinstance(item, ProductCommit):
                 self.products.append([])
+                self.adding.append(set())
+                self.taking.append(set())
             elif isinstance(item, ProductWait):
                 self._finish_products(item)
             elif isinstance(item, MbarrierInit):
@@ -186,8 +189,8 @@ class _Walk:
         """Finish the older groups of products: other warps may still read until the next barrier."""
         while len(self.products) > wait.pending + 1:
             self.reads += self.products.pop(0)
-        if not wait.pending:
-            self.adding.discard(wait.name)
+            self.adding.pop(0)
+            self.taking.pop(0)
 
     def _produce(self) -> None:
         """Run the producer until a wait of it does not end."""
@@ -247,7 +250,7 @@ class _Walk:
         self._produce()
         if self.upcoming is not None:
             self._report("the producer waits for a release of its stage that never comes")
-        for name in sorted(self.adding):
+        for name in sorted(set().union(*self.adding)):
             self._report(f"products add to {name}, and the kernel ends without a wait for them")
         for span in self._copying():
             self._report(f"phase {span.phase} copies {span.text}, and the kernel ends without a wait for it")
@@ -277,14 +280,17 @@ class _Walk:
         if phase not in self.known:
             self.known[phase] = shared_accesses(phase, Load), shared_accesses(phase, Store), atomic_updates(phase)
         reads, writes, combined = self.known[phase]
-        in_place = {
-            r.name for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.mma].reads_shared
-        }
-        for name in sorted((self.adding & _registers_used(phase)) - in_place if self.adding else ()):
+        products = [r for r in phase.roots if isinstance(r, MmaAccumulate) and MMA_INSTRUCTIONS[r.mma].reads_shared]
+        in_place = {r.name for r in products}
+        adding, taking = (set[str]().union(*groups) for groups in (self.adding, self.taking))
+        for name in sorted((adding & _registers_used(phase)) - in_place if adding else ()):
             self._report(f"phase {phase.name} uses {name}, to which products may still be adding")
+        for name in sorted(taking & _registers_used(phase, _WRITES) if taking else ()):
+            self._report(f"phase {phase.name} writes {name}, which products may still be reading")
         for access, span in self._spans(phase, reads):
             self._read(access, span, bool(in_place))
-        self.adding |= in_place
+        self.adding[-1] |= in_place
+        self.taking[-1] |= {r.a.name for r in products if isinstance(r.a, RegisterRead)}
         written = list(self._spans(phase, writes))
         for _, span in written:
             self._write(span)
@@ -391,10 +397,14 @@ class _Walk:
             yield access, span
 
 
-def _registers_used(phase: Phase) -> set[str]:
-    """Return the names of the registers that a phase reads or adds to."""
-    named = (RegisterRead, Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce)
-    return {n.name for n in post_order(phase.roots) if isinstance(n, named)}
+#: Nodes that change registers.
+_WRITES = (Accumulate, MmaAccumulate, RegisterWrite, Initialise, LaneReduce)
+
+
+def _registers_used(phase: Phase, nodes: tuple[type, ...] = (RegisterRead, *_WRITES)) -> set[str]:
+    """Return the names of the registers that some nodes of a phase read or write."""
+    named = (n for n in post_order(phase.roots) if isinstance(n, (RegisterRead, *_WRITES)))
+    return {n.name for n in named if isinstance(n, nodes)}
 
 
 def _steps_of(items: Iterable[Item], steps: dict[Var, int]) -> Iterator[tuple[Item, dict[Var, int]]]:

@@ -19,6 +19,7 @@ from ..geometry import (
     Geometry,
     StagedTile,
     ceil_div,
+    chained_numbers,
     geometry_of,
     is_register_chain,
     is_scatter_only,
@@ -82,7 +83,8 @@ def count_features(
     return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
-                    stages=_most(_buffers_ahead(part) for part in geometry), raster=raster, min_blocks=min_blocks,
+                    stages=_most(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),
+                    raster=raster, min_blocks=min_blocks,
                     working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
                     unique_bytes=unique, segments=parts, **totals.sums)  # fmt: skip
 
@@ -119,8 +121,12 @@ def _count_segments(
 def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Count, target: Target) -> Count:
     """Return the register limit of a thread, beside a producer where there is one."""
     limit = register_limit(threads, min_blocks, target)
-    for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
-        own, others = producer_share(part.threads, product(part.thread), target.registers_per_sm)
+    products = [p for p in geometry if reads_shared_matrices(p.structure.mma)]
+    for part in products:
+        sums = product(part.thread)
+        if is_register_chain([p.structure for p in geometry]):
+            sums = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
+        own, others = producer_share(part.threads, sums, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
         limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
@@ -142,11 +148,16 @@ def _add_part_overhead(totals: Totals, last: Geometry, streamed: int, turns: Cou
         totals.add("issue", product(last.thread) * last.threads * more)
 
 
-def _buffers_ahead(part: Geometry) -> Count:
-    """Return the stages of a pipeline, without one that is refilled while products may read it."""
+def _buffers_ahead(part: Geometry, chained: bool) -> Count:
+    """Return the stages of a pipeline, without one that unfinished products still read.
+
+    The two rings of a chain have none, unless a producer fills stages of both factors; a loop whose stages are never
+    filled again has none.
+    """
     if not reads_shared_matrices(part.structure.mma):
         return part.loop.stages
-    return np.where(np.greater(product(part.trips), part.loop.stages), part.loop.stages - 1, part.loop.stages)
+    read = np.greater(part.loop.tma, 0) if chained else np.greater(product(part.trips), part.loop.stages)
+    return part.loop.stages - np.where(read, 1, 0)
 
 
 def _most(values: Iterable[Count]) -> Count:

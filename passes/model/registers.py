@@ -34,7 +34,17 @@ from ...ir import (
     reads,
     substitute_expr,
 )
-from ..geometry import ROW_LANES, Count, Geometry, StagedTile, ceil_div, least, main_read, product
+from ..geometry import (
+    ROW_LANES,
+    Count,
+    Geometry,
+    StagedTile,
+    ceil_div,
+    least,
+    main_read,
+    product,
+    reads_shared_matrices,
+)
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import mma_work
 from .roofline import node_cost, nodes
@@ -161,6 +171,9 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     steps = first.block_k[0] / (4.0 * ROW_LANES) if len(first.structure.staged[0]) < 2 else 1.0
     fragments = first.thread[first.structure.rows] * 2.0 * steps
     looped = np.greater(rows.trips[0], 1)
+    if reads_shared_matrices(last.structure.mma):  # scores of a part beside sums and packed weights of the one before
+        needed = BASE_REGISTERS + CHAIN_REGISTERS + results * 1.5 + sums
+        return Registers(sums, needed, needed)
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
     together = np.where(looped, fragments + results + sums, single)
     weighed = 1.6 * fragments + 2.5 * results + 0.6 * sums

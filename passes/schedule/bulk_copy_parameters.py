@@ -59,7 +59,9 @@ def _faults(
     assert found is not None, "templates are made for products"
     size = MMA_INSTRUCTIONS[structure.mma].held.size
     staging = []
-    for number, operand in enumerate(operands(reduction, own)):
+    parts = operands(reduction, own)
+    for number in structure.staged[0]:
+        operand = parts[number]
         deep = _lies_deep(reduction, main_read(operand).indices)
         line = (block_k if deep else sides[found.index(operand)].block) * size
         staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))

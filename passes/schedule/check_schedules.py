@@ -33,6 +33,7 @@ from ..geometry import (
     cached_reads,
     geometry_of,
     index_axes,
+    is_register_chain,
     is_scatter_only,
     mma_faults,
     mma_operands,
@@ -166,14 +167,17 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
         if len(segment.reductions) != 1:
             yield f"{loop.mma}: a segment with a matrix instruction has one reduction"
         elif not faults:
-            yield from _check_mma_reduction(segment.reductions[0], loop, schedule)
+            chained = is_register_chain(case.schedule.segments)
+            yield from _check_mma_reduction(segment.reductions[0], loop, schedule, chained)
 
 
-def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule) -> Iterator[str]:
+def _check_mma_reduction(
+    reduction: Reduction, loop: ReductionSchedule, schedule: SegmentSchedule, chained: bool
+) -> Iterator[str]:
     if mma_operands(reduction, schedule.dims[loop.rows].axes, schedule.dims[loop.columns].axes) is None:
         yield f"{loop.mma}: reduction {reduction.name} is no sum of products of its rows and columns"
     elif reads_shared_matrices(loop.mma):
-        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name])
+        yield from shared_matrix_faults(reduction, loop, schedule.dims, [reduction.name], chained)
     every = promotion_interval(reduction.math, loop.mma)
     if every and any(d.block_k > every * schedule.reduction_threads for d in loop.dims):
         mode = f"math mode {reduction.math}: " if reduction.math else ""
@@ -183,10 +187,11 @@ def _check_mma_reduction(reduction: Reduction, loop: ReductionSchedule, schedule
 def check_bulk_copies(case: Scheduled) -> Iterator[str]:
     """Operands of bulk copies are boxes of tensor maps.
 
-    Such a kernel has one segment.
+    Such a kernel has one segment, or is a chain in registers.
     """
     for name, reduction, loop, schedule in case.loops:
-        if loop.tma not in (0, 1, 2) or (loop.tma and len(case.group.segments) > 1):
+        several = len(case.group.segments) > 1 and not is_register_chain(case.schedule.segments)
+        if loop.tma not in (0, 1, 2) or (loop.tma and several):
             yield f"{name}: tma {loop.tma} of a kernel of {len(case.group.segments)} segments"
         elif loop.tma:
             yield from bulk_copy_faults(reduction, loop, schedule.dims, [reduction.name], case.group.tensors)

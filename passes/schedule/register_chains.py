@@ -14,7 +14,10 @@ import numpy as np
 
 from ...ir import (
     ACCUMULATOR_THREADS,
+    HALF_BYTES,
     MMA_INSTRUCTIONS,
+    WARPGROUP,
+    WITH_PRODUCER,
     FusedGroup,
     MmaInstruction,
     Target,
@@ -22,6 +25,7 @@ from ...ir import (
     operands,
 )
 from ..geometry import (
+    MIN_PRODUCT_STAGES,
     ROW_LANES,
     ROW_VECTOR,
     RegisterChain,
@@ -29,15 +33,22 @@ from ..geometry import (
     SegmentTemplate,
     ceil_div,
     is_register_chain,
+    mask_bound,
     next_power,
-    reads_shared_matrices,
     register_chain,
+    runs,
 )
 from .mma_templates import multiplies
 from .rules import Finding, ScheduleSizes
 
 #: Warps along the rows, instructions of one along them, elements of a part, stages.
 CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
+#: Least elements of a part that a producer brings: warpgroups wait for shorter ones longer than they multiply them.
+MIN_PRODUCED_PART = 96
+#: Elements of a part of products of warpgroups.
+WARPGROUP_PARTS = (32, 64, 96, 112, 128)
+#: Warpgroups along the rows: more have too few registers for two parts.
+CHAIN_WARPGROUPS = (1, 2)
 #: Longest row that is one part.
 MAX_SINGLE_PART = 256
 
@@ -49,12 +60,14 @@ def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[Segment
         atom = MMA_INSTRUCTIONS[name]
         products = [group.segments[n].reductions[0] for n in (0, 2)]
         if chain is not None and _chains(atom) and all(multiplies(atom, r, group) and not r.math for r in products):
-            yield from (_templates(group, chain, name, both) for both in (False, True))
+            # A warpgroup reads its first rows in shared memory, and takes those of the last product from registers.
+            staged = (True,) if atom.reads_shared else (False, True)
+            yield from (_templates(group, chain, name, both) for both in staged)
 
 
 def _chains(atom: MmaInstruction) -> bool:
     """Return whether lanes hold results as they hold the first operand: in two runs of columns."""
-    return not reads_shared_matrices(atom.name) and atom.held.size == 2 and atom.k == 2 * atom.n
+    return atom.held.size == HALF_BYTES and atom.k == 2 * atom.n
 
 
 def _templates(group: FusedGroup, chain: RegisterChain, name: str, both: bool) -> tuple[SegmentTemplate, ...]:
@@ -90,7 +103,10 @@ def chain_parameters(
     for d, axes in enumerate(last.dims):
         names, extent = tuple(f"s2.{kind}{d}" for kind in "tev"), prod(a.extent for a in axes)
         values: tuple[tuple[int, ...], ...] = ((1, 1, 1),)
-        if d == last.rows:
+        if d == last.rows and atom.reads_shared:
+            groups = (w for w in CHAIN_WARPGROUPS if w * atom.m <= max(next_power(extent), atom.m))
+            values = tuple((w * WARPGROUP * ACCUMULATOR_THREADS[0], runs(atom)[0], 1) for w in groups)
+        elif d == last.rows:
             limit, rows = max(next_power(extent), atom.m), ACCUMULATOR_THREADS[0]
             values = tuple(
                 (w * rows, n * (atom.m // rows), 1)
@@ -98,14 +114,20 @@ def chain_parameters(
                 if w * n * atom.m <= limit
             )
         elif d == last.columns:
-            values = ((ROW_LANES, ceil_div(extent, atom.n) * ROW_VECTOR, ROW_VECTOR),)
+            columns = ceil_div(extent, atom.n) * atom.n
+            if atom.reads_shared:
+                columns = next((n for n in atom.columns if n >= columns), columns)
+            values = ((ROW_LANES, columns // ROW_LANES, ROW_VECTOR),)
         yield ScheduleParameter(names, values)
     row = prod(a.extent for a in structures[1].loops[0])
     whole = ceil_div(row, atom.k) * atom.k
-    parts = tuple(n for n in CHAIN_PARTS if n < whole)
-    yield ScheduleParameter.of("s1.part", (*parts, *((whole,) if whole <= MAX_SINGLE_PART else ())))
+    parts = tuple(n for n in (WARPGROUP_PARTS if atom.reads_shared else CHAIN_PARTS) if n < whole)
+    single = next((n for n in atom.columns if n >= whole), whole) if atom.reads_shared else whole
+    yield ScheduleParameter.of("s1.part", (*parts, *((single,) if single <= MAX_SINGLE_PART else ())))
     stages = CHAIN_STAGES[:2] if coarse or not target.async_copy else CHAIN_STAGES
     yield ScheduleParameter.of("s2.stages", stages)
+    if atom.reads_shared:
+        yield ScheduleParameter.of("s2.tma", (0, WITH_PRODUCER))
 
 
 def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
@@ -130,4 +152,10 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     )
     single = np.not_equal(np.equal(rows.trips[0], 1), np.equal(last.loop.stages, 1))
     yield single, "parts of a chain in registers lie in a ring of {} stages, 1 for one part", last.loop.stages
+    produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
+    idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
+    yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
+    if mask_bound(sizes.group) is not None:  # measured slower beside the checks of skipped parts
+        yield np.greater(last.loop.tma, 0), "a producer brings parts that a mask skips"
+    yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -77,7 +77,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sqrt": mp.sqrt, "rsqrt": lambda x: _divide(mp.mpf(1), mp.sqrt(x)), "hypot": lambda a, b: mp.sqrt(a * a + b * b),
     "sin": mp.sin, "cos": mp.cos, "tan": mp.tan, "asin": mp.asin, "acos": mp.acos, "atan": mp.atan, "atan2": mp.atan2,
     "sinh": _hyperbolic(-1), "cosh": _hyperbolic(1), "tanh": lambda x: mp.sign(x) * (1 - 2 / (1 + _exp(2 * abs(x)))),
-    "asinh": mp.asinh, "acosh": mp.acosh, "atanh": mp.atanh, "erf": mp.erf,
+    "asinh": mp.asinh, "acosh": mp.acosh, "atanh": mp.atanh, "erf": mp.erf, "near_exp2": lambda x: mp.power(2, x),
     "erfc": lambda x: mp.erfc(x) if x < 1000 else mp.mpf(0),
     "logaddexp": lambda a, b: max(a, b) + mp.log(1 + _exp(min(a, b) - max(a, b))),
 }  # fmt: skip

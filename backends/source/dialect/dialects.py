@@ -29,6 +29,7 @@ from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 from .warpgroup_text import (
     descriptor_text,
     emulated_matrix,
+    held_rows_emulations,
     swizzle_helper,
     warpgroup_emulations,
     warpgroup_instructions,
@@ -100,6 +101,7 @@ class Dialect:
     atoms_meet: bool
     fences: Mapping[str, str] = field(factory=dict)
     product_wait: str = ""
+    product_wait_after: str = ""
     pin: str = ""
     shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
 
@@ -208,6 +210,7 @@ def _ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str
 
 
 _DEVICE, _INLINE = "static __device__ __forceinline__", "static inline"
+_ALWAYS_INLINE = f"{_INLINE} __attribute__((always_inline))"
 _OPENCL_BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
 _TF32_NEAR = f"{TF32_NEAR!r}f"
 _CUDA_TYPES = _TYPES | {"i64": "long long", "u64": "unsigned long long"}
@@ -237,6 +240,8 @@ _CUDA_HELPERS = (
         # Off by less than a part in 120,000, and subnormal where the exponential is.
         "cuts_exp_half": f"{_DEVICE} float cuts_exp_half(float x) {{ float r; "
         'asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(x * 1.4426950408889634f)); return r; }',
+        "cuts_near_exp2": f"{_DEVICE} float cuts_near_exp2(float x) "
+        '{ float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }',
         **half_functions(_DEVICE, 'float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(p));'),
         # Blocks may be placed before the preceding kernel has written its results: they wait for that.
         "cuts_begin": f"{_DEVICE} void cuts_begin() {{\n#if __CUDA_ARCH__ >= 900\n"
@@ -326,6 +331,9 @@ CUDA = Dialect(
         "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
     },
     product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
+    product_wait_after='asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; vote.sync.any.pred p, p, -1; '
+    "@p bra.uni a; wgmma.wait_group.sync.aligned {pending}; bra.uni b; "
+    'a: wgmma.wait_group.sync.aligned {pending}; b:}" :: "f"({x}) : "memory");',
     pin='asm volatile("" : "+{kind}"({x}) :: "memory");',
     shared_matrix=descriptor_text,
 )
@@ -341,6 +349,7 @@ OPENCL = Dialect(
         "cuts_inf": "static inline float cuts_inf(void) { return INFINITY; }",
         "cuts_nan": "static inline float cuts_nan(void) { return 0.0f / 0.0f; }",
         "cuts_exp_half": "static inline float cuts_exp_half(float x) { return exp(x); }",
+        "cuts_near_exp2": "static inline float cuts_near_exp2(float x) { return exp2(x); }",
         **half_functions("static inline", "const float r = exp2(p);"),
         "cuts_tf32": "static inline float cuts_tf32(float x) { if (!isfinite(x)) return x; "
         "const uint u = as_uint(x); return as_float((u + 0xfffu + (u >> 13 & 1u)) & 0xffffe000u); }",
@@ -353,8 +362,9 @@ OPENCL = Dialect(
         **_byte_packs(_INLINE, "uint"),
         **_reinterpretations(_INLINE, _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
         "cuts_swizzled": swizzle_helper(_INLINE),
-        **dict(warpgroup_emulations(_INLINE, _OPENCL_TYPES)),
-        **dict(emulations(f"{_INLINE} __attribute__((always_inline))", _OPENCL_TYPES, "__local ", _OPENCL_BARRIER)),
+        **dict(warpgroup_emulations(_ALWAYS_INLINE, _OPENCL_TYPES)),
+        **dict(held_rows_emulations(_ALWAYS_INLINE, _OPENCL_TYPES, _OPENCL_BARRIER)),
+        **dict(emulations(_ALWAYS_INLINE, _OPENCL_TYPES, "__local ", _OPENCL_BARRIER)),
     },
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}({params})",
     pointer="__global {const}{type}* restrict {name}, const int {name}_base",

@@ -21,7 +21,7 @@ from ....ir import (
     MatrixLoadInstruction,
 )
 from .mma_text import operand_words
-from .warpgroup_text import warpgroup_helper_name, warpgroup_rows
+from .warpgroup_text import BEGINS, HELD_ROWS, held_rows, held_rows_words, warpgroup_helper_name, warpgroup_rows
 
 
 def _matrix_helper(row: MatrixLoadInstruction) -> str:
@@ -74,8 +74,17 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
     **{
-        row.name: warpgroup_helper_name(row, "{columns}") + "<{turned}, {pitch}>({upper}, {lower}, {a}, {b});"
+        row.name + end: warpgroup_helper_name(row, "{columns}")
+        + end
+        + "<{turned}, {pitch}>({upper}, {lower}, {a}, {b});"
         for row in warpgroup_rows()
+        for end in ("", BEGINS)
+    },
+    **{
+        row.name + HELD_ROWS: warpgroup_helper_name(row, "{columns}")
+        + HELD_ROWS
+        + "<{turned}, {pitch}>({upper}, {lower}, &{a}, {b});"
+        for row in held_rows()
     },
 }
 
@@ -87,7 +96,13 @@ OPENCL_INSTRUCTIONS: Mapping[str, str] = {
         if not row.reads_shared
     },
     **{
-        row.name: f"cuts_{row.name}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"
+        row.name + end: f"cuts_{row.name}{end}({{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, {{a}}, {{b}});"
         for row in warpgroup_rows()
+        for end in ("", BEGINS)
+    },
+    **{
+        row.name + HELD_ROWS: f"cuts_{row.name}{HELD_ROWS}((__local void*)&atom_scratch[tid / 32 * "
+        f"{held_rows_words(row)}], {{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, &{{a}}, {{b}});"
+        for row in held_rows()
     },
 }

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from ....ir import (
     ELEMENT,
+    HALF_BYTES,
+    LANE,
     MMA_INSTRUCTIONS,
     WARPGROUP_THREAD,
     Index,
@@ -23,6 +25,8 @@ from ..index_ctext import PointerName, index_text
 from .float8 import FLOATS8
 from .mma_text import PTX_TYPES
 
+#: Ends of the names of instructions that take their rows from registers, and of those that begin a sum.
+HELD_ROWS, BEGINS = "_held_rows", "_begins"
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
 ROW_REGISTERS, UNIT_BYTES, ROW_BYTES = 2, 16, 128
 
@@ -52,6 +56,16 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
     return tuple(row for row in MMA_INSTRUCTIONS.values() if row.reads_shared)
 
 
+def held_rows() -> tuple[MmaInstruction, ...]:
+    """Return the instructions that take rows of halves from registers."""
+    return tuple(row for row in warpgroup_rows() if row.held.size == HALF_BYTES)
+
+
+def held_rows_words(row: MmaInstruction) -> int:
+    """Return the words of scratch in which a warp exchanges its rows."""
+    return row.m // row.warps * row.k
+
+
 def warpgroup_helper_name(row: MmaInstruction, columns: int | str) -> str:
     """Return the name of CUDA C++'s helper for a number of columns."""
     return f"cuts_{row.name.replace(f'n{row.n}', f'n{columns}')}"
@@ -78,18 +92,30 @@ def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator
                 f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
             ]
             listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
-            shape, first = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}, 1"
+            shape, pair = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}"
             turned = row.held.size == 2
             flags = f", 1, 1, %{count + 2}, %{count + 3}" if turned else ", 1, 1" * row.accumulator.is_float
-            text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {first}{flags};"
             out, into = ", ".join(f'"+{constraint}"({x})' for x in registers), '"l"(a), "l"(b)'
             into += ', "n"(ta), "n"(tb)' * turned
             name = warpgroup_helper_name(row, columns)
-            yield (
-                name,
-                f"template <int ta, int tb, int p> {qualifier} void {name}({kind}* u, {kind}* l, unsigned long long a, "
-                f'unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
-            )
+            for end, adding in (("", 1), (BEGINS, 0)):
+                text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {pair}, {adding}{flags};"
+                yield (
+                    name + end,
+                    f"template <int ta, int tb, int p> {qualifier} void {name}{end}({kind}* u, {kind}* l, "
+                    f'unsigned long long a, unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
+                )
+            if row in held_rows() and row.held_a is not None:
+                rows = range(row.held_a.registers)
+                taken = ", ".join(f"%{count + n}" for n in rows)
+                rest = f"{{{taken}}}, %{count + len(rows)}, 1, 1, 1, %{count + len(rows) + 1}"
+                text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {rest};"
+                into = ", ".join(f'"r"(a[{n}])' for n in rows) + ', "l"(b), "n"(tb)'
+                yield (
+                    name + HELD_ROWS,
+                    f"template <int tb, int p> {qualifier} void {name}{HELD_ROWS}({kind}* u, {kind}* l, "
+                    f'const unsigned* a, unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
+                )
 
 
 def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
@@ -139,13 +165,43 @@ def warpgroup_emulations(qualifier: str, types: Mapping[str, str]) -> Iterator[t
         r, c = (index_text(substitute(x, at), {}) for x in (row.c.row, row.c.column))
         sides = zip(row.formats, "ab", "rc", strict=True)
         a, b = (_ELEMENT_TEXTS[f].format(m, place.format(x, m, size)) for f, m, x in sides)
+        for end, assigned in (("", "+="), (BEGINS, "=")):
+            yield (
+                f"cuts_{row.name}{end}",
+                f"{qualifier} void cuts_{row.name}{end}({parameters}) {{ "
+                f"const int t = tid % {WARPGROUP_THREAD.extent}; "
+                f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
+                f"const int r = {r}, c = n + {c}; {kind} s = 0; "
+                f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
+                f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] {assigned} s; }} }}",
+            )
+
+
+def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> Iterator[tuple[str, str]]:
+    """Yield the helpers of OpenCL C whose rows lie in registers.
+
+    The lanes of a warp exchange them in local memory.
+    """
+    for row in held_rows():
+        assert row.held_a is not None, "rows of halves"
+        kind, size = types[row.accumulator.value], row.held.size
+        stores = []
+        for n in range(row.held_a.size):
+            at = {LANE: as_index(LANE), ELEMENT: as_index(n)}
+            r, k = (index_text(substitute(x, at), {}) for x in (row.held_a.row, row.held_a.column))
+            value = f"cuts_{('low', 'high')[n % 2]}_{row.format}(a[{n // 2}])"
+            stores.append(f"m[({r}) * {row.k} + {k}] = {value};")
+        place = f"cuts_matrix_place(c, k, bs, blead, bstride, bwidth, bdeep, {size})"
+        b = _ELEMENT_TEXTS[row.formats[1]].format("b", place)
         yield (
-            f"cuts_{row.name}",
-            f"{qualifier} void cuts_{row.name}({parameters}) {{ const int t = tid % {WARPGROUP_THREAD.extent}; "
+            f"cuts_{row.name}{HELD_ROWS}",
+            f"{inline} void cuts_{row.name}{HELD_ROWS}(__local float* m, {kind}* u, {kind}* l, int tid, int columns, "
+            f"int p, const uint* a, const __local uchar* b, int bs, int blead, int bstride, int bwidth, int bdeep) "
+            f"{{ const int t = tid % {LANE.extent}; {' '.join(stores)} {meet} "
             f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-            f"const int r = {r}, c = n + {c}; {kind} s = 0; "
-            f"for (int k = 0; k < {row.k}; ++k) s += {a} * {b}; "
-            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} }}",
+            f"const int r = t / 4 + i / 2 * 8, c = n + t % 4 * 2 + i % 2; {kind} s = 0; "
+            f"for (int k = 0; k < {row.k}; ++k) s += m[r * {row.k} + k] * {b}; "
+            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} {meet} }}",
         )
 
 

@@ -1,6 +1,15 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
-from .bulk_copies import bulk_k_loop, bulk_pipeline, produced_k_loop
+from .bulk_copies import (
+    EMPTY,
+    FULL,
+    BulkPipeline,
+    bulk_k_loop,
+    bulk_pipeline,
+    bulk_tiles,
+    declared_pipeline,
+    produced_k_loop,
+)
 from .loop_ends import loop_end
 from .multiply import Multiplication, multiplication
 from .software_pipeline import (

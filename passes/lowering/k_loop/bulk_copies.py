@@ -33,7 +33,7 @@ from ....ir import (
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
-from ..layout import AxisBinding, TensorBox, tensor_box
+from ..layout import AxisBinding, TensorBox, lines_of, tensor_box
 from .software_pipeline import SharedPipeline
 
 #: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
@@ -41,13 +41,17 @@ FULL, EMPTY = "full", "empty"
 
 
 @frozen
-class _BulkTile:
-    """Tile of an operand: its box, elements of a stage, buffer, and the row or column that a block begins with."""
+class BulkTile:
+    """Tile of an operand, of `lines` boxes along k.
+
+    It has the elements of a stage, a buffer, and the row or column that a block begins with.
+    """
 
     box: TensorBox
     size: int
     buffer: SharedBuffer
     start: Index
+    lines: int
 
 
 @frozen
@@ -55,25 +59,34 @@ class BulkPipeline:
     """Shared-memory pipeline whose stages one thread fills."""
 
     ring: SharedPipeline
-    tiles: tuple[_BulkTile, ...]
+    tiles: tuple[BulkTile, ...]
     places: Mapping[Var, Index]
 
     @property
     def nbytes(self) -> int:
         """Bytes that fill a stage."""
-        return sum(tile.box.map.nbytes for tile in self.tiles)
+        return sum(tile.box.map.nbytes * tile.lines for tile in self.tiles)
 
     def fetch(self, at: Index) -> BulkFetch:
         """Return the copies of K block `at`."""
         stage = at % self.ring.schedule.stages
-        deep = at * self.ring.schedule.dims[0].block_k
-        copies = tuple(
-            BulkCopy(tile.box.map.name, self._coordinates(tile, deep), tile.buffer.name, stage * tile.size)
-            for tile in self.tiles
-        )
-        return BulkFetch(FULL, stage, self.nbytes, copies)
+        return BulkFetch(FULL, stage, self.nbytes, self.copies(at, stage))
 
-    def _coordinates(self, tile: _BulkTile, deep: Index) -> tuple[Index, ...]:
+    def copies(self, at: Index, stage: Index) -> tuple[BulkCopy, ...]:
+        """Return the copies of K block `at` to a stage."""
+        deep = at * self.ring.schedule.dims[0].block_k
+        return tuple(
+            BulkCopy(
+                tile.box.map.name,
+                self._coordinates(tile, deep + line * (self.ring.schedule.dims[0].block_k // tile.lines)),
+                tile.buffer.name,
+                stage * tile.size + line * tile.box.map.elements,
+            )
+            for tile in self.tiles
+            for line in range(tile.lines)
+        )
+
+    def _coordinates(self, tile: BulkTile, deep: Index) -> tuple[Index, ...]:
         context = self.ring.state.context(AxisBinding({}, (), (), {}), {})
         return tuple(resolve(c, context) for c in tile.box.coordinates(tile.start, deep, self.places))
 
@@ -92,10 +105,31 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
     None where the schedule does not ask for it, or where tensors lie in memory otherwise than their types say: then
     threads copy.
     """
-    state, schedule, frame = ring.state, ring.schedule, ring.state.frame
-    if not schedule.tma or len(state.group.segments) > 1:
+    tiles = bulk_tiles(ring)
+    if tiles is None:
         return None
-    found: list[_BulkTile] = []
+    ring.state.layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, ring.schedule.stages)
+    return declared_pipeline(ring, tiles)
+
+
+def declared_pipeline(ring: SharedPipeline, tiles: Sequence[BulkTile]) -> BulkPipeline:
+    """Return the pipeline of some tiles, and declare their maps."""
+    state, schedule, frame = ring.state, ring.schedule, ring.state.frame
+    state.layout.maps += [tile.box.map for tile in tiles]
+    others = [d for d in range(len(frame.starts)) if d not in (schedule.rows, schedule.columns)]
+    places = {axis: place for d in others for axis, place in _places(frame.schedule.dims[d].axes, frame.starts[d])}
+    return BulkPipeline(ring, tuple(tiles), places)
+
+
+def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
+    """Return the tiles of bulk copies, None where threads copy.
+
+    Their maps are numbered from `first` on.
+    """
+    state, schedule, frame = ring.state, ring.schedule, ring.state.frame
+    if not schedule.tma:
+        return None
+    found: list[BulkTile] = []
     for operand, (tile, buffer) in ring.tiles.items():
         if tile.matrix is None or not isinstance(operand, Read) or state.aligned[operand.tensor] % WIDEST_BYTES:
             return None
@@ -103,16 +137,12 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
         if storage is not None and storage.by * kind.dtype.size % WIDEST_BYTES:
             return None
         pitches = kind.strides if storage is None else storage.strides
-        box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{len(found)}")
+        box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{first + len(found)}")
         if box is None:
             return None
         start = frame.starts[(schedule.rows, schedule.columns)[tile.matrix.axis]]
-        found.append(_BulkTile(box, tile.size, buffer, start))
-    state.layout.maps += [tile.box.map for tile in found]
-    state.layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, schedule.stages)
-    others = [d for d in range(len(frame.starts)) if d not in (schedule.rows, schedule.columns)]
-    places = {axis: place for d in others for axis, place in _places(frame.schedule.dims[d].axes, frame.starts[d])}
-    return BulkPipeline(ring, tuple(found), places)
+        found.append(BulkTile(box, tile.size, buffer, start, lines_of(tile.matrix, schedule)[0]))
+    return found
 
 
 def _places(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:
@@ -134,7 +164,7 @@ def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     body: list[Item] = [pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit()]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns([*body, *later, ProductWait(1, name)]), ProductWait(0, name)]
+    return [*first, ring.turns([*body, *later, ProductWait(1)]), ProductWait(0, (name,))]
 
 
 def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
@@ -157,9 +187,9 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
     begun = Guard(at, 1, trips)
     release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
-    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1, name))
+    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1))
     turn = (*body, *((release,) if trips > 1 else ()))
-    return [ring.turns(turn), ProductWait(0, name)]
+    return [ring.turns(turn), ProductWait(0, (name,))]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

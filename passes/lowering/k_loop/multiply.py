@@ -33,9 +33,9 @@ from ....ir import (
     promotion_interval,
     substitute_node,
 )
-from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices
+from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices, runs
 from ..index_values import Context, value_of
-from ..layout import AxisBinding, MmaLoop, held_register, mma_loop, products
+from ..layout import AxisBinding, MmaLoop, held_register, held_rows_loop, mma_loop, products
 from ..segment_state import SegmentState
 from .warp_split_k import warp_sum_register
 
@@ -101,6 +101,15 @@ class Multiplication:
         after = (self._phase("sum", added, loop),) if added else ()
         return before, self._phase("", products, loop), after
 
+    def step_in_place(self, number: int) -> Phase:
+        """Return the phase that multiplies a step of staged matrices.
+
+        The first step begins the sum.
+        """
+        loop, (pair,) = self._loop(number), self.pairs
+        products = [evolve(root, begins=number == 0) for root in self._products(*pair, loop)]
+        return self._phase(f"step{number}", [*products], loop)
+
     def step(self, number: int) -> Phase:
         """Return the phase that multiplies the fragments of one step."""
         loop = self._loop(number)
@@ -156,6 +165,45 @@ class Multiplication:
         )
         loop = evolve(loop, shares=shares)
         return self._phase("", [*self._products(value, self.b, loop)], loop)
+
+    def pack_held_rows(self, number: int, register: str) -> Phase:
+        """Return the phase that packs the rows' fragments of a step.
+
+        The rows are results of another instruction, which a lane holds as it holds the elements of the fragment.
+        """
+        frame, dim = self.state.frame, self.state.frame.schedule.dims[self.schedule.rows]
+        row, kept = frame.tiles[self.schedule.rows], self._packed_rows(number)
+        assert frame.warp is not None, "atoms need warps"
+        loop = held_rows_loop(
+            self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number
+        )
+        value = Convert(RegisterRead(register, (as_index(row), as_index(self.depth)), DType.F32), kept.dtype)
+        at = tuple(s.register for s in loop.shares)
+        write = RegisterWrite(
+            kept.name, at, loop.shapes[0], value, kept.dtype, "a", (loop.axes[0], loop.axes[2]), self._lane
+        )
+        spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
+        shares = tuple(evolve(s, register=held_register(s.value, *spread[s.var])) for s in loop.shares)
+        return self._phase(f"pack{number}", [write], evolve(loop, shares=shares))
+
+    def step_of_packed_rows(self, number: int) -> Phase:
+        """Return the phase that multiplies the packed rows of a step."""
+        loop, row, kept = self._loop(number), self.state.frame.tiles[self.schedule.rows], self._packed_rows(number)
+        run = runs(MMA_INSTRUCTIONS[self.schedule.mma])[0]
+        shares = tuple(
+            evolve(s, register=s.register // run if s.var == row else Index()) if s.operand == "a" else s
+            for s in loop.shares
+        )
+        loop = evolve(loop, shares=shares)
+        return self._phase(f"step{number}", [*self._products(kept, self.b, loop)], loop)
+
+    @property
+    def packed_rows(self) -> tuple[str, ...]:
+        """Names of the registers of the rows' fragments."""
+        return tuple(self._packed_rows(number).name for number in range(self.steps))
+
+    def _packed_rows(self, number: int) -> RegisterRead:
+        return evolve(self._kept_rows(number), dtype=MMA_INSTRUCTIONS[self.schedule.mma].held)
 
     def _kept_rows(self, number: int) -> RegisterRead:
         kept = self._fragment_read("a", number, self.a)
@@ -221,6 +269,9 @@ def multiplication(
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
     if reads_shared_matrices(schedule.mma):
+        if parts[0] not in staged and parts[0] in state.held:  # rows that registers hold
+            a, b = (value_of(part, context) for part in parts)
+            return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
         pairs = _pairs_in_place(reduction, schedule, parts, context)
         return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)

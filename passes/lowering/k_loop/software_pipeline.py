@@ -70,7 +70,7 @@ def staged_tiles(
         tile = stage(operand, shapes, binding, choice, f"{prefix}c{choice.operand}_", matrix)
         name, dtype = f"{prefix}s{choice.operand}", dtype_of(operand, state.group.tensors)
         elements = tile.size * (1 if operand in once else schedule.stages)
-        if len(state.group.segments) > 1:
+        if len(state.group.segments) > 1 and matrix is None:
             name, tile = f"staged_{dtype}", evolve(tile, base=state.staged_elements.get(dtype, 0))
             together = WIDEST_BYTES // dtype.size
             elements = state.staged_elements[dtype] = tile.base + -(-elements // together) * together
@@ -293,13 +293,14 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    body = (*waiting, ProxyFence(), barrier, *before, ProductFence(name if before else ""), products, ProductCommit())
+    fence = ProductFence((name,) if before else ())
+    body = (*waiting, ProxyFence(), barrier, *before, fence, products, ProductCommit())
     copies = (*following, *pipeline.commit)
     if after:
-        turn = (*body, *copies, ProductWait(0, name), *after)
+        turn = (*body, *copies, ProductWait(0, (name,)), *after)
         return [*begin, pipeline.turns(turn)]
-    turn = (*body, *copies, ProductWait(1, name))
-    return [*begin, pipeline.turns(turn), ProductWait(0, name)]
+    turn = (*body, *copies, ProductWait(1))
+    return [*begin, pipeline.turns(turn), ProductWait(0, (name,))]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

@@ -10,6 +10,6 @@ from .block_layout import (
     thread_guards,
     unique_writer_guards,
 )
-from .matrix_instructions import MmaLoop, held_register, mma_loop, products
+from .matrix_instructions import MmaLoop, held_register, held_rows_loop, mma_loop, products
 from .staging import AxisBinding, Box, Tile, bind_dims, stage
-from .tensor_boxes import TensorBox, bulk_copy_faults, tensor_box
+from .tensor_boxes import TensorBox, bulk_copy_faults, lines_of, tensor_box

@@ -154,7 +154,7 @@ def mma_loop(
     """
     atom, parts = MMA_INSTRUCTIONS[loop.mma], frame.part.extent
     if atom.reads_shared:
-        return _warpgroup_loop(loop, dims, tiles, depth, frame, prefix)
+        return _warpgroup_loop(loop, dims, tiles, depth, frame, prefix, at)
     step = Var(f"{prefix}step", depth.extent // (atom.k * parts))
     place = (as_index(step) if at is None else Index(at)) * parts + frame.part
     shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
@@ -177,9 +177,15 @@ def mma_loop(
 
 
 def _warpgroup_loop(
-    loop: ReductionSchedule, dims: Sequence[TileDim], tiles: Sequence[Var], depth: Var, frame: WarpFrame, prefix: str
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    tiles: Sequence[Var],
+    depth: Var,
+    frame: WarpFrame,
+    prefix: str,
+    at: int | None,
 ) -> MmaLoop:
-    """Return the shares of a K block whose operands are read in place.
+    """Return the shares of a K block, or of its step `at`, whose operands are read in place.
 
     Those of A and B give the element that the matrix of an instruction begins with; the columns of a warpgroup are one
     instruction.
@@ -187,11 +193,12 @@ def _warpgroup_loop(
     atom, rows = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows]
     run = runs(atom)[0]
     step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
+    place = as_index(step) if at is None else Index(at)
     group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0])
     first = as_index(number) * run
-    deep = as_index(step) * atom.k
+    deep = place * atom.k
     shares = (
-        Share(depth, Index(), as_index(step), (), "c"),
+        Share(depth, Index(), place, (), "c"),
         Share(tiles[loop.rows], first * rows.threads + group, first, (), "a"),
         Share(depth, deep, Index(), (), "a"),
         Share(tiles[loop.columns], Index(), Index(), (), "b"),
@@ -199,7 +206,31 @@ def _warpgroup_loop(
         Share(tiles[loop.rows], Index(), first, (), "c"),
         Share(tiles[loop.columns], Index(), Index(), (), "c"),
     )
-    return MmaLoop(shares, (step, number), (), (), (1, 1))
+    return MmaLoop(shares, (number,) if at is not None else (step, number), (), (), (1, 1))
+
+
+def held_rows_loop(
+    loop: ReductionSchedule,
+    dims: Sequence[TileDim],
+    tiles: Sequence[Var],
+    depth: Var,
+    frame: WarpFrame,
+    prefix: str,
+    at: int,
+) -> MmaLoop:
+    """Return the shares of a step's rows that lie in registers."""
+    fragment = MMA_INSTRUCTIONS[loop.mma].held_a
+    assert fragment is not None, "an instruction of a warpgroup"
+    side = _side("a", 0, loop, dims, tiles, frame, prefix)
+    register, element = Var(f"{prefix}ar", fragment.registers), Var(f"{prefix}ae", fragment.packed)
+    along, deep = _places(fragment, 0, frame.lane, as_index(register) * fragment.packed + element)
+    shares = (
+        Share(side.local, side.place(along), side.atom, (), "a"),
+        Share(depth, Index(at * MMA_INSTRUCTIONS[loop.mma].k) + deep, as_index(register), (), "a"),
+    )
+    shape = side.outer.extent * side.inner.extent, register.extent
+    unrolled = (side.outer, side.inner, register, element)
+    return MmaLoop(shares, unrolled, (register, register, element, element), (shape, shape), (1, 1))
 
 
 #: Most fragment registers that a warp loads together (`ldmatrix` brings four matrices).
@@ -218,7 +249,8 @@ def _side(
     d, atom = (loop.rows, loop.columns)[axis], MMA_INSTRUCTIONS[loop.mma]
     run = runs(atom)[axis]
     atoms, mixed = dims[d].thread // run, interleaved_instructions(dims[d].vector, run)
-    together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // (atom.a, atom.b)[axis].registers))
+    fragment = atom.held_a or (atom.a, atom.b)[axis]
+    together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // fragment.registers))
     outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
     return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)
 

@@ -28,6 +28,7 @@ from ....ir import (
     Guard,
     Index,
     Indirect,
+    Primary,
     Read,
     Reduction,
     ReductionSchedule,
@@ -38,6 +39,7 @@ from ....ir import (
     Var,
     linearise,
     operands,
+    primary_index,
     row_major,
     substitute,
     variables,
@@ -62,12 +64,12 @@ class TensorBox:
     """Tensor map of a tile, and the coordinates of a box.
 
     `outer` has, by the axis (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of
-    further variables, and of elements of integer tensors, in coordinates.
+    further variables, of quotients of them, and of elements of integer tensors, in coordinates.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
-    others: tuple[tuple[int, Var | Indirect, int], ...]
+    others: tuple[tuple[int, Primary, int], ...]
 
     def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
         """Return the first element of a box.
@@ -89,18 +91,20 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
                name: str) -> TensorBox | None:  # fmt: skip
     """Return the box of an operand's tile, None where there is none.
 
-    The tensor has these pitches.
+    The tensor has these pitches. The box of a tile that runs along k is one of its lines.
     """
     address = linearise(read.indices, pitches)
     steps = {v: n for v, n in address.terms if isinstance(v, Var)}
     axes = {False: tile.dim.axes, True: loop.dims[0].axes}
-    looked_up = _lookups(read, address, frozenset((*axes[False], *axes[True])))
-    found = len(steps) + len(looked_up or ())
+    moving = frozenset((*axes[False], *axes[True]))
+    looked_up = _lookups(read, address, moving)
+    still = [(p, n) for p, n in address.terms if not isinstance(p, (Var, Indirect)) and not _variables(p) & moving]
+    found = len(steps) + len(looked_up or ()) + len(still)
     if looked_up is None or address.const or found != len(address.terms) or dtype.size != tile.layout.size:
         return None
     pitch = {deep: _run_pitch(axes[deep], steps) for deep in axes}
     extents = {deep: prod(a.extent for a in axes[deep]) for deep in axes}
-    digits = _digits(tile, loop.dims[0].block_k)
+    digits = _digits(tile, lines_of(tile, loop)[1])
     rest = [v for v in steps if v not in (*axes[False], *axes[True]) and v.extent > 1]
     if digits is None or None in pitch.values() or pitch[digits[0].deep] != 1:
         return None
@@ -120,7 +124,7 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
         dims.append(size)
         strides.append(digit.step * (pitch[digit.deep] or 0))
         box.append(digit.extent)
-    others: list[tuple[int, Var | Indirect, int]] = []
+    others: list[tuple[int, Primary, int]] = []
     for lookup, pace, extent in looked_up:
         side = next((deep for deep, n in pitch.items() if n == pace), None)
         if side is None:
@@ -133,8 +137,11 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
             return None
         others.append((first, lookup, 1))
         dims[first] += extent - 1
+    for primary, pace in still:
+        others.append((len(dims), primary, 1))
+        dims, strides, box = [*dims, _end_of(primary)], [*strides, pace], [*box, 1]
     whole = extents[True] % loop.dims[0].block_k == 0
-    for var in rest:
+    for var in sorted(rest, key=lambda v: steps[v]):
         # Elements of k past its end would be those of the next number, not 0.
         runs = [outer[deep][0] for deep in outer if whole or not deep]
         place = next((n for n in runs if steps[var] == strides[n] * dims[n]), None)
@@ -147,6 +154,12 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     inner = tuple(stride * dtype.size for stride in strides[1:])
     result = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
     return None if result.faults() else TensorBox(result, outer, tuple(others))
+
+
+def lines_of(tile: MatrixTile, loop: ReductionSchedule) -> tuple[int, int]:
+    """Return the number of boxes along k, and their extent."""
+    depth, line = loop.dims[0].block_k, tile.layout.width // tile.layout.size
+    return (depth // line, line) if tile.layout.deep and depth % line == 0 else (1, depth)
 
 
 def _lookups(read: Read, address: Index, moving: frozenset[Var]) -> list[tuple[Indirect, int, int]] | None:
@@ -165,6 +178,15 @@ def _lookups(read: Read, address: Index, moving: frozenset[Var]) -> list[tuple[I
                 return None
             found.append((primary, step, extent))
     return None if ends else found
+
+
+def _variables(primary: Primary) -> frozenset[Var]:
+    return frozenset(variables(primary_index(primary)))
+
+
+def _end_of(primary: Primary) -> int:
+    """Return the end of the values of a primary."""
+    return primary_index(primary).bounds()[1] + 1
 
 
 def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:

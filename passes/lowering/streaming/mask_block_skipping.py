@@ -14,7 +14,7 @@ The bound is an index of the block number alone, the same for all its threads, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from attrs import evolve, frozen
@@ -36,6 +36,7 @@ from ....ir import (
     Read,
     Reduction,
     RegisterRead,
+    Root,
     Share,
     SharedBuffer,
     Store,
@@ -50,7 +51,7 @@ from ....ir import (
     linearise,
     row_major,
 )
-from ...geometry import mask_bound
+from ...geometry import SKIPPED_VECTOR, mask_bound, skipped_rows
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..reductions import accumulate
@@ -62,10 +63,10 @@ MAX_CHECKED_ELEMENTS = 16
 SKIPPED_SUMS_BUFFER = "skipped"
 
 
-def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
+def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) -> Var | None:
     """Return the variable that bounds the loop over parts.
 
-    None where every block takes all of them.
+    The loop begins after the parts that are taken `before` it. None where every block takes all of them.
     """
     edge, part = mask_bound(layout.group), layout.part
     dims = last.frame.schedule.dims
@@ -73,11 +74,11 @@ def streamed_loop_end(layout: BlockLayout, last: SegmentState) -> Var | None:
     if edge is None or part is None or place is None:
         return None
     length = layout.part_length
-    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), 0, part.extent * length)
-    parts = (end + (length - 1)) // length
-    if parts == as_index(part.extent):
+    end = clamp(edge.end_of_rows(last.frame.starts[place], dims[place].block), before, part.extent * length)
+    parts = (end + (length - 1)) // length - before
+    if parts == as_index(part.extent - before):
         return None
-    until = Var("parts", part.extent + 1)
+    until = Var("parts", part.extent + 1 - before)
     if edge.slope > 0:
         _longest_first(layout, place)
     layout.defines.append(Define(until, parts))
@@ -102,15 +103,38 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
 
 
-def skipped_terms(state: SegmentState, until: Var) -> list[Item]:
-    """Return the items that add 0 times the skipped parts.
+@frozen
+class SkippedParts:
+    """Sums of 0 times the skipped parts, for the last segment's sums."""
 
-    They add to the sums of the last segment.
+    state: SegmentState
+
+    def begin(self) -> list[Item]:
+        """Return the items before all checks."""
+        return [terms.begin for terms in self._terms]
+
+    def rest(self, until: Index) -> list[Item]:
+        """Return the items that check the parts from `until` on."""
+        return [item for terms in self._terms for item in terms.rest(until)]
+
+    @property
+    def _terms(self) -> Iterator[_Terms]:
+        reductions = self.state.frame.segment.reductions
+        return (_Terms(self.state, number, reduction) for number, reduction in enumerate(reductions))
+
+
+@frozen
+class _Spread:
+    """Division of a part's elements among threads.
+
+    `together` threads have the same columns, numbered by `lane`; each has results of a `shape`.
     """
-    found: list[Item] = []
-    for number, reduction in enumerate(state.frame.segment.reductions):
-        found += _Terms(state, until, number, reduction).items()
-    return found
+
+    together: int
+    lane: Index
+    shape: tuple[int, ...]
+    shares: dict[Var, Share]
+    unrolled: tuple[Var, ...]
 
 
 @frozen
@@ -120,63 +144,112 @@ class _Terms:
     """
 
     state: SegmentState
-    until: Var
     number: int
     reduction: Reduction
 
-    def items(self) -> list[Item]:
-        """Return the items of a thread."""
-        state, frame = self.state, self.state.frame
-        name, dtype = f"{self.reduction.name}.none", state.group.tensors[self.reduction.name].dtype
-        used, length = self._used_dims(), state.layout.part_length
-        threads = [1 if use else d.threads for d, use in zip(frame.schedule.dims, used, strict=True)]
-        together = prod(threads) if self._fits(prod(threads)) else 1
-        each = gcd(length // together, MAX_CHECKED_ELEMENTS)
-        prefix = f"{frame.prefix}n{self.number}"
-        (dim,) = frame.schedule.reductions[self.number].dims
-        dim = evolve(dim, block_k=together * each)
-        key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
-        places = [Var(f"{frame.prefix}t{d}", count) for d, count in enumerate(threads)]
-        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+    @property
+    def begin(self) -> Phase:
+        """The phase that initialises a thread's results."""
+        spread = self._division()
+        return self._spread_phase("compute", f"nothing{self.number}", self._initialise(spread), (), spread)
+
+    def rest(self, until: Index) -> list[Item]:
+        """Return the items that check parts from `until` on, and add up."""
+        frame, (looked, turn, blocks), spread = self.state.frame, self._check_phase(), self._division()
+        begin = self._initialise(spread)
+        skipped = Guard(as_index(turn) - until * blocks, 0, turn.extent)
+        found: list[Item] = [Loop(turn, (evolve(looked, when=(*looked.when, skipped)),))]
+        name = begin.name
+        if spread.together > 1:
+            found += self._exchange(begin, self._tiles, spread)
+            name = f"{name}.all"
+        held = RegisterRead(name, self._tiles, begin.dtype)
+        added = Accumulate(self.reduction.name, tuple(map(as_index, frame.tiles)), "sum", held, (), begin.dtype)
         shares = {s.var: s for s in frame.shares}
-        share = Share(key, as_index(own) * together + lane, as_index(own))
-        tiles = tuple(as_index(t) if use else Index() for t, use in zip(frame.tiles, used, strict=True))
-        begin = state.initialise(self.reduction)
-        begin = evolve(begin, name=name, shape=tuple(n if use else 1 for n, use in zip(begin.shape, used, strict=True)))
+        return [*found, self.state.phase("compute", f"rest{self.number}", [added], (), shares)]
+
+    def _check_phase(self) -> tuple[Phase, Var, int]:
+        """Return the phase that checks a block of keys, the variable that numbers blocks, and those of a part."""
+        state, spread, length = self.state, self._division(), self.state.layout.part_length
+        each, prefix = gcd(length // spread.together, MAX_CHECKED_ELEMENTS), f"{state.frame.prefix}n{self.number}"
+        (dim,) = state.frame.schedule.reductions[self.number].dims
+        dim = evolve(dim, block_k=spread.together * each)
+        key, turn, own = Var(f"{prefix}k", dim.block_k), Var(f"{prefix}it", dim.trips), Var(f"{prefix}j", each)
         binding = state.bind((dim,), (key,), (as_index(turn) * dim.block_k,))
         terms = accumulate(state, evolve(self.reduction, body=self._body()), binding, (key,), {}, {})
-        looked = state.phase(
-            "compute", f"none{self.number}", [evolve(terms, name=name, at=tiles)], (own,), shares | {key: share}
-        )
-        skipped = Guard(as_index(turn) - as_index(self.until) * (length // dim.block_k), 0, dim.trips)
-        found: list[Item] = [
-            state.phase("compute", f"nothing{self.number}", [begin], (), shares),
-            Loop(turn, (evolve(looked, when=(*looked.when, skipped)),)),
-        ]
-        if together > 1:
-            found += self._exchange(begin, tiles, lane, together)
-        every, held = tuple(map(as_index, frame.tiles)), RegisterRead(name, tiles, dtype)
-        added = Accumulate(self.reduction.name, every, "sum", held, (), dtype)
-        return [*found, state.phase("compute", f"rest{self.number}", [added], (), shares)]
+        terms = evolve(terms, name=self._initialise(spread).name, at=self._tiles)
+        share = Share(key, as_index(own) * spread.together + spread.lane, as_index(own))
+        keyed = evolve(spread, shares=spread.shares | {key: share})
+        return self._spread_phase("compute", f"none{self.number}", terms, (own,), keyed), turn, length // dim.block_k
 
-    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], lane: Index, together: int) -> list[Item]:
+    @property
+    def _tiles(self) -> tuple[Index, ...]:
+        """The place of a result: the tiles that the factors besides the weights depend on."""
+        used = zip(self.state.frame.tiles, self._used_dims(), strict=True)
+        return tuple(as_index(tile) if use else Index() for tile, use in used)
+
+    def _initialise(self, spread: _Spread) -> Initialise:
+        begin = self.state.initialise(self.reduction)
+        return evolve(begin, name=f"{self.reduction.name}.none", shape=spread.shape)
+
+    def _spread_phase(self, kind: str, name: str, root: Root, own: tuple[Var, ...], spread: _Spread) -> Phase:
+        """Return a phase over a thread's elements of a part."""
+        found = self.state.phase(kind, name, [root], (), spread.shares)
+        return evolve(found, unrolled=(*(v for v in own if v.extent > 1), *spread.unrolled))
+
+    def _division(self) -> _Spread:
+        """Return how threads divide the elements of a part.
+
+        Where results lie in registers, a thread takes neighbours that one load moves, of as many rows as there are
+        threads for; else the columns of its own results.
+        """
+        state, used = self.state, self._used_dims()
+        dims, length = state.frame.schedule.dims, state.layout.part_length
+        shares = {s.var: s for s in state.frame.shares}
+        shape = tuple(d.thread if use else 1 for d, use in zip(dims, used, strict=True))
+        wide = [n for n, use in enumerate(used) if use and dims[n].block > 1]
+        if len(wide) == 1 and self._buffer().name == SKIPPED_SUMS_BUFFER:
+            (n,), columns, together = (
+                wide,
+                dims[wide[0]].block,
+                int(skipped_rows(state.layout.schedule.threads, dims[wide[0]].block)),
+            )
+            if together and length % together == 0:
+                element, thread = (
+                    Var(f"{state.frame.prefix}n{self.number}e", SKIPPED_VECTOR),
+                    as_index(state.layout.thread),
+                )
+                across = columns // SKIPPED_VECTOR
+                place = thread % across * SKIPPED_VECTOR + element
+                tile = state.frame.tiles[n]
+                read = {t for t, use in zip(state.frame.tiles, used, strict=True) if use}
+                shares = {v: s for v, s in shares.items() if v in read} | {tile: Share(tile, place, as_index(element))}
+                shape = tuple(SKIPPED_VECTOR if d == n else count for d, count in enumerate(shape))
+                return _Spread(together, thread // across, shape, shares, (element,))
+        threads = [1 if use else d.threads for d, use in zip(dims, used, strict=True)]
+        together = prod(threads) if self._fits(prod(threads)) else 1
+        places = [Var(f"{state.frame.prefix}t{d}", count) for d, count in enumerate(threads)]
+        lane = linearise(tuple(map(as_index, places)), row_major(tuple(threads))) if together > 1 else Index()
+        return _Spread(together, lane, shape, shares, state.frame.unrolled)
+
+    def _exchange(self, begin: Initialise, tiles: tuple[Index, ...], spread: _Spread) -> list[Item]:
         """Return the items that add the results of threads with the same columns."""
-        state, buffer = self.state, self._buffer()
-        sizes = tuple(
-            d.block if use else 1 for d, use in zip(state.frame.schedule.dims, self._used_dims(), strict=True)
-        )
+        state, buffer, used = self.state, self._buffer(), self._used_dims()
+        dims, own = state.frame.schedule.dims, {s.var: s for s in state.frame.shares}
+        sizes = tuple(d.block if use else 1 for d, use in zip(dims, used, strict=True))
         column, columns = linearise(tiles, row_major(sizes)), prod(sizes)
-        other, shares = Var(f"{state.frame.prefix}n{self.number}o", together), {s.var: s for s in state.frame.shares}
-        kept = Store(
-            "shared", buffer.name, lane * columns + column, RegisterRead(begin.name, tiles, begin.dtype), begin.dtype
-        )
+        other = Var(f"{state.frame.prefix}n{self.number}o", spread.together)
+        held = RegisterRead(begin.name, tiles, begin.dtype)
+        kept = Store("shared", buffer.name, spread.lane * columns + column, held, begin.dtype)
         there = Load("shared", buffer.name, as_index(other) * columns + column, begin.dtype)
-        total = Accumulate(begin.name, tiles, "sum", there, (other,), begin.dtype)
+        shape = tuple(d.thread if use else 1 for d, use in zip(dims, used, strict=True))
+        every = evolve(begin, name=f"{begin.name}.all", shape=shape)
+        total = Accumulate(every.name, tiles, "sum", there, (other,), begin.dtype)
         return [
             *([Barrier()] if self.number else []),
-            state.phase("exit", f"kept{self.number}", [kept], (), shares),
+            self._spread_phase("exit", f"kept{self.number}", kept, (), spread),
             Barrier(),
-            state.phase("compute", f"all{self.number}", [begin, total], (other,), shares),
+            state.phase("compute", f"all{self.number}", [every, total], (other,), own),
         ]
 
     def _fits(self, together: int) -> bool:

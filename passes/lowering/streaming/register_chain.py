@@ -13,8 +13,9 @@ second contraction (`geometry.row_sharing`): nothing but the second operands pas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 
 from ....ir import (
     Accumulate,
@@ -31,6 +32,7 @@ from ....ir import (
     RegisterWrite,
     Root,
     SharedBuffer,
+    Test,
     Value,
     Var,
     Wait,
@@ -39,14 +41,35 @@ from ....ir import (
     operands,
     reads,
 )
-from ...geometry import RegisterChain, geometry_of, mask_bound, register_chain, skipped_elements
+from ...geometry import (
+    RegisterChain,
+    geometry_of,
+    mask_bound,
+    maximises_scores,
+    reads_shared_matrices,
+    register_chain,
+    skipped_elements,
+    weighs_scores_alone,
+)
 from ..index_values import value_of
-from ..k_loop import Multiplication, SharedPipeline, multiplication, staged_tiles, tile_load
+from ..k_loop import (
+    BulkPipeline,
+    SharedPipeline,
+    bulk_tiles,
+    declared_pipeline,
+    multiplication,
+    staged_tiles,
+    tile_load,
+)
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
+from .chain_products import ChainProduct
 from .chained_contraction import instance_phase, part_copies
-from .mask_block_skipping import SKIPPED_SUMS_BUFFER, guard_copies, skipped_terms, streamed_loop_end
+from .mask_block_skipping import SKIPPED_SUMS_BUFFER, SkippedParts, guard_copies, streamed_loop_end
+from .overlapped_parts import BulkParts, OverlappedParts
+from .score_masks import ScoreMask, score_masks, split_masks
+from .score_scale import ScaledScores, split_scale
 from .streamed_rows import StreamedRows, weights_register
 
 
@@ -59,27 +82,6 @@ def lower_register_chain(layout: BlockLayout, states: Sequence[SegmentState]) ->
     if chain is None:
         raise PassError("chains in registers: expected a contraction, rows of its results, and a product of these")
     return _Chain(layout, chain, *states).items()
-
-
-@frozen
-class _Product:
-    """A contraction of the chain, the copies of its second factor, and those of its first one, if it is staged."""
-
-    product: Multiplication
-    copies: SharedPipeline
-    rows: SharedPipeline
-
-    @property
-    def steps(self) -> list[Item]:
-        """The products of a part."""
-        steps = range(self.product.steps)
-        return [self.product.whole()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
-
-    @property
-    def rows_loads(self) -> list[Item]:
-        """The loads of the first factor: to registers, or to shared memory."""
-        steps = range(self.product.steps)
-        return [*self.rows.fetch(Index()).whole] if self.rows.tiles else [self.product.load_rows(n) for n in steps]
 
 
 @define
@@ -100,7 +102,36 @@ class _Chain:
     @property
     def statistics(self) -> StreamedRows:
         """The rows between the contractions."""
-        return StreamedRows(self.layout, self.rows, self.chain)
+        return StreamedRows(self.layout, self.rows, self.chain, self.held_scores, bool(self._end_masks))
+
+    @property
+    def held_scores(self) -> ScaledScores:
+        """The registers of a part's scores, without their factor.
+
+        Rows whose maximum is of other values than the scores have scores as they are.
+        """
+        frame, dtype = self.rows.frame, self.layout.group.tensors[self.chain.scores].dtype
+        local = Var(f"{frame.prefix}w", frame.schedule.reductions[0].dims[0].block_k)
+        place = as_index(frame.tiles[self.chain.rows[1]]), as_index(local)
+        return ScaledScores(RegisterRead(self._scores_register, place, dtype), self._score_parts[0])
+
+    @property
+    def _score_parts(self) -> tuple[float, Value, tuple[ScoreMask, ...]]:
+        """The factor of scores, the rest of their epilogue, and masks on their indices."""
+        first, (output,) = self.first, self.first.frame.segment.outputs
+        value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
+        alone = maximises_scores(self.rows.frame.segment, self.chain.scores)
+        factor, value = split_scale(value) if alone else (1.0, value)
+        value, masks = split_masks(value, first.frame.tiles)
+        return factor, _wide(value), (*masks, *self._end_masks)
+
+    @property
+    def _end_masks(self) -> tuple[ScoreMask, ...]:
+        """The masks of scores beyond the end of their row, where -inf stands for a missing score."""
+        if not weighs_scores_alone(self.rows.frame.segment, self.chain.scores):
+            return ()
+        end = self.first.bind((), (), ()).valid.get(self.first.frame.tiles[self.chain.column])
+        return score_masks((end,), self.first.frame.tiles) or () if end is not None else ()
 
     def items(self) -> list[Item]:
         """Return all items."""
@@ -114,11 +145,10 @@ class _Chain:
         begin: list[Item] = [
             instance_phase(rows, "begin", map(rows.initialise, rows.frame.segment.reductions)),
             instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions)),
-            *scores.rows_loads,
         ]
         return [*begin, *self._loop(scores, sums), *self._epilogue()]
 
-    def _product(self, state: SegmentState, start: Index) -> _Product:
+    def _product(self, state: SegmentState, start: Index) -> ChainProduct:
         """Return a contraction whose K block begins at a number of K blocks."""
         (reduction,), (schedule,) = state.frame.segment.reductions, state.frame.schedule.reductions
         (dim,), prefix = schedule.dims, f"{state.frame.prefix}r0"
@@ -136,14 +166,16 @@ class _Chain:
         covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
         product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
         ring, rows = ({e: t for e, t in tiles.items() if (e in once) == alone} for alone in (False, True))
-        return _Product(
+        return ChainProduct(
             product,
             SharedPipeline(state, schedule, ring, self.part, prefix, early=True),
             SharedPipeline(state, evolve(schedule, stages=1), rows, self.part, f"{prefix}q", early=True),
         )
 
-    def _loop(self, scores: _Product, sums: _Product) -> list[Item]:
+    def _loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
+        if reads_shared_matrices(scores.product.schedule.mma):
+            return self._overlapped_loop(scores, sums)
         part, (early, late) = self.part, (scores.copies, sums.copies)
         commit, waits = early.commit, early.is_asynchronous
 
@@ -152,41 +184,78 @@ class _Chain:
 
         if part.extent == 1:
             copied = [*early.fetch(Index()).whole, *commit, *late.fetch(Index()).whole, *commit]
-            head = [*copied, *wait(1), *self._scores(scores), *self.statistics.items()]
+            head = [*scores.rows_loads, *copied, *wait(1), *self._scores(scores), *self.statistics.items()]
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
         until = streamed_loop_end(self.layout, self.last)
-        if mask_bound(self.layout.group) is not None:
-            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
-            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
+        self._declare_skipped()
 
         def copies(at: Index) -> list[Item]:
             every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)
             return [*guard_copies([part_copies(item, part, at) for item in every], at, until), *commit]
 
-        work = [*self._scores(scores), *self.statistics.items(), self.statistics.rescale(self.last)]
+        rows = self.statistics
+        work = [*self._scores(scores), *rows.maxima(), rows.rescale(self.last), *rows.weights()]
         work.append(sums.product.with_held_rows(weights_register(self.chain)))
         distance = early.schedule.stages - 1
-        begin = [item for n in range(distance) for item in copies(Index(n))]
+        begin = [*scores.rows_loads, *(item for n in range(distance) for item in copies(Index(n)))]
         loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
         if until is None:
             return [*begin, loop]
+        skipped = SkippedParts(self.last)
         # A block without parts has copied its rows all the same.
-        return [*begin, loop, *([Wait(0)] if waits else []), *skipped_terms(self.last, until)]
+        return [*begin, loop, *([Wait(0)] if waits else []), *skipped.begin(), *skipped.rest(as_index(until))]
 
-    def _scores(self, scores: _Product) -> list[Item]:
+    def _declare_skipped(self) -> None:
+        """Declare the buffer in which threads add their results of skipped parts."""
+        if mask_bound(self.layout.group) is not None:
+            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
+            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
+
+    def _overlapped_loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
+        """Return the parts of products of warpgroups."""
+        (reduction,), part, until = self.first.frame.segment.reductions, self.part, None
+        if part.extent > 1:
+            until = streamed_loop_end(self.layout, self.last, 1)
+            self._declare_skipped()
+        zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
+        last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
+        skipped = SkippedParts(self.last) if until is not None else None
+        parts = OverlappedParts(
+            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights, skipped,
+            self._bulk_parts(scores, sums),
+        )  # fmt: skip
+        return parts.items()
+
+    def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct) -> BulkParts | None:
+        """Return the bulk copies of all factors, None where threads copy."""
+        rings, found = (scores.rows, scores.copies, sums.copies), list[BulkPipeline]()
+        tiles = [bulk_tiles(ring, number) for number, ring in enumerate(rings)]
+        for ring, own in zip(rings, tiles, strict=True):
+            if own is None or None in tiles:
+                return None
+            found.append(declared_pipeline(ring, own))
+        return BulkParts(found[0], (found[1], found[2]), self.part)
+
+    def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""
-        first, (row, column) = self.first, (self.chain.rows[0], self.chain.column)
-        (reduction,), (output,), frame = first.frame.segment.reductions, first.frame.segment.outputs, first.frame
-        value = _wide(value_of(output.body, first.context(first.bind((), (), ()), {})))
+        (reduction,) = self.first.frame.segment.reductions
+        zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
+        return [zero, *scores.steps, *self._score_epilogue()]
+
+    def _score_epilogue(self) -> list[Item]:
+        """Return the phases that leave the scores of a part in registers."""
+        (row, column), frame, value = (self.chain.rows[0], self.chain.column), self.first.frame, self._score_parts[1]
         at = as_index(frame.tiles[row]), as_index(frame.tiles[column])
         shape = frame.schedule.dims[row].thread, frame.schedule.dims[column].thread
         kept = RegisterWrite(self._scores_register, at, shape, value, DType.F32)
-        return [
-            instance_phase(first, "zero", [first.initialise(reduction)]),
-            *scores.steps,
-            instance_phase(first, "scores", [kept]),
-        ]
+        found: list[Item] = [instance_phase(self.first, "scores", [kept])]
+        held = RegisterRead(self._scores_register, at, DType.F32)
+        for number, mask in enumerate(self._score_parts[2]):
+            masked = Op("select", (Test((mask.bound,)), held, Literal(-inf, DType.F32)), DType.F32)
+            phase = instance_phase(self.first, f"mask{number}", [evolve(kept, value=masked)])
+            found.append(evolve(phase, when=(*phase.when, *mask.when)))
+        return found
 
     @property
     def _scores_register(self) -> str:
@@ -195,9 +264,8 @@ class _Chain:
     def _hold_elements(self) -> None:
         """Let rows and the last segment read the registers of the segments before them."""
         chain, rows, last = self.chain, self.rows, self.last
-        place = as_index(rows.frame.tiles[chain.rows[1]]), as_index(self.statistics.local)
         for read in {r for body in rows.frame.segment.expressions for r in reads(body) if r.tensor == chain.scores}:
-            rows.held[read] = self._narrow(RegisterRead(self._scores_register, place, DType.F32), read.tensor)
+            rows.held[read] = self.held_scores.value
         for read in {r for body in last.frame.segment.expressions for r in reads(body)}:
             if read.tensor == chain.weights:
                 at = as_index(last.frame.tiles[chain.rows[2]]), Index()
@@ -214,6 +282,8 @@ class _Chain:
         """Return the division by a number of each row, and the outputs."""
         rows, last, found = self.rows, self.last, list[Item]()
         context = rows.context(rows.bind((), (), ()), {})
+        if (scale := self.held_scores.factor) != 1:
+            found.append(self.statistics.rescaled_maximum(scale))
         if self.chain.divisor is not None:
             name, (reduction,) = f"{self.chain.weights}.divisor", last.frame.segment.reductions
             divisor = _wide(value_of(self.chain.divisor, context))

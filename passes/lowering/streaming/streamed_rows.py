@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from attrs import evolve, frozen
@@ -12,6 +12,7 @@ from ....ir import (
     Accumulate,
     Convert,
     DType,
+    Expr,
     Guard,
     Index,
     Item,
@@ -29,18 +30,20 @@ from ....ir import (
     Value,
     Var,
     as_index,
+    dtype_of,
     linearise,
     reads,
     row_major,
     substitute,
     walk,
 )
-from ...geometry import RegisterChain, axis_places, is_row_maximum, split_divisor
-from ..index_values import value_of
+from ...geometry import RegisterChain, axis_places, drop_conversions, is_row_maximum, shifted_score, split_divisor
+from ..index_values import Context, value_of
 from ..layout import SCALES, AxisBinding, BlockLayout
 from ..outputs import shared_store
 from ..segment_state import SegmentState, row_share
 from .chained_contraction import instance_phase
+from .score_scale import ScaledScores
 
 
 def weights_register(chain: RegisterChain) -> str:
@@ -54,57 +57,94 @@ class StreamedRows:
 
     Besides its reductions, each row has registers for the previous maximum, the shift of a part, the scale of the
     running sums, and the part's own reduction. Weights go to shared memory, or stay in the registers of a `chain`,
-    undivided.
+    undivided. `ended` scores are -inf beyond the end of a row.
     """
 
     layout: BlockLayout
     state: SegmentState
     chain: RegisterChain | None = None
+    scores: ScaledScores | None = None
+    ended: bool = False
 
     def items(self) -> list[Item]:
         """Return the items that process the rows of a part."""
-        state = self.state
-        greatest, *others = state.frame.segment.reductions
-        (dim,) = state.frame.schedule.reductions[0].dims
-        local = self.local
-        share, unrolled = row_share(state.frame, local)
-        part = Index() if self.layout.part is None else as_index(self.layout.part)
-        binding = state.bind((dim,), (local,), (part * dim.block_k,))
-        valid = tuple(g for v, g in binding.valid.items() if v == local)
-        row, shares = (
-            tuple(v for v in unrolled if v.extent > 1),
-            {s.var: s for s in state.frame.shares} | {local: share},
-        )
-        dtype = self._dtype(greatest)
-        most = self._value(greatest)
-        before, shift, scale = (self._value(greatest, what) for what in ("before", "shift", "scale"))
-        context = state.context(binding, {})
+        return [*self.maxima(), *self.weights()]
+
+    def maxima(self) -> list[Item]:
+        """Return the items of a part's maxima, which scale row sums."""
+        greatest, *others = self.state.frame.segment.reductions
+        dtype, context = self._dtype(greatest), self.state.context(self._binding, {})
+        most, before, shift, scale = (self._value(greatest, what) for what in ("", "before", "shift", "scale"))
+        scores = value_of(greatest.body, context)
+        if self.scores is not None and self.is_scaled:
+            scores = self.scores.held if self.scores.held.dtype is dtype else Convert(self.scores.held, dtype)
         nothing = Op("eq", (most, Literal(-inf, dtype)), DType.BOOL)
         finite = Op("select", (nothing, Literal(0.0, dtype), most), dtype)
+        exp = Op("exp", (Op("sub", (before, shift), dtype),), dtype)
+        ratio = exp if self.scores is None else self.scores.ratio(before, shift)
+        return [
+            self._phase("before", self._set(greatest, "before", most)),
+            self._row_phase("compute", "greatest", self._part(greatest, scores)),
+            self._phase("most", [self._add(greatest, self._value(greatest, "part"))]),
+            self._phase("shift", self._set(greatest, "shift", finite)),
+            self._phase("scale", self._set(greatest, "scale", ratio)),
+            *(self._phase(f"again{r.name}", [evolve(self._add(r, scale), combine="prod")]) for r in others),
+        ]
+
+    def weights(self) -> list[Item]:
+        """Return the items of a part's weights, which add its sums."""
+        state, (greatest, *others) = self.state, self.state.frame.segment.reductions
+        context, shift = state.context(self._binding, {}), self._value(greatest, "shift")
         wide = [o for o in state.frame.segment.outputs if o.extra]
         weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
         bodies = (*(r.body for r in others), *weights.values())
-        shifts = {n: shift for body in bodies for n in walk(body) if is_row_maximum(n, greatest.name)}
-        shifted = evolve(context, staged={**context.staged, **shifts})
-        found: list[Item] = [
-            self._phase("before", self._set(greatest, "before", most)),
-            state.phase("compute", f"{state.frame.prefix}greatest",
-                        self._part(greatest, value_of(greatest.body, context), local, valid), row, shares),
-            self._phase("most", [self._add(greatest, self._value(greatest, "part"))]),
-            self._phase("shift", self._set(greatest, "shift", finite)),
-            self._phase("scale", self._set(greatest, "scale", Op("exp", (Op("sub", (before, shift), dtype),), dtype))),
-        ]  # fmt: skip
-        roots = [r for other in others for r in self._part(other, value_of(other.body, shifted), local, valid)]
-        roots += [self._weight(o, binding, local, value_of(body, shifted)) for o, body in weights.items()]
-        found.append(state.phase("exit", "rows", tuple(roots), row, shares))
+        shifted = evolve(context, staged={**context.staged, **self._shift_values(bodies, greatest, context, shift)})
+        roots = [r for other in others for r in self._part(other, value_of(other.body, shifted))]
+        roots += [self._weight(o, self._binding, self.local, value_of(body, shifted)) for o, body in weights.items()]
+        found: list[Item] = [self._row_phase("exit", "rows", roots)]
         if self.chain is None:
-            lane = Guard(as_index(state.frame.lane), 0, 1)
-            store = Store("shared", SCALES, self._place(state), scale, dtype, () if lane.always else (lane,))
+            lane, scale = Guard(as_index(state.frame.lane), 0, 1), self._value(greatest, "scale")
+            guards = () if lane.always else (lane,)
+            store = Store("shared", SCALES, self._place(state), scale, self._dtype(greatest), guards)
             found.append(self._phase("scaled", [store]))
-        for other in others:
-            found.append(self._phase(f"again{other.name}", [evolve(self._add(other, scale), combine="prod")]))
-            found.append(self._phase(f"sum{other.name}", [self._add(other, self._value(other, "part"))]))
+        return [*found, *(self._phase(f"sum{r.name}", [self._add(r, self._value(r, "part"))]) for r in others)]
+
+    @property
+    def _binding(self) -> AxisBinding:
+        """The axes of a part."""
+        (dim,) = self.state.frame.schedule.reductions[0].dims
+        part = Index() if self.layout.part is None else as_index(self.layout.part)
+        return self.state.bind((dim,), (self.local,), (part * dim.block_k,))
+
+    def _row_phase(self, kind: str, name: str, roots: Sequence[Root]) -> Phase:
+        """Return a phase over the elements of a part's rows."""
+        share, unrolled = row_share(self.state.frame, self.local)
+        shares = {s.var: s for s in self.state.frame.shares} | {self.local: share}
+        return self.state.phase(kind, name, tuple(roots), tuple(v for v in unrolled if v.extent > 1), shares)
+
+    def _shift_values(
+        self, bodies: Iterable[Expr], greatest: Reduction, context: Context, shift: RegisterRead
+    ) -> dict[Expr, Value]:
+        """Return the values of expressions that read the maximum: the shift, or whole exponentials of scores."""
+        found: dict[Expr, Value] = {}
+        for node in (n for body in bodies for n in walk(body)):
+            if is_row_maximum(node, greatest.name):
+                found[node] = shift
+            elif self.scores is not None and (score := shifted_score(node, greatest.name)) is not None:
+                alone = self.is_scaled and drop_conversions(score) == drop_conversions(greatest.body)
+                value = (self.scores.held, self.scores.factor) if alone else (value_of(score, context), 1.0)
+                found[node] = self.scores.weight(*value, shift, dtype_of(node, self.layout.group.tensors))
         return found
+
+    @property
+    def part_sums(self) -> tuple[str, ...]:
+        """Registers of a part's sums, the last numbers of its rows."""
+        return tuple(f"{r.name}.part" for r in self.state.frame.segment.reductions[-1:])
+
+    @property
+    def is_scaled(self) -> bool:
+        """True where the maximum is that of scores without their factor."""
+        return self.scores is not None and self.scores.factor != 1
 
     @property
     def local(self) -> Var:
@@ -116,12 +156,18 @@ class StreamedRows:
         if self.chain is None:
             return shared_store(self.state, output, binding, (), value)
         value = value if value.dtype is DType.F32 else Convert(value, DType.F32)
-        if local in binding.valid:
+        if local in binding.valid and not self.ended:
             value = Op("select", (Test((binding.valid[local],)), value, Literal(0.0, DType.F32)), DType.F32)
         frame = self.state.frame
         at, row = (as_index(frame.tiles[self.chain.rows[1]]), as_index(local)), frame.schedule.dims[self.chain.rows[1]]
         shape = row.thread, local.extent // frame.schedule.reduction_threads
         return RegisterWrite(weights_register(self.chain), at, shape, value, DType.F32)
+
+    def rescaled_maximum(self, factor: float) -> Phase:
+        """Return the phase that gives maxima the factor of scores."""
+        greatest = self.state.frame.segment.reductions[0]
+        value = Literal(factor, self._dtype(greatest))
+        return self._phase("scaled", [evolve(self._add(greatest, value), combine="prod")])
 
     def rescale(self, last: SegmentState) -> Phase:
         """Return the phase that rescales the last segment's sums.
@@ -183,9 +229,10 @@ class StreamedRows:
         begin = evolve(self.state.initialise(reduction), name=held.name, combine="sum")
         return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
 
-    def _part(self, reduction: Reduction, value: Value, local: Var, valid: tuple[Guard, ...]) -> tuple[Root, ...]:
+    def _part(self, reduction: Reduction, value: Value) -> tuple[Root, ...]:
         """Return the roots that reduce the values of a part into registers of their own."""
-        held = self._value(reduction, "part")
+        held, local = self._value(reduction, "part"), self.local
+        valid = () if self.ended else tuple(g for v, g in self._binding.valid.items() if v == local)
         if valid:
             identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
             value = Op("select", (Test(valid), value, identity), value.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import MATH_MODES, Expr, Segment, dtype_of, promotion_interval
+from ....ir import LANES, MATH_MODES, Expr, Segment, dtype_of, promotion_interval
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -16,6 +16,7 @@ from ...geometry import (
     main_read,
     may_split_k,
     product,
+    reads_shared_matrices,
     staged_tiles,
 )
 from ..memory_access import EvaluationSite, evaluation_site
@@ -26,6 +27,10 @@ from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 TENSOR_CORES = 4.0
+#: Barriers that a fence for products and a barrier of several warpgroups take.
+FENCED_BARRIERS = 12.0
+#: Barriers that the waits of a part for copies and products, and between lanes of rows, take.
+AWAITED_BARRIERS = 4.0
 #: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
 
@@ -101,7 +106,10 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
         totals.add("global_loads", pairs)
         totals.add("certain", pairs)
         totals.add("direct", elements / 2.0)
-    totals.sums["barriers"] = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
+    barriers = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
+    if reads_shared_matrices(last.structure.mma):  # copies of all threads end with a fence, and warpgroups in step
+        barriers = barriers * np.where(np.greater(last.loop.tma, 0), AWAITED_BARRIERS, FENCED_BARRIERS)
+    totals.sums["barriers"] = barriers
     totals.sums["rounds"] = parts * 1.0
 
 
@@ -120,17 +128,23 @@ def _add_warpgroup_products(
     """
     warps, trips, atom = warps_of(geometry), place.all_trips, work.mma
     columns = geometry.block[geometry.structure.columns]
+    rows_held = work.sides[0].expr not in staged
     atoms = work.multiplications * trips * warps * (1.0 / atom.warps)
     instructions = atoms * atom.n / columns
     totals.add("tensor", atoms * dict(totals.target.atoms).get(atom.name, 0.0) / TENSOR_CORES)
     totals.add("issue", instructions * atom.warps * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
     totals.add("chain", work.steps * trips * ATOM_CHAIN)
-    read = (atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
+    read = (columns if rows_held else atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
     if promotion_interval(segment.reductions[0].math, atom.name):
         totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
-    for side in work.sides:
+    if rows_held:
+        elements = work.sides[0].atoms * (atom.m // atom.warps * atom.k // LANES) * work.steps * trips * 1.0
+        _hold_rows(totals, work.sides[0], elements, place, geometry)
+    for side in (s for s in work.sides if s.expr in staged):
+        if is_staged_once(side.expr, geometry.structure):
+            continue
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
         moved = staged[side.expr].count * place.all_trips * 1.0
         totals.add("issue", moved * work.splitting)
