@@ -370,7 +370,7 @@ def owned_axes(segments: tuple[Segment, ...], shared: tuple[str, ...]) -> tuple[
 
         h[b, k, j] = f(x[b, k + 4 * j]);   y[b, j, k] = g(h[b, k, j], h[b, 3 - k, j])     ->   b and j
     """
-    chains = [(n,) for n in range(len(segments[0].axes))]
+    chains: list[tuple[int, ...]] = [(n,) for n in range(len(segments[0].axes))]
     for writer, reader in pairwise(segments):
         links = _links(writer, reader, shared)
         chains = [(*chain, links[chain[-1]]) for chain in chains if chain[-1] in links]

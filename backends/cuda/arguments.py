@@ -23,7 +23,10 @@ _TYPES = {
     DType.BF16: "BFLOAT16",
     DType.I8: "UINT8",
     DType.U8: "UINT8",
+    DType.F8E4M3: "UINT8",
+    DType.F8E5M2: "UINT8",
 }
+_ROUNDED = "TFLOAT32"
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION = "L2_128B"
 _WORD = ctypes.sizeof(ctypes.c_uint64)
@@ -60,8 +63,9 @@ def encode_tensor_map(map_: TensorMap, address: int, cu: Any) -> bytes:
     Raises `BackendError` where the driver refuses it.
     """
     strides = [cu.cuuint64_t(n) for n in map_.strides]
+    kind = _ROUNDED if map_.rounded else _TYPES[map_.dtype]
     result, encoded = cu.cuTensorMapEncodeTiled(
-        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[map_.dtype]}"),
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         len(map_.dims),
         address,
         [cu.cuuint64_t(n) for n in map_.dims],

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from attrs import evolve
 
 from ...ir import (
+    FUNCTIONS,
     LANES,
     BulkCopy,
     BulkFetch,
@@ -115,6 +116,8 @@ def _emulate_copy(copy: BulkCopy, box: TensorMap, names: KernelNames, out: Write
             step *= extent
         to = names.place("shared", copy.buffer, copy.address + element)
         value = f"((__global const {bits}*){names.maps[copy.map]})[{' + '.join(place)}]"
+        if box.rounded:
+            value = f"as_uint({FUNCTIONS[box.rounded].c.format(f'as_float({value})')})"
         out.line(f"((__local {bits}*){copy.buffer})[{to}] = {' && '.join(inside)} ? {value} : 0;")
 
 

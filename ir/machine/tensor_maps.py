@@ -7,7 +7,7 @@ number one axis of a tensor by its digits, so that a box lies in another order t
     rows = 8*warp + lane    ->    dims (k, lane, warp) of extents (K, 8, M/8), strides (row, 8*row)
 
 A *swizzle* permutes the 16-byte units of a box as `ir.machine.shared_matrices` says (CUDA driver API, "Tensor Map
-Object Management").
+Object Management"). A copy may round f32 to TF32 on its way.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from .shared_matrices import LINE_BYTES, SWIZZLES
 MAX_MAP_DIMS, MAX_BOX_ELEMENTS, MAP_UNIT_BYTES = 5, 256, LINE_BYTES
 #: Limits of extents and of strides in bytes.
 MAX_MAP_EXTENT, MAX_MAP_STRIDE = 1 << 32, 1 << 40
+#: The format that copies may round to, and the type of elements.
+ROUNDED = ("tf32", DType.F32)
 
 
 @frozen(cache_hash=True)
 class TensorMap:
     """Map of a tensor: extents of its dims, strides, and a box.
 
-    Strides are in bytes, of all dims but the first.
+    Strides are in bytes, of all dims but the first. Copies round elements to the format `rounded`, where there is one.
     """
 
     name: str
@@ -39,6 +41,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    rounded: str = ""
 
     @property
     def elements(self) -> int:
@@ -61,6 +64,8 @@ class TensorMap:
             found.append(f"dims {self.dims}")
         if any(n % MAP_UNIT_BYTES or not 0 < n < MAX_MAP_STRIDE for n in self.strides):
             found.append(f"strides of {self.strides} bytes are no multiples of {MAP_UNIT_BYTES}")
+        if self.rounded and (self.rounded, self.dtype) != ROUNDED:
+            found.append(f"copies of {self.dtype} that round to {self.rounded}")
         line = self.box[0] * self.dtype.size
         if any(not 0 < n <= MAX_BOX_ELEMENTS for n in self.box) or line % MAP_UNIT_BYTES:
             found.append(f"a box of {self.box} elements")

@@ -153,6 +153,7 @@ FORMS: dict[type, Form] = {
     ),
     TensorMap: Form(
         "tensor_map <name> of <tensor>: <dtype> dims (<dims>) strides (<strides>) box (<box>){? swizzle <swizzle>?}"
+        "{? rounded <rounded>?}"
     ),
     Define: Form("define <var> = <value>"),
     Loop: Form("loop <var>{? until <until>?}{? once<!at_least_once>?}{? unroll <unroll>?}", ("*body",)),

@@ -314,8 +314,8 @@ class _Walk:
             if overlaps and (elements is None or not before.isdisjoint(elements)):
                 self._report(f"phase {span.phase} writes {span.text} more than once")
             before |= elements or set()
-        for buffer, elements in seen.items():
-            self.listed.setdefault(buffer, set()).update(elements)
+        for buffer, places in seen.items():
+            self.listed.setdefault(buffer, set()).update(places)
 
     def _collective(self, phase: Phase, when: Sequence[Guard]) -> None:
         """Check that all threads take part in a combination, and that its scratch covers idle threads of the last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from attrs import frozen
@@ -11,6 +12,7 @@ from attrs import frozen
 from ...ir import (
     Guard,
     Index,
+    Indirect,
     Load,
     Phase,
     Share,
@@ -100,7 +102,7 @@ def touched_elements(access: SharedAccess, steps: Mapping[Var, int]) -> frozense
     used = sorted(frozenset[Var]().union(*map(variables, indices)), key=lambda v: v.name)
     if prod(v.extent for v in used) > MAX_LISTED_POINTS or any(map(indirects, indices)):
         return None
-    at = dict(zip(used, np.indices([v.extent for v in used]), strict=True))
+    at: dict[Var | Indirect, Any] = dict(zip(used, np.indices([v.extent for v in used]), strict=True))
     inside = np.ones([v.extent for v in used], dtype=bool)
     for guard in guards:
         value = index_value(guard.index, at.__getitem__)

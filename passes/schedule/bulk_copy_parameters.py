@@ -13,6 +13,8 @@ from typing import cast
 import numpy as np
 
 from ...ir import (
+    HALF_BYTES,
+    MATH_MODES,
     MMA_INSTRUCTIONS,
     FusedGroup,
     ReduceDim,
@@ -23,7 +25,6 @@ from ...ir import (
     TileDim,
     Var,
     operands,
-    promotion_interval,
     variables,
 )
 from ..geometry import Geometry, SegmentTemplate, main_read, mma_operands, reads_shared_matrices, widest_swizzle
@@ -39,12 +40,12 @@ _Sizes = tuple[int, int, int]
 def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int) -> bool:
     """Return whether bulk copies stage a template's smallest tiles.
 
-    They bring operands as they are: none is rounded on the way, and no sum is promoted.
+    They bring operands as they are, or rounded: none is divided into parts on the way.
     """
     (reduction,) = segment.reductions
     alone = len(group.segments) == 1 and reads_shared_matrices(structure.mma)
-    plain = not reduction.math and not promotion_interval(reduction.math, structure.mma)
-    return alone and plain and not _faults(group, segment, structure, block_k, LEAST_ROWS, LEAST_COLUMNS)
+    whole = not reduction.math or len(MATH_MODES[reduction.math].parts) == 1
+    return alone and whole and not _faults(group, segment, structure, block_k, LEAST_ROWS, LEAST_COLUMNS)
 
 
 def _faults(
@@ -62,7 +63,7 @@ def _faults(
     parts = operands(reduction, own)
     for number in structure.staged[0]:
         operand = parts[number]
-        deep = _lies_deep(reduction, main_read(operand).indices)
+        deep = size != HALF_BYTES or _lies_deep(reduction, main_read(operand).indices)
         line = (block_k if deep else sides[found.index(operand)].block) * size
         staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))
     loop = ReductionSchedule(

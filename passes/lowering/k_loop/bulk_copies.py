@@ -9,10 +9,12 @@ from attrs import evolve, frozen
 
 from ....ir import (
     LANES,
+    MMA_INSTRUCTIONS,
     WIDEST_BYTES,
     Barrier,
     BulkCopy,
     BulkFetch,
+    Call,
     DType,
     Guard,
     Index,
@@ -20,7 +22,6 @@ from ....ir import (
     MbarrierArrive,
     MbarrierInit,
     MbarrierWait,
-    Phase,
     Producer,
     ProductCommit,
     ProductFence,
@@ -34,6 +35,7 @@ from ....ir import (
 from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
 from ..layout import AxisBinding, TensorBox, lines_of, tensor_box
+from .multiply import Multiplication
 from .software_pipeline import SharedPipeline
 
 #: The buffers of mbarriers, one for each stage: at which copies complete, and at which warps release the stage.
@@ -130,7 +132,8 @@ def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
     if not schedule.tma:
         return None
     found: list[BulkTile] = []
-    for operand, (tile, buffer) in ring.tiles.items():
+    for value, (tile, buffer) in ring.tiles.items():
+        operand = value.args[0] if isinstance(value, Call) else value  # a math mode's only part
         if tile.matrix is None or not isinstance(operand, Read) or state.aligned[operand.tensor] % WIDEST_BYTES:
             return None
         storage, kind = state.storages.get(operand.tensor), state.group.tensors[operand.tensor]
@@ -140,6 +143,8 @@ def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
         box = tensor_box(tile.matrix, operand, schedule, pitches, kind.dtype, f"map{first + len(found)}")
         if box is None:
             return None
+        if operand is not value:
+            box = evolve(box, map=evolve(box.map, rounded=MMA_INSTRUCTIONS[schedule.mma].format))
         start = frame.starts[(schedule.rows, schedule.columns)[tile.matrix.axis]]
         found.append(BulkTile(box, tile.size, buffer, start, lines_of(tile.matrix, schedule)[0]))
     return found
@@ -149,33 +154,43 @@ def _places(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:
     return list(zip(axes, delinearise(start, [a.extent for a in axes]), strict=True))
 
 
-def bulk_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
+def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
     """Return the K loop of products in place over bulk copies.
-
-    The products add to registers `name`:
 
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     As with copies of all threads, the products of block b - 2, which read the refilled stage, end before the barrier.
+    Partial sums that are promoted end with their K block.
     """
-    ring = pipeline.ring
+    ring, name = pipeline.ring, multiplication.accumulator
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    body: list[Item] = [pipeline.wait(at), Barrier(), ProductFence(), products, ProductCommit()]
+    begin, wait, end = _products_of_block(multiplication)
+    body: list[Item] = [pipeline.wait(at), Barrier(), *begin, *later, wait, *end]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns([*body, *later, ProductWait(1)]), ProductWait(0, (name,))]
+    return [*first, ring.turns(body), *([ProductWait(0, (name,))] if wait.pending else [])]
 
 
-def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[Item]:
+def _products_of_block(multiplication: Multiplication) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
+    """Return the items that issue a K block's products, the wait at its end, and a promotion."""
+    before, products, after = multiplication.block_phases
+    name = multiplication.accumulator
+    wait = ProductWait(0, (name,)) if after else ProductWait(1)
+    return (*before, ProductFence((name,) if before else ()), products, ProductCommit()), wait, after
+
+
+def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
     """Return the K loop of products in place beside a producer.
 
-    The products add to registers `name`. Warps meet at mbarriers only:
+    Warps meet at mbarriers only:
 
         producer    for each block b: wait for the release of block b - stages; copy block b
         others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
+
+    Partial sums that are promoted end with their K block, which is then released.
     """
-    ring, layout = pipeline.ring, pipeline.ring.state.layout
+    ring, layout, name = pipeline.ring, pipeline.ring.state.layout, multiplication.accumulator
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
     items = (ring.turns((free, pipeline.fetch(at))),)
@@ -185,11 +200,11 @@ def produced_k_loop(pipeline: BulkPipeline, products: Phase, name: str) -> list[
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    begun = Guard(at, 1, trips)
-    release = MbarrierArrive(EMPTY, (at + stages - 1) % stages, () if begun.always else (begun,))
-    body = (pipeline.wait(at), ProductFence(), products, ProductCommit(), ProductWait(1))
-    turn = (*body, *((release,) if trips > 1 else ()))
-    return [ring.turns(turn), ProductWait(0, (name,))]
+    begin, wait, end = _products_of_block(multiplication)
+    begun = Guard(at, wait.pending, trips)
+    release = MbarrierArrive(EMPTY, (at + stages - wait.pending) % stages, () if begun.always else (begun,))
+    turn = (pipeline.wait(at), *begin, wait, *((release,) if trips > 1 else ()), *end)
+    return [ring.turns(turn), *([ProductWait(0, (name,))] if wait.pending else [])]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

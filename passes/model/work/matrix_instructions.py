@@ -147,7 +147,7 @@ def _add_warpgroup_products(
             continue
         fill(totals, segment, side.expr, staged[side.expr], place, geometry)
         moved = staged[side.expr].count * place.all_trips * 1.0
-        totals.add("issue", moved * work.splitting)
+        totals.add("issue", np.where(geometry.loop.tma, 0.0, moved * work.splitting))
         totals.add("wavefronts", moved * (work.parts - 1.0) * atom.held.size / totals.target.shared_bandwidth)
     wait(totals, staged, place, geometry)
 
