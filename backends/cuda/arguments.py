@@ -26,7 +26,7 @@ _TYPES = {
     DType.F8E4M3: "UINT8",
     DType.F8E5M2: "UINT8",
 }
-_ROUNDED = "TFLOAT32"
+_ROUNDED_TYPE = "TFLOAT32"
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTION = "L2_128B"
 _WORD = ctypes.sizeof(ctypes.c_uint64)
@@ -63,7 +63,7 @@ def encode_tensor_map(map_: TensorMap, address: int, cu: Any) -> bytes:
     Raises `BackendError` where the driver refuses it.
     """
     strides = [cu.cuuint64_t(n) for n in map_.strides]
-    kind = _ROUNDED if map_.rounded else _TYPES[map_.dtype]
+    kind = _ROUNDED_TYPE if map_.rounded else _TYPES[map_.dtype]
     result, encoded = cu.cuTensorMapEncodeTiled(
         getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}"),
         len(map_.dims),

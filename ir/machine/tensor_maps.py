@@ -24,7 +24,7 @@ MAX_MAP_DIMS, MAX_BOX_ELEMENTS, MAP_UNIT_BYTES = 5, 256, LINE_BYTES
 #: Limits of extents and of strides in bytes.
 MAX_MAP_EXTENT, MAX_MAP_STRIDE = 1 << 32, 1 << 40
 #: The format that copies may round to, and the type of elements.
-ROUNDED = ("tf32", DType.F32)
+ROUNDED_FORMAT = ("tf32", DType.F32)
 
 
 @frozen(cache_hash=True)
@@ -64,7 +64,7 @@ class TensorMap:
             found.append(f"dims {self.dims}")
         if any(n % MAP_UNIT_BYTES or not 0 < n < MAX_MAP_STRIDE for n in self.strides):
             found.append(f"strides of {self.strides} bytes are no multiples of {MAP_UNIT_BYTES}")
-        if self.rounded and (self.rounded, self.dtype) != ROUNDED:
+        if self.rounded and (self.rounded, self.dtype) != ROUNDED_FORMAT:
             found.append(f"copies of {self.dtype} that round to {self.rounded}")
         line = self.box[0] * self.dtype.size
         if any(not 0 < n <= MAX_BOX_ELEMENTS for n in self.box) or line % MAP_UNIT_BYTES:

@@ -93,7 +93,7 @@ class Features:
     bytes: Count = _sum("bytes of whole sectors that a block must get at least")
     streamed: Count = _sum("bytes that pass by the L1 cache")
     missed: Count = _sum("bytes that copies past the L1 cache bring again")
-    rows: Count = _sum("the part of `bytes` that depends on no dim behind the `outer` one")
+    rows: Count = _sum("the part of `bytes` that depends on no dim after the `outer` one")
     columns: Count = _sum("the part of `bytes` that does not depend on the `outer` dim")
     again: Count = _sum("bytes that a later statement of the block reads once more")
     fetched: Count = _sum("bytes that a block asks for")
