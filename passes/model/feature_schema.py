@@ -48,7 +48,7 @@ class Features:
     threads: Count = _plain_count("threads of a block")
     working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
-    bulk: Count = _plain_count("form of the bulk copies that bring the factors of its products, 0 for none")
+    bulk: Count = _plain_count("form of the bulk copies of factors, 0 for none and for chains in registers")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")
     # Memory of a block and registers of a thread

@@ -79,7 +79,7 @@ def count_features(
         unique = unique * spared.seen
     limit = _register_limit(geometry, totals.threads, min_blocks, target)
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
-    bulk = products[-1].loop.tma if products else np.int64(0)
+    bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
     return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
