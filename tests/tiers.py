@@ -32,7 +32,7 @@ class Tier:
 
 
 DEFAULT_TIER = Tier(0.5, 0.8)
-COMPLETE_TIER = Tier(6.0, inf)
+COMPLETE_TIER = Tier(4.0, inf)
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5

@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir import Barrier, FusedGroup, has_dependent_sizes, owned_axes, parse_ir
-from cuts.passes.fusion.exchange import exchange_level
+from cuts.passes.fusion.grouping.exchange import exchange_level
 from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normalise import Illegal
 from cuts.passes.geometry import schedule_of, shared_pitches

@@ -53,14 +53,6 @@ def test_products_take_as_long_as_estimated(
     assert float(lower_bound(features_of(group, schedule, H200), H200).time) * 1e6 < measured
 
 
-def test_clusters_take_less_traffic() -> None:
-    one, pair = (square_point(8192, (2, 1, 256), 4, tma, 8) for tma in (2, 3))
-    assert seconds(*pair) < 0.97 * seconds(*one)
-    assert float(lower_bound(features_of(*pair, H200), H200).terms["l2"]) < 0.7 * float(
-        lower_bound(features_of(*one, H200), H200).terms["l2"]
-    )
-
-
 def test_parts_of_a_depth_are_boxes() -> None:
     group = halves((1, 512, 2048, 8192), (True, True))
     parts, _ = split_reduction(group, 4) or (None, None)

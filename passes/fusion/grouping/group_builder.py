@@ -12,11 +12,11 @@ from attrs import evolve
 
 from ....ir import FusedGroup, PassError, Statement
 from ...statements import Unit
-from ..exchange import exchange_level
 from ..legality import Policy, chain_level, register_level, shared_level
 from ..normal_forms import NormalForms
 from ..normalise import Illegal
 from ..views import Views
+from .exchange import exchange_level
 from .groups import (
     Group,
     canonical_names,

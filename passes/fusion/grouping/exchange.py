@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ...ir import FusedGroup, Segment, TensorType, expr_indirects, owned_axes, reads
-from .legality import Policy
-from .normalise import Illegal
+from ....ir import FusedGroup, Segment, TensorType, expr_indirects, owned_axes, reads
+from ..legality import Policy
+from ..normalise import Illegal
 
 
 def exchange_level(forms: Sequence[FusedGroup], policy: Policy) -> FusedGroup | Illegal:
