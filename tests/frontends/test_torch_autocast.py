@@ -214,7 +214,8 @@ def test_a_gpu_with_matrix_instructions_follows_every_word(monkeypatch: pytest.M
         ({"precision": "fp8"}, "unknown precision 'fp8'; precisions are: fp32, fp32x3, tf32, bf16, fp16"),
         (
             {"speed": 1},
-            "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, deterministic, max_shapes",
+            "unknown option 'speed'; options are: precision, budget, tune, libraries, freeze, deterministic, "
+            "max_shapes",
         ),
         ({"budget": -1}, "option 'budget': expected seconds, found -1"),
         ({"budget": "long"}, "option 'budget': expected seconds, found 'long'"),
