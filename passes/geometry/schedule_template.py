@@ -11,6 +11,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Segment, Var, expr_variables, is_contraction, operands, reads, streamed_variables
+from .matrix_instructions import reads_shared_matrices
 
 
 @frozen(cache_hash=True)
@@ -121,11 +122,15 @@ def outermost_dim(dims: Iterable[Sequence[Var]]) -> int:
     return next((n for n, axes in enumerate(dims) if any(a.extent > 1 for a in axes)), 0)
 
 
-def traffic_dim(segment: Segment, dims: Sequence[Sequence[Var]]) -> int:
+def traffic_dim(segment: Segment, structure: SegmentTemplate) -> int:
     """Return the first dim of several elements along which blocks share reads.
 
-    Dims before it number independent products: all factors of the contraction depend on them.
+    Dims before it number independent products of warpgroups: all factors of the contraction depend on them. The
+    calibration of other kernels takes the outermost dim.
     """
+    dims = structure.dims
+    if not reads_shared_matrices(structure.mma):
+        return outermost_dim(dims)
     own = [r.name for r in segment.reductions]
     main = next((r for r in segment.reductions if is_contraction(r, own)), None)
     factors = (

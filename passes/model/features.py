@@ -65,7 +65,7 @@ def count_features(
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
     totals.threads = _most(part.threads for part in geometry)
     grid = _grid(geometry[-1])
-    first = traffic_dim(group.segments[-1], geometry[-1].structure.dims)
+    first = traffic_dim(group.segments[-1], geometry[-1].structure)
     outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
     blocks = product(n * 1.0 for n in grid)
     totals.blocks = blocks

@@ -208,5 +208,4 @@ def test_what_is_chosen_spills_nothing(text: str) -> None:
     best = choose(group, GPU)[0].schedule
     assert best.segments[0].dims[streamable_axis(group) or 0].blocks > 1
     (found,) = compile_kernels([emit(extract(lower(group, best, {}, GPU)), "cuda")], GPU.arch)
-    # The assembler takes 128 of 255 registers, so that two blocks fit, for two words on the stack.
-    assert found.spill_bytes <= 16
+    assert found.spill_bytes == 0

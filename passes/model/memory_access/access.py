@@ -22,6 +22,7 @@ from ...geometry import (
     least,
     places_of,
     random_groups,
+    reads_shared_matrices,
     segments_of,
     span,
 )
@@ -78,8 +79,8 @@ def access_vector(
     """Return how many elements one access moves.
 
     It is the vector of the dim whose last axis runs along the innermost tensor dim, or of the reduction threads along
-    one of `rows`. Where rows begin anywhere, elements move one by one, and so do results of matrix instructions where
-    rows begin between two vectors.
+    one of `rows`. Where rows begin anywhere, elements move one by one, and so do results of warpgroups where rows begin
+    between two vectors. (The calibration for results of other matrix instructions ignores that.)
     """
     axis, step = running_axis(read)
     if axis is None:
@@ -89,7 +90,7 @@ def access_vector(
     for dim, vector in zip(geometry.structure.dims, geometry.vector, strict=True):
         if axis == dim[-1]:
             found = np.gcd(vector, widest)
-            return np.where(aligned % found, 1, found) if mma else found
+            return np.where(aligned % found, 1, found) if reads_shared_matrices(geometry.structure.mma) else found
     if geometry.structure.reduction_threads and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1

@@ -110,7 +110,7 @@ class Totals:
 
     def begin_segment(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment, with the share of rows in its row cache."""
-        self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure.dims)
+        self.kept, self.copied, self.first_dim = {}, set(), traffic_dim(segment, geometry.structure)
         if geometry.structure.caches_rows:
             part = geometry.spread.row_cache / (geometry.block_k[0] * geometry.trips[0])
             reads_ = cached_reads(segment, (*self.group.shared, *self.group.constants))
