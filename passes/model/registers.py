@@ -74,9 +74,8 @@ DESCRIPTOR_REGISTERS = 12.0
 CHAIN_REGISTERS = 14.0
 #: Registers of a chain beyond which it takes more, and their share. Where parts follow each other, results of one are
 #: held beside weights of another: 64 results and 128 sums took 255, 96 and 64 spilled 88 bytes or more, as did 32 and
-#: 128 beside 64 of fragments. Short parts, whose results are fewer than half of the sums, have their loads ahead of
-#: them: 32 and 128 spilled 84 bytes in 255.
-CROWDED_CHAIN, CROWDED_SHARE, SHORT_PART_SHARE = 128.0, 0.2, 1.5
+#: 128 beside 64 of fragments.
+CROWDED_CHAIN, CROWDED_SHARE = 128.0, 0.2
 #: Most registers of the values of their epilogue, one for each of its instructions, and those for each tensor it reads.
 MAX_EPILOGUE_REGISTERS, EPILOGUE_TENSOR_REGISTERS = 24.0, 10.0
 #: Most places that a loop unrolls, and the share of them that is held beside accumulators without fragments.
@@ -178,8 +177,7 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
     together = np.where(looped, fragments + results + sums, single)
     weighed = 1.6 * fragments + 2.5 * results + 0.6 * sums
-    share = np.where(looped & np.less(results, sums / 2), SHORT_PART_SHARE, CROWDED_SHARE)
-    needed = BASE_REGISTERS + CHAIN_REGISTERS + together + share * np.maximum(0.0, together - CROWDED_CHAIN)
+    needed = BASE_REGISTERS + CHAIN_REGISTERS + together + CROWDED_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
     needed = np.where(looped, np.maximum(needed, weighed), needed)
     return Registers(sums, needed, needed)
 
