@@ -125,8 +125,7 @@ def reduction_loop(
         unrolled = list(pair)
     stepped = schedule.mma and schedule.prefetch
     until = None if part or stepped else loop_end(state, shared, schedule, step)
-    block = as_index(step) if until is not None else _block_of_step(schedule, step)
-    starts = _chunk_starts(schedule, block, trips)
+    starts = _chunk_starts(schedule, as_index(step), trips)
     if part:
         assert state.layout.part is not None
         begin = as_index(state.layout.part) * part
@@ -159,21 +158,6 @@ def reduction_loop(
     items = k_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
-
-
-def _block_of_step(schedule: ReductionSchedule, step: Var) -> Index:
-    """Return the K block that a step of the loop takes.
-
-    All outer elements (taps) of one block of the innermost axis (channels) follow one another where threads copy for a
-    warpgroup: neighbouring taps read almost the same pixels, which L1 may still have.
-    """
-    dim, at = schedule.dims[0], as_index(step)
-    blocks = dim.axes[-1].extent // dim.block_k
-    copied = reads_shared_matrices(schedule.mma) and not schedule.tma
-    if not copied or blocks < 2 or dim.axes[-1].extent % dim.block_k:
-        return at
-    outer = step.extent // blocks
-    return at % outer * blocks + at // outer
 
 
 def _blocked_reductions(

@@ -126,23 +126,6 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
 
 
-@needs_opencl
-@pytest.mark.parametrize("cached", [False, True])
-def test_taps_of_channel_blocks_follow_one_another(cached: bool) -> None:
-    """L1 has the pixels of neighbouring taps."""
-    group = convolution(DType.BF16, "", (1, 64, 9, 128), 1, last=True)
-    (segment,) = group.segments
-    *pixels, filters = segment.axes
-    dims = TileDim(tuple(pixels), 64, 2, 1), TileDim((filters,), 64, 16, 2)
-    staging = (Staging(0, (1, 0), l1=cached, swizzle=128), Staging(1, l1=cached, swizzle=128))
-    depth = (ReduceDim(segment.reductions[0].reduce, 64),)
-    loop = ReductionSchedule(depth, staging, 3, "m64n8k16_bf16", 0, 1)
-    schedule = Schedule((SegmentSchedule(dims, (loop,)),))
-    check(_device("opencl"), GPU, group, schedule)
-    source = emit(extract(lower(group, schedule, {}, GPU)), "cuda").source
-    assert "/ 9) * 64" in source
-
-
 #: Math modes and types of other sizes, and majors of their operands in memory.
 OTHERS = (
     *(("tf32", deep) for deep in MAJORS),

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from ....ir import (
     ACCUMULATOR_THREADS,
@@ -87,6 +87,35 @@ class TensorBox:
         return tuple(found)
 
 
+@define
+class _Dims:
+    """Dims of a map: sizes, strides in elements, elements of the box, and primaries that walk along one."""
+
+    sizes: list[int] = field(factory=list)
+    strides: list[int] = field(factory=list)
+    box: list[int] = field(factory=list)
+    others: list[tuple[int, Primary, int]] = field(factory=list)
+
+    def append(self, size: int, stride: int, elements: int = 1) -> None:
+        self.sizes.append(size)
+        self.strides.append(stride)
+        self.box.append(elements)
+
+    def append_walked(self, primary: Primary, size: int, stride: int) -> None:
+        """Add a dim along which a primary walks."""
+        self.others.append((len(self.sizes), primary, 1))
+        self.append(size, stride)
+
+    def append_number(self, var: Var, stride: int, runs: Sequence[int]) -> None:
+        """Add a variable's dim, or extend a run that ends at its stride."""
+        place = next((n for n in runs if stride == self.strides[n] * self.sizes[n]), None)
+        if place is None:
+            self.append_walked(var, var.extent, stride)
+        else:
+            self.others.append((place, var, self.sizes[place]))
+            self.sizes[place] *= var.extent
+
+
 def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: Sequence[int], dtype: DType,
                name: str) -> TensorBox | None:  # fmt: skip
     """Return the box of an operand's tile, None where there is none.
@@ -111,49 +140,35 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     last = {d.deep: n for n, d in enumerate(digits) if d.step == max(e.step for e in digits if e.deep == d.deep)}
     if any(extents[deep] % digits[n].step for deep, n in last.items()):
         return None
-    dims: list[int] = []
-    strides: list[int] = []
-    box: list[int] = []
-    outer: dict[bool, tuple[int, int]] = {}
+    boxed, outer = _Dims(), dict[bool, tuple[int, int]]()
     for n, digit in enumerate(digits):
         size = extents[digit.deep] // digit.step if last[digit.deep] == n else digit.extent
         if size == digit.extent == 1 and n:
             continue
         if last[digit.deep] == n:
-            outer[digit.deep] = len(dims), digit.step
-        dims.append(size)
-        strides.append(digit.step * (pitch[digit.deep] or 0))
-        box.append(digit.extent)
-    others: list[tuple[int, Primary, int]] = []
+            outer[digit.deep] = len(boxed.sizes), digit.step
+        boxed.append(size, digit.step * (pitch[digit.deep] or 0), digit.extent)
     for lookup, pace, extent in looked_up:
         side = next((deep for deep, n in pitch.items() if n == pace), None)
         if side is None:
-            others.append((len(dims), lookup, 1))
-            dims, strides, box = [*dims, extent], [*strides, pace], [*box, 1]
+            boxed.append_walked(lookup, extent, pace)
             continue
         # Digits before the first one of a side have several values: its place is the same in digits and dims.
         first = next(n for n, digit in enumerate(digits) if digit.deep == side and digit.step == 1)
         if extent != lookup.extent or first == last[side]:
             return None
-        others.append((first, lookup, 1))
-        dims[first] += extent - 1
+        boxed.others.append((first, lookup, 1))
+        boxed.sizes[first] += extent - 1
     for primary, pace in still:
-        others.append((len(dims), primary, 1))
-        dims, strides, box = [*dims, _end_of(primary)], [*strides, pace], [*box, 1]
-    whole = extents[True] % loop.dims[0].block_k == 0
+        boxed.append_walked(primary, _end_of(primary), pace)
+    # Elements of k past its end would be those of the next number, not 0.
+    runs = [outer[deep][0] for deep in outer if extents[True] % loop.dims[0].block_k == 0 or not deep]
     for var in sorted(rest, key=lambda v: steps[v]):
-        # Elements of k past its end would be those of the next number, not 0.
-        runs = [outer[deep][0] for deep in outer if whole or not deep]
-        place = next((n for n in runs if steps[var] == strides[n] * dims[n]), None)
-        if place is not None:
-            others.append((place, var, dims[place]))
-            dims[place] *= var.extent
-        else:
-            others.append((len(dims), var, 1))
-            dims, strides, box = [*dims, var.extent], [*strides, steps[var]], [*box, 1]
-    inner = tuple(stride * dtype.size for stride in strides[1:])
-    result = TensorMap(name, read.tensor, dtype, tuple(dims), inner, tuple(box), tile.layout.swizzle)
-    return None if result.faults() else TensorBox(result, outer, tuple(others))
+        boxed.append_number(var, steps[var], runs)
+    inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
+    sizes, box = tuple(boxed.sizes), tuple(boxed.box)
+    result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
+    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others))
 
 
 def lines_of(tile: MatrixTile, loop: ReductionSchedule) -> tuple[int, int]:
