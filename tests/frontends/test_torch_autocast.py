@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -146,8 +147,9 @@ def test_gradients_under_autocast_are_those_of_pytorch() -> None:
 
 
 @pytest.fixture
-def policies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the policies that graphs are compiled with, in order."""
+def policies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Return the policies of compilations, in order; no plan is cached."""
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     found: list[str] = []
     build = torch_backend.build_cached
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,8 +42,9 @@ KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
 @pytest.fixture
-def imported_operations(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """Return the operations of each imported graph."""
+def imported_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[set[str]]:
+    """Return the operations of each imported graph; no plan is cached."""
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     seen: list[set[str]] = []
     read = dynamo.graph_of_nodes
 

@@ -107,7 +107,7 @@ class _Dims:
         self.append(size, stride)
 
     def append_number(self, var: Var, stride: int, runs: Sequence[int]) -> None:
-        """Add a variable's dim, or extend a run that ends at its stride."""
+        """Add a variable's dim, or extend a run before it."""
         place = next((n for n in runs if stride == self.strides[n] * self.sizes[n]), None)
         if place is None:
             self.append_walked(var, var.extent, stride)
