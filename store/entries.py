@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -32,8 +31,7 @@ from .keys import KINDS, Facts, Key, describe, digest, digest_parts
 _MAX_HEAD_BYTES = 1 << 20
 #: Bytes from which an entry is written by a thread: its digests and the disk take seconds per gigabyte.
 LARGE_BYTES = 1 << 26
-_WRITER = ThreadPoolExecutor(1, "cuts-store")
-_unwritten: dict[tuple[Path | None, str, str], Future[None]] = {}
+_unwritten: dict[tuple[Path | None, str, str], threading.Thread] = {}
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 _FAULTS = (ValueError, TypeError, KeyError, RecursionError, cattrs.BaseValidationError)
 
@@ -91,19 +89,21 @@ class EntryStore:
 
         `read` waits for it, and so does the end of the process.
         """
-        written = _WRITER.submit(lambda: self.put(key, parts()))
         if nbytes < LARGE_BYTES:
-            written.result()
-        else:
-            _unwritten[self.root, key.kind, key.name] = written
+            self.put(key, parts())
+            return
+        # A thread of its own: a forked process has no threads of a pool.
+        writer = threading.Thread(target=lambda: self.put(key, parts()), name="cuts-store")
+        writer.start()
+        _unwritten[self.root, key.kind, key.name] = writer
 
     def read(self, kind: str, name: str) -> dict[str, bytes] | None:
         """Return the parts of an entry by its name.
 
         None where it is missing or damaged.
         """
-        if (written := _unwritten.pop((self.root, kind, name), None)) is not None:
-            written.result()
+        if (writer := _unwritten.pop((self.root, kind, name), None)) is not None:
+            writer.join()
         if self.root is None:
             return None
         path = self.root / ENTRIES / kind / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,7 @@ from cuts.store import (
     clear_store,
     digest,
     digest_parts,
+    entries,
     eviction,
     store_info,
     take_earlier,
@@ -42,6 +44,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def file_of(folder: Path, key: Key = KEY) -> Path:
     """Return the file of an entry."""
     return folder / "entries" / key.kind / key.name
+
+
+def test_forked_processes_write_large_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "LARGE_BYTES", 0)
+    store, other = EntryStore.open(), evolve(KEY, content={"source": "of the child"})
+    store.put_later(KEY, lambda: PARTS, 1)
+    assert store.get(KEY) == PARTS
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        store.put_later(other, lambda: PARTS, 1)
+        os._exit(0 if store.get(other) == PARTS else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get(other) == PARTS
 
 
 def test_entries_come_back(folder: Path) -> None:
