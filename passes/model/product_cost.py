@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from ...ir import Target
+from ...ir import WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
@@ -44,14 +44,26 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
     barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
     work = np.maximum(TENSOR_WEIGHT * tensor + L2_WEIGHT * through, DRAM_WEIGHT * dram)
+    work = work + _promotion_seconds(features, blocks, resident, target)
     arrival = waves * features.rounds * ARRIVAL_LATENCIES * target.dram_latency / features.stages
     loop = _power_sum((work, arrival), LOOP_POWER) + barriers
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = EPILOGUE_CLOCKS * np.maximum(1.0, (EPILOGUE_WARPS / warps) ** 0.5)
-    slots = (features.issue + features.stores) / (target.warp_size * target.issue_per_clock)
+    slots = (features.issue - features.promoted + features.stores) / (target.warp_size * target.issue_per_clock)
     latency = waves * BLOCK_LATENCIES * target.dram_latency
     power = 1.0 + POWER_PER_RESIDENT * (resident - 1.0)
     return _power_sum((loop, blocks * slow * slots / target.clock, latency), power)
+
+
+def _promotion_seconds(features: Features, blocks: Count, resident: Count, target: Target) -> Count:
+    """Return the seconds in which no warpgroup multiplies while others add.
+
+    Beside a producer warpgroups do so in turn; else barriers let all of a block add at the same time.
+    """
+    together = np.where(np.equal(features.bulk, WITH_PRODUCER), WARPGROUP * target.warp_size, features.threads)
+    turns = resident * features.threads / together
+    slots = features.promoted / (target.warp_size * target.issue_per_clock)
+    return blocks * slots / (turns * target.clock)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:

@@ -1,4 +1,4 @@
-"""Decompositions of the fused layers by which PyTorch's attention modules run without gradients.
+"""Decompositions of fused layers of attention, which PyTorch runs without gradients.
 
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call them in evaluation (ATen, native/transformers).
 """
@@ -28,7 +28,7 @@ def _attention_layer(
         for x, w, b in zip((query, key, value), weights, biases, strict=True)
     )
     q, k, v = projected
-    hidden = _hidden(mask, mask_type)
+    hidden = _hides(mask, mask_type)
     if need_weights:
         scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(2, 3)
         scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
@@ -40,7 +40,7 @@ def _attention_layer(
     return functional.linear(result.transpose(1, 2).flatten(2), proj_weight, proj_bias), shares
 
 
-def _hidden(mask: Any, mask_type: int | None) -> Any:
+def _hides(mask: Any, mask_type: int | None) -> Any:
     """Return which scores count as -inf, None for none; any number but 0 hides one."""
     if mask is None:
         return None
