@@ -60,7 +60,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         aligned=aligned,
         constants=group.constants,
         # A compiler knows the registers that warps exchange only where it knows the blocks of an SM.
-        min_blocks=max(schedule.min_blocks, any(producer.registers for producer in layout.producer)),
+        min_blocks=max(schedule.min_blocks, *(int(p.registers > 0) for p in layout.producer), 0),
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
     )

@@ -1,4 +1,4 @@
-"""Attention modules in evaluation run whole, with masks of every kind, as in PyTorch."""
+"""Attention modules in evaluation run whole, as in PyTorch, with all masks."""
 
 from __future__ import annotations
 
