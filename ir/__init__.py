@@ -161,6 +161,7 @@ from .kernel import (
     HorizontalKernel,
     Item,
     Kernel,
+    LaneExchange,
     Loop,
     MbarrierArrive,
     MbarrierInit,

@@ -124,6 +124,18 @@ class ProductWait:
 
 
 @frozen(cache_hash=True)
+class LaneExchange:
+    """Transposition of results among the four lanes of a row.
+
+    Of every eight neighbours of a lane in the registers `name`, along tile dim `dim`, pair p of lane t becomes pair t
+    of lane p. Lanes hold pairs of four groups of columns before, and eight neighbours of one group afterwards.
+    """
+
+    name: str
+    dim: int
+
+
+@frozen(cache_hash=True)
 class MbarrierInit:
     """Initialise all mbarriers of the shared buffer `barriers`.
 
@@ -191,6 +203,7 @@ Item: TypeAlias = Union[
     ProductFence,
     ProductCommit,
     ProductWait,
+    LaneExchange,
     MbarrierInit,
     BulkFetch,
     MbarrierWait,
@@ -343,7 +356,7 @@ def has_synchronisation(items: Sequence[Item]) -> bool:
         )
         if (
             combines
-            or isinstance(item, (Barrier, MbarrierWait))
+            or isinstance(item, (Barrier, MbarrierWait, LaneExchange))
             or (isinstance(item, Loop) and has_synchronisation(item.body))
         ):
             return True

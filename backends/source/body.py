@@ -17,6 +17,7 @@ from ...ir import (
     Initialise,
     Item,
     Kernel,
+    LaneExchange,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -33,12 +34,13 @@ from ...ir import (
     Wait,
     WarpgroupMma,
     has_synchronisation,
+    loops,
     phases,
     variables,
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import Dialect, held_rows_words, operand_words
+from .dialect import EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -98,6 +100,8 @@ def _atom_words(kernel: Kernel) -> int:
     """Return the words of scratch for the matrix instructions of all warps."""
     roots = [r for p in phases(kernel.items) for r in p.roots]
     words = [operand_words(MMA_INSTRUCTIONS[r.instruction]) for r in roots if isinstance(r, Mma)]
+    bodies = (kernel.items, *(loop.body for loop in loops(kernel.items)))
+    words += [LANES * EXCHANGED_RESULTS] * any(isinstance(item, LaneExchange) for body in bodies for item in body)
     held = [r for r in roots if isinstance(r, WarpgroupMma) and isinstance(r.a, RegisterRead)]
     words += [held_rows_words(MMA_INSTRUCTIONS[r.instruction]) for r in held]
     return max(words, default=0) * (kernel.threads // LANES)
@@ -171,6 +175,16 @@ def _pin_registers(name: str, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.pin.format(kind=kind, x=f"{names.registers[name]}[e]"))
 
 
+def _print_exchange(item: LaneExchange, names: KernelNames, out: Writer) -> None:
+    """Print the exchanges of results among the lanes of a row, eight at a time."""
+    shape, pitch = names.shapes[item.name], prod(names.shapes[item.name][item.dim + 1 :])
+    run = shape[item.dim] * pitch
+    for first in (outer + inner for outer in range(0, prod(shape), run) for inner in range(pitch)):
+        for start in range(first, first + run, EXCHANGED_RESULTS * pitch):
+            registers = f"{names.registers[item.name]} + {start}"
+            out.line(names.dialect.exchange.format(registers=registers, pitch=pitch, words=LANES * EXCHANGED_RESULTS))
+
+
 def _elements(name: str, names: KernelNames) -> list[str]:
     """Return the texts of some registers."""
     return [f"{names.registers[name]}[{n}]" for n in range(prod(names.shapes[name]))]
@@ -210,6 +224,8 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         out.line(wait.replace("{pending}", str(item.pending)))
         for name in item.names:  # no read of the sums may move before the wait
             _pin_registers(name, names, out)
+    elif isinstance(item, LaneExchange):
+        _print_exchange(item, names, out)
     elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
         print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):

@@ -34,6 +34,7 @@ from ...ir import (
     Initialise,
     Item,
     Kernel,
+    LaneExchange,
     LaneReduce,
     Load,
     Loop,
@@ -164,6 +165,9 @@ class _Walk:
                 self.taking.append(set())
             elif isinstance(item, ProductWait):
                 self._finish_products(item)
+            elif isinstance(item, LaneExchange):
+                if item.name in set().union(*self.adding):
+                    self._report(f"lanes exchange {item.name}, to which products may still be adding")
             elif isinstance(item, MbarrierInit):
                 self.mbarriers.initialise(item)
             elif isinstance(item, BulkFetch):

@@ -16,6 +16,7 @@ from ...ir import (
     Index,
     Initialise,
     Item,
+    LaneExchange,
     Literal,
     Op,
     Phase,
@@ -41,7 +42,7 @@ from ...ir import (
     streamed_variables,
     variables,
 )
-from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
+from ..geometry import exchanges_lanes, holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
@@ -98,6 +99,8 @@ def looped_reduction(
     begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.mma]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     state.items += reduction_loop(state, shared, schedule, prefix)
+    if schedule.mma and exchanges_lanes(shared[0], schedule, state.frame.schedule.dims, [shared[0].name]):
+        state.items.append(LaneExchange(shared[0].name, schedule.columns))
     if schedule.mma and state.frame.schedule.reduction_threads > 1:
         combine_warps(state, shared[0])
     elif not schedule.mma:

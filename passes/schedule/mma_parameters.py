@@ -19,6 +19,7 @@ from ...ir import (
     variables,
 )
 from ..geometry import (
+    EXCHANGED_VECTOR,
     MIN_PRODUCT_STAGES,
     ScheduleParameter,
     SegmentTemplate,
@@ -104,8 +105,8 @@ def warpgroup_parameters(
 
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
-    instruction where the factor of the columns lies along the depth. One thread may stage both
-    operands by bulk copies.
+    instruction: by the order of its columns where their factor lies along the depth, else by an exchange among lanes.
+    One thread may stage both operands by bulk copies.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -116,7 +117,8 @@ def warpgroup_parameters(
             values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
         elif d == structure.columns:
             deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)
-            vectors = powers(2, widest) if deep and _is_contiguous(axes, segment) else (2,)
+            vectors = [v for v in powers(2, widest) if deep or v in (2, EXCHANGED_VECTOR)]
+            vectors = vectors if _is_contiguous(axes, segment) else [2]
             lanes, extent = ACCUMULATOR_THREADS[1], prod(a.extent for a in axes)
             widths = (n for n in (*PRODUCT_COLUMNS, *(n for n in EXACT_COLUMNS if extent % n == 0)) if n <= limit)
             values = (

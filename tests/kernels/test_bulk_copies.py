@@ -73,7 +73,7 @@ MAJORS = ((True, True), (True, False))
 def case_point(case: tuple, deep: tuple[bool, bool], kind: DType, form: int) -> tuple[FusedGroup, Schedule]:
     swizzles, groups, atoms, columns, stages, chunk, shape = case
     group = halves(shape, deep, kind)
-    vector = 8 if deep[1] and columns % 32 == 0 else 2
+    vector = 8 if columns % 32 == 0 else 2
     return group, with_tma(point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk), form)
 
 
