@@ -268,13 +268,19 @@ class Define:
     value: Index
 
 
+def turn_variable(blocks: int, launched: int) -> Var:
+    """Return the variable that numbers the blocks of a launched block."""
+    return Var("turn", -(-blocks // launched))
+
+
 @frozen
 class Kernel:
     """Kernel: grid of `blocks`, `threads` per block, definitions, buffers and phases.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `constants` are small arrays that stand in the kernel's text, `maps` the tensor
-    maps of read tensors. A `producer`, at most one, fetches for the threads that compute.
+    maps of read tensors. A `producer`, at most one, fetches for the threads that compute. Of a persistent grid so many
+    blocks are `launched`: each takes every `launched`th block in turn, after the items up to the first barrier.
     """
 
     blocks: int
@@ -290,6 +296,12 @@ class Kernel:
     min_blocks: int = 0
     maps: tuple[TensorMap, ...] = ()
     producer: tuple[Producer, ...] = ()
+    launched: int = 0
+
+    @property
+    def turn(self) -> Var:
+        """Number of blocks that a launched block took before."""
+        return turn_variable(self.blocks, self.launched or self.blocks)
 
     @property
     def launched_threads(self) -> int:
@@ -372,6 +384,17 @@ def phases(items: tuple[Item, ...]) -> list[Phase]:
         elif isinstance(item, Loop):
             found.extend(phases(item.body))
     return found
+
+
+def opening_items(kernel: Kernel) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Return the items up to the first barrier, which a launched block executes once, and the others.
+
+    All items are others where the grid is not persistent.
+    """
+    if not kernel.launched:
+        return (), kernel.items
+    end = next(n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)) + 1
+    return kernel.items[:end], kernel.items[end:]
 
 
 def bulk_fetches(items: tuple[Item, ...]) -> list[BulkFetch]:

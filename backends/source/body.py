@@ -83,11 +83,12 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
-    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), 0)
-    for number, item in enumerate(kernel.items):
-        _item(item, names, out)
-        if number == meeting and kernel.producer:
-            print_producer(names, out, _item)
+    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), -1) + 1
+    if kernel.producer:
+        for item in kernel.items[:meeting]:
+            _item(item, names, out)
+        print_producer(names, out, _print_turns)
+    _print_turns(kernel.items[meeting if kernel.producer else 0 :], names, out)
     # Buffers without uses (lane scratch where warps shuffle) are not declared.
     shared = tuple(b for b in kernel.shared if b.name in out.used)
     defined = _definitions(kernel, dialect, names, out.used, block)
@@ -111,6 +112,8 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": block, "tid": dialect.thread_index}
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    if kernel.turn.extent > 1:
+        values = {name: v for name, v in values.items() if name not in {"blk", *_block_coordinates(kernel, names)}}
     if dialect.shuffle_from:
         # A value of lane 0 is one of the warp, so that descriptors are computed in uniform registers.
         for name in values.keys() & _matrix_coordinates(kernel):
@@ -121,6 +124,32 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
             out.line(f"const int {name} = {value};")
     out.lines.reverse()
     return out
+
+
+def _print_turns(items: Sequence[Item], names: KernelNames, out: Writer) -> None:
+    """Print items, for each block in turn where the grid is persistent."""
+    kernel, dialect = names.kernel, names.dialect
+    if kernel.turn.extent == 1:
+        for item in items:
+            _item(item, names, out)
+        return
+    turns = Var("turns", kernel.turn.extent + 1)
+    out.line(f"const int {turns.name} = ({kernel.blocks - 1} - {dialect.block_index}) / {kernel.launched} + 1;")
+    with out.loop(kernel.turn, 1, meets=True, until=turns):
+        out.line(f"const int blk = {dialect.block_index} + {kernel.turn.name} * {kernel.launched};")
+        for name, value in _block_coordinates(kernel, names).items():
+            out.line(f"const int {name} = {value};")
+        for item in items:
+            _item(item, names, out)
+
+
+def _block_coordinates(kernel: Kernel, names: KernelNames) -> dict[str, str]:
+    """Return the definitions that follow from the number of a block in a persistent grid."""
+    found: dict[str, str] = {}
+    for define in kernel.defines if kernel.turn.extent > 1 else ():
+        if {"blk", *found} & {v.name for v in variables(define.value)}:
+            found[define.var.name] = index_text(define.value, names.pointers)
+    return found
 
 
 def _matrix_coordinates(kernel: Kernel) -> frozenset[str]:

@@ -134,7 +134,7 @@ FORMS: dict[type, Form] = {
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
-        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}",
         (
             "reads <reads>",
             "writes <writes>",

@@ -62,6 +62,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         min_blocks=schedule.min_blocks,
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
+        launched=layout.launched,
     )
 
 

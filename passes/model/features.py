@@ -128,7 +128,7 @@ def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Co
             sums = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
         own, others = producer_share(part.threads, sums, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
-        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+        limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
 
 

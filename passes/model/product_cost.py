@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from ...ir import Target
+from ...ir import PERSISTENT, Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
@@ -49,7 +49,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = EPILOGUE_CLOCKS * np.maximum(1.0, (EPILOGUE_WARPS / warps) ** 0.5)
     slots = (features.issue + features.stores) / (target.warp_size * target.issue_per_clock)
-    latency = waves * BLOCK_LATENCIES * target.dram_latency
+    latency = np.where(np.equal(features.bulk, PERSISTENT), 1.0, waves) * BLOCK_LATENCIES * target.dram_latency
     power = 1.0 + POWER_PER_RESIDENT * (resident - 1.0)
     return _power_sum((loop, blocks * slow * slots / target.clock, latency), power)
 

@@ -11,7 +11,9 @@ from ...ir import (
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
+    WITH_PRODUCER,
     Reduction,
     Segment,
     Target,
@@ -106,7 +108,7 @@ def warpgroup_parameters(
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
     instruction: by the order of its columns where their factor lies along the depth, else by an exchange among lanes.
-    One thread may stage both operands by bulk copies.
+    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -136,7 +138,7 @@ def warpgroup_parameters(
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
-        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, 2))
+        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, WITH_PRODUCER, PERSISTENT))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
