@@ -387,9 +387,9 @@ def phases(items: tuple[Item, ...]) -> list[Phase]:
 
 
 def opening_items(kernel: Kernel) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-    """Return the items up to the first barrier, which a launched block executes once, and the others.
+    """Return the items that a launched block executes once, and the others.
 
-    All items are others where the grid is not persistent.
+    The first ones end with the first barrier; all items are others where the grid is not persistent.
     """
     if not kernel.launched:
         return (), kernel.items

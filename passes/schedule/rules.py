@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from attrs import frozen
 
-from ...ir import PERSISTENT, FusedGroup, Target, Var
+from ...ir import FusedGroup, Target, Var
 from ..geometry import (
     Count,
     Geometry,
@@ -91,18 +91,10 @@ def check_bodies_compile(features: Features, _target: Target) -> Iterator[Findin
     yield body > MAX_BODY, "an unrolled body of {:.0f} operations per thread, at most {}", body, MAX_BODY
 
 
-def check_persistent_blocks_alone(features: Features, target: Target) -> Iterator[Finding]:
-    """Blocks of a persistent grid are alone on their SMs, and take several tiles."""
-    two = np.less_equal(2 * (features.shared + target.shared_reserved), target.shared_per_sm)
-    idle = two | np.less_equal(features.grid, target.NUM_SM)
-    yield np.equal(features.bulk, PERSISTENT) & idle, "{:.0f} tiles of a persistent grid need no turns", features.grid
-
-
 #: Rules about the counts of candidates.
 FEATURE_RULES: tuple[Callable[[Features, Target], Iterator[Finding]], ...] = (
     check_tiles_several,
     check_shared_memory_fits,
     check_registers_suffice,
     check_bodies_compile,
-    check_persistent_blocks_alone,
 )

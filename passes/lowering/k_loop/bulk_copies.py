@@ -79,7 +79,7 @@ class BulkPipeline:
         return turn_variable(layout.schedule.blocks, layout.launched or layout.schedule.blocks)
 
     def place(self, at: IndexLike) -> Index:
-        """Return the number of K block `at` among those of all tiles of a block."""
+        """Return the place of K block `at` among those of all tiles."""
         return as_index(self.turn) * self.ring.step.extent + at if self.turn.extent > 1 else as_index(at)
 
     def fetch(self, at: Index) -> BulkFetch:
