@@ -257,6 +257,50 @@ def test_a_stage_is_released_after_its_products_only() -> None:
     assert any("is released while products" in fault for fault in faults), faults
 
 
+def persistent_kernel(stages: int = 3, depth: int = 320, tiles: int = 16) -> Kernel:
+    """Return a kernel whose blocks take up to six of 16 tiles each."""
+    group = halves((1, 64 * tiles, 64, depth), (True, False))
+    return lower(group, with_tma(point(group, (True, False), vector=8, stages=stages), 3), {}, SMALL_GPU)
+
+
+@pytest.mark.parametrize("stages", [3, 4, 6, 8])
+@pytest.mark.parametrize("depth", [64, 192, 320, 1024])
+def test_a_ring_goes_on_with_the_next_tile(stages: int, depth: int) -> None:
+    kernel = persistent_kernel(stages, depth)
+    assert (kernel.blocks, kernel.launched, kernel.turn.extent) == (16, 3, 6)
+    assert kernel_violations(kernel) == []
+    assert check_barriers(kernel) == ()
+    assert emit(extract(kernel), "cuda").grid == (3, 1, 1)
+
+
+@needs_opencl
+@pytest.mark.parametrize("shape", [(1, 320, 200, 328), (2, 256, 64, 64), (1, 64, 640, 448)])
+@pytest.mark.parametrize("deep", MAJORS)
+def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> None:
+    group = halves(shape, deep)
+    check(_device("opencl"), SMALL_GPU, group, with_tma(point(group, deep, vector=8), 3))
+
+
+@pytest.mark.parametrize(
+    ("bug", "report"),
+    [
+        (lambda i: None if isinstance(i, MbarrierArrive) and not i.when else i, "a release of its stage that never"),
+        (on(EMPTY_STAGES, without(MbarrierWait)), "before its last phase was waited for"),
+        (on(FULL_STAGES, with_fields(MbarrierWait, slot=Index(0))), "for a phase that nothing begins"),
+        (without(ProductWait), "is released while products"),
+    ],
+)
+def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
+    faults = check_barriers(replace_items(persistent_kernel(), bug))
+    assert any(report in fault for fault in faults), faults
+
+
+def test_few_tiles_take_one_turn() -> None:
+    kernel = persistent_kernel(tiles=3)
+    assert kernel.turn.extent == 1
+    assert check_barriers(kernel) == ()
+
+
 def _with_barrier(kernel: Kernel) -> Kernel:
     """Return a kernel whose loops begin with a barrier."""
     items = (evolve(i, body=(Barrier(), *i.body)) if isinstance(i, Loop) else i for i in kernel.items)
