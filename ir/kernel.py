@@ -270,7 +270,7 @@ class Define:
 
 def turn_variable(blocks: int, launched: int) -> Var:
     """Return the variable that numbers the blocks of a launched block."""
-    return Var("turn", -(-blocks // launched))
+    return Var("turn", -(-blocks // max(1, launched)))
 
 
 @frozen

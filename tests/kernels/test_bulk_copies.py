@@ -258,7 +258,7 @@ def test_a_stage_is_released_after_its_products_only() -> None:
 
 
 def persistent_kernel(stages: int = 3, depth: int = 320, tiles: int = 16) -> Kernel:
-    """Return a kernel whose blocks take up to six of 16 tiles each."""
+    """Return a kernel whose blocks take several tiles each."""
     group = halves((1, 64 * tiles, 64, depth), (True, False))
     return lower(group, with_tma(point(group, (True, False), vector=8, stages=stages), 3), {}, SMALL_GPU)
 

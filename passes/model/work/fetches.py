@@ -65,7 +65,7 @@ def fill(
     """
     moved = tile.count * place.all_trips * 1.0
     for node in nodes(expr):
-        work = node_cost(node)
+        work = node_cost(node, totals.group.tensors)
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
