@@ -28,10 +28,11 @@ class Function:
     where it differs. `{t}` stands for the name of the type computed in: cases that C leaves open (a NaN, an overflow, a
     division by zero) have a helper for each type in `backends/source/dialect/arithmetic.py`. `c_half` is the template
     for half types, whose few digits take fewer instructions, `issue_half` in place of `issue`, where there is one.
-    `result` says whether the value has the operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not:
-    they are computed unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result,
-    which outgrows one or cancels, or for the values computed inside. `domain` says for which operands there is such a
-    function: a reinterpretation of bits, whose `result` is an element type, takes one type.
+    `result` says whether the value has the operands' type or is a bool, `wraps` whether C's operator can give integers
+    a value that their type has not: they are computed unsigned then, so that they wrap. `precise` says where a half
+    type is too narrow: for the result, which outgrows one or cancels, or for the values computed inside. `domain` says
+    for which operands there is such a function: a reinterpretation of bits, whose `result` is an element type, takes
+    one type.
     """
 
     name: str

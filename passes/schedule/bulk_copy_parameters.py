@@ -16,6 +16,7 @@ from ...ir import (
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     FusedGroup,
     ReduceDim,
     Reduction,
@@ -27,7 +28,16 @@ from ...ir import (
     operands,
     variables,
 )
-from ..geometry import Geometry, SegmentTemplate, main_read, mma_operands, reads_shared_matrices, widest_swizzle
+from ..geometry import (
+    MIN_PRODUCT_STAGES,
+    Geometry,
+    SegmentTemplate,
+    main_read,
+    mma_operands,
+    product,
+    reads_shared_matrices,
+    widest_swizzle,
+)
 from ..lowering import bulk_copy_faults
 from .rules import Finding, ScheduleSizes
 
@@ -77,9 +87,16 @@ def _lies_deep(reduction: Reduction, indices: Sequence[object]) -> bool:
 
 
 def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Bulk copies bring boxes of tensor maps."""
+    """Bulk copies bring boxes of tensor maps.
+
+    Stages beyond the K blocks of a tile serve a persistent grid.
+    """
     for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
-        if not reads_shared_matrices(part.structure.mma) or not np.any(part.loop.tma):
+        if not reads_shared_matrices(part.structure.mma):
+            continue
+        trips, lone = product(part.trips), np.not_equal(part.loop.tma, PERSISTENT)
+        yield lone & np.greater(part.loop.stages, np.maximum(trips, MIN_PRODUCT_STAGES)), "stages without a K block"
+        if not np.any(part.loop.tma):
             continue
         yield np.logical_and(part.loop.tma, _are_no_boxes(sizes.group, segment, part)), "operands are no boxes"
 

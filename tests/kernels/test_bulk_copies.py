@@ -395,6 +395,16 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
+@needs_toolchain
+@pytest.mark.parametrize("form", [0, *FORMS])
+def test_one_k_block_compiles_without_serialisation(form: int) -> None:
+    group = halves((1, 512, 512, 64), (True, False))
+    schedule = with_tma(point(group, (True, False), (128, 128), 1, 2, 128, 8, 1), form)
+    assert check_schedule(group, schedule, GPU) == []
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
 def test_spaces_have_bulk_copies_of_boxes_only() -> None:
     for shape, deep, found in (
         ((1, 256, 256, 512), (True, False), True),

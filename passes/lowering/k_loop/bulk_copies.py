@@ -182,18 +182,21 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    begin, wait, end = _products_of_block(multiplication)
+    begin, wait, end = _products_of_block(multiplication, trips)
     body: list[Item] = [pipeline.wait(at), Barrier(), *begin, *later, wait, *end]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, ring.turns(body), *([ProductWait(0, (name,))] if wait.pending else [])]
 
 
-def _products_of_block(multiplication: Multiplication) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
+def _products_of_block(
+    multiplication: Multiplication, trips: int
+) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
     """Return the items that issue a K block's products, the wait at its end, and a promotion."""
     before, products, after = multiplication.block_phases
     name = multiplication.accumulator
     wait = ProductWait(0, (name,)) if after else ProductWait(1)
-    return (*before, ProductFence((name,) if before else ()), products, ProductCommit()), wait, after
+    written = before or trips == 1  # a compiler sees no loop, and would set sums to 0 after the fence
+    return (*before, ProductFence((name,) if written else ()), products, ProductCommit()), wait, after
 
 
 def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
@@ -218,7 +221,7 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    begin, wait, end = _products_of_block(multiplication)
+    begin, wait, end = _products_of_block(multiplication, trips)
     begun = Guard(at, wait.pending, trips)
     release = MbarrierArrive(EMPTY, (place + stages - wait.pending) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (wait.pending if again else 1) else ()
