@@ -75,6 +75,7 @@ from .shared_matrices import (
     exchanges_lanes,
     matrix_tile,
     producer_share,
+    row_vector,
     shared_matrix_faults,
 )
 from .shared_memory import (

@@ -44,6 +44,9 @@ MIN_PRODUCT_STAGES = 3
 #: Neighbours of a lane along columns after an exchange among the lanes of a row: each lane holds pairs before.
 EXCHANGED_VECTOR = ACCUMULATOR_THREADS[1] * ACCUMULATOR_VECTOR[1]
 
+#: Rows of a lane in an instruction.
+ROW_PAIR = 2
+
 #: Registers that a producer's threads keep, and sums of a thread from which on the others take over the rest.
 PRODUCER_REGISTERS, MIN_TAKING_SUMS = 24, 128
 
@@ -125,6 +128,16 @@ def matrix_tile(
     return MatrixTile(layout, dim, axis)
 
 
+def row_vector(extent: int, block: int, deep: bool) -> int:
+    """Return the neighbours of a lane along rows.
+
+    Blocks that do not divide the rows are boxes of tensor maps where each warp has 16 neighbouring rows: pairs of a
+    lane, if A lies along the depth.
+    """
+    whole = ACCUMULATOR_THREADS[0] * ROW_PAIR
+    return ROW_PAIR if deep and extent % block and extent % whole == 0 else 1
+
+
 def exchanges_lanes(reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]) -> bool:
     """Return whether lanes exchange the results of a product.
 
@@ -142,8 +155,11 @@ def shared_matrix_faults(
     Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
     """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
-    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
-        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
+    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector not in (
+        1,
+        1 if chained else ROW_PAIR,
+    ):
+        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1 or 2"
     if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -36,13 +37,14 @@ from ..geometry import (
     mma_operands,
     product,
     reads_shared_matrices,
+    row_vector,
     widest_swizzle,
 )
 from ..lowering import bulk_copy_faults
 from .rules import Finding, ScheduleSizes
 
-#: Block and thread tile and vector of the smallest rows and columns of a product in place.
-LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), (64, 16, 2)
+#: Block and thread tile of the smallest rows of a product in place, and those of columns with their vector.
+LEAST_ROWS, LEAST_COLUMNS = (64, 2), (64, 16, 2)
 #: Sizes of a tile dim: its block, its thread tile, its vector.
 _Sizes = tuple[int, int, int]
 
@@ -55,7 +57,9 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
     (reduction,) = segment.reductions
     alone = len(group.segments) == 1 and reads_shared_matrices(structure.mma)
     whole = not reduction.math or len(MATH_MODES[reduction.math].parts) == 1
-    return alone and whole and not _faults(group, segment, structure, block_k, LEAST_ROWS, LEAST_COLUMNS)
+    rows = prod(a.extent for a in structure.dims[structure.rows])
+    least = (*LEAST_ROWS, row_vector(rows, LEAST_ROWS[0], True))
+    return alone and whole and not _faults(group, segment, structure, block_k, least, LEAST_COLUMNS)
 
 
 def _faults(

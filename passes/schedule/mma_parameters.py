@@ -30,6 +30,7 @@ from ..geometry import (
     mma_operands,
     next_power,
     powers,
+    row_vector,
 )
 from .staging_parameters import MMA_STAGES, cache_parameter
 
@@ -118,7 +119,11 @@ def warpgroup_parameters(
         values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
         if d == structure.rows:
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
-            values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
+            extent, deep = prod(a.extent for a in axes), _lies_deep(reduction, structure, 0)
+            values = (
+                (w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, row_vector(extent, w * n * atom.m, deep))
+                for w, n in sizes
+            )
         elif d == structure.columns:
             deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)
             vectors = [v for v in powers(2, widest) if deep or v in (2, EXCHANGED_VECTOR)]

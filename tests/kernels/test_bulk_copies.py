@@ -32,6 +32,7 @@ from cuts.ir import (
 )
 from cuts.ir.kernel import Item
 from cuts.ir.types import DType
+from cuts.passes.geometry import row_vector
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.model import features_of
@@ -393,6 +394,26 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
         pytest.skip(faults[0])
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_opencl
+@pytest.mark.parametrize("form", [0, *FORMS])
+@pytest.mark.parametrize(("groups", "atoms"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("shape", [(1, 208, 96, 200), (2, 144, 64, 64)])
+def test_rows_end_within_a_block_opencl(shape: tuple[int, int, int, int], groups: int, atoms: int, form: int) -> None:
+    """Blocks that do not divide the rows are boxes where a lane holds pairs of rows."""
+    group = halves(shape, (True, False))
+    (segment,) = point(group, (True, False), (128, 128), groups, atoms, 64, 8, 3 if shape[3] > 64 else 1).segments
+    batch, rows, columns = segment.dims
+    dims = (batch, evolve(rows, vector=row_vector(shape[1], rows.block, True)), columns)
+    assert dims[1].vector == 2
+    check(_device("opencl"), SMALL_GPU, group, with_tma(Schedule((evolve(segment, dims=dims),)), form))
+
+
+def test_ragged_rows_have_bulk_copies() -> None:
+    for rows, bulk in ((512, True), (6304, True), (1000, False)):
+        templates = make_space(halves((1, rows, 512, 512), (True, True)), GPU).templates
+        assert {t.segments[0].bulk for t in templates if t.segments[0].mma.startswith("m64")} == {bulk}
 
 
 @needs_toolchain

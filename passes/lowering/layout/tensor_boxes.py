@@ -238,6 +238,8 @@ def _side_digits(tile: MatrixTile) -> list[TileDigit]:
     around = dim.threads * vector
     if axis:
         inner = ((neighbours, 1), (lanes, vector), (vector // neighbours, neighbours), (dim.block // around, around))
+    elif vector > 1:  # pairs of a lane, so that warps have neighbouring rows
+        inner = ((lanes, vector), (vector, 1), (dim.block // (lanes * vector), lanes * vector))
     else:
         inner = ((lanes, 1), (2, dim.threads), (dim.threads // lanes, lanes), (dim.thread // 2, 2 * dim.threads))
     return [TileDigit(False, *each) for each in inner]
