@@ -161,6 +161,7 @@ from .kernel import (
     HorizontalKernel,
     Item,
     Kernel,
+    LaneExchange,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -178,7 +179,9 @@ from .kernel import (
     has_synchronisation,
     loops,
     member_name,
+    opening_items,
     phases,
+    turn_variable,
 )
 from .machine import (
     ACCUMULATOR_THREADS,
@@ -227,7 +230,16 @@ from .recurrence import (
     unslice,
     with_rows,
 )
-from .schedule import WITH_PRODUCER, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
+from .schedule import (
+    PERSISTENT,
+    WITH_PRODUCER,
+    ReduceDim,
+    ReductionSchedule,
+    Schedule,
+    SegmentSchedule,
+    Staging,
+    TileDim,
+)
 from .segment import (
     MAX_COUNTED_WORDS,
     RADIX_DIGITS,

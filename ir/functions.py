@@ -27,11 +27,12 @@ class Function:
     `c` is a template over `{0}`, `{1}`, ... valid in CUDA C++ and OpenCL C for floats; `c_int` the one for integers
     where it differs. `{t}` stands for the name of the type computed in: cases that C leaves open (a NaN, an overflow, a
     division by zero) have a helper for each type in `backends/source/dialect/arithmetic.py`. `c_half` is the template
-    for half types, whose few digits take fewer instructions, where there is one. `result` says whether the value has
-    the operands' type or is a bool, `wraps` whether C's operator can give integers a value that their type has not:
-    they are computed unsigned then, so that they wrap. `precise` says where a half type is too narrow: for the result,
-    which outgrows one or cancels, or for the values computed inside. `domain` says for which operands there is such a
-    function: a reinterpretation of bits, whose `result` is an element type, takes one type.
+    for half types, whose few digits take fewer instructions, `issue_half` in place of `issue`, where there is one.
+    `result` says whether the value has the operands' type or is a bool, `wraps` whether C's operator can give integers
+    a value that their type has not: they are computed unsigned then, so that they wrap. `precise` says where a half
+    type is too narrow: for the result, which outgrows one or cancels, or for the values computed inside. `domain` says
+    for which operands there is such a function: a reinterpretation of bits, whose `result` is an element type, takes
+    one type.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Function:
     result: Literal["same", "bool"] | DType = "same"
     c_int: str = ""
     c_half: str = ""
+    issue_half: int = 0
     commutative: bool = False
     wraps: bool = False
     precise: Literal["", "result", "inside"] = ""
@@ -186,8 +188,8 @@ _PRECISE: dict[str, Literal["", "result", "inside"]] = {
     **dict.fromkeys(("sqrt", "rsqrt"), "inside"),
 }
 
-#: Functions of half types that are computed in f32 with its digits nearly, which takes less.
-_HALF = {"exp": "cuts_exp_half({0})", "erf": "cuts_erf_half({0})"}
+#: Functions of half types that are computed in f32 with its digits nearly, which takes less, and their instructions.
+_HALF = {"exp": ("cuts_exp_half({0})", 4), "erf": ("cuts_erf_half({0})", 14)}
 
 _TABLE = [
     Function("add", 2, np.add, "({0} + {1})", commutative=True, wraps=True),
@@ -264,8 +266,9 @@ _TABLE = [
     Function("tf32_rest", 1, _tf32_rest, "cuts_tf32_rest({0})", flops=0),
     Function("tf32_cut", 1, _tf32_cut, "cuts_tf32_cut({0})", flops=0),
     *(
-        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""), c_half=_HALF.get(name, ""))
+        Function(name, 1, fn, c, issue=issue, precise=_PRECISE.get(name, ""), c_half=half, issue_half=slots)
         for name, (fn, c, issue) in _FLOAT_UNARY.items()
+        for half, slots in [_HALF.get(name, ("", 0))]
     ),
 ]
 

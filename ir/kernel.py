@@ -124,6 +124,18 @@ class ProductWait:
 
 
 @frozen(cache_hash=True)
+class LaneExchange:
+    """Transposition of results among the four lanes of a row.
+
+    Of every eight neighbours of a lane in the registers `name`, along tile dim `dim`, pair p of lane t becomes pair t
+    of lane p. Lanes hold pairs of four groups of columns before, and eight neighbours of one group afterwards.
+    """
+
+    name: str
+    dim: int
+
+
+@frozen(cache_hash=True)
 class MbarrierInit:
     """Initialise all mbarriers of the shared buffer `barriers`.
 
@@ -191,6 +203,7 @@ Item: TypeAlias = Union[
     ProductFence,
     ProductCommit,
     ProductWait,
+    LaneExchange,
     MbarrierInit,
     BulkFetch,
     MbarrierWait,
@@ -255,13 +268,19 @@ class Define:
     value: Index
 
 
+def turn_variable(blocks: int, launched: int) -> Var:
+    """Return the variable that numbers the blocks of a launched block."""
+    return Var("turn", -(-blocks // max(1, launched)))
+
+
 @frozen
 class Kernel:
     """Kernel: grid of `blocks`, `threads` per block, definitions, buffers and phases.
 
     `reads` and `writes` are global tensors (parameters, in order); `dtypes` their element types; `aligned` the known
     alignment of their base in bytes. `constants` are small arrays that stand in the kernel's text, `maps` the tensor
-    maps of read tensors. A `producer`, at most one, fetches for the threads that compute.
+    maps of read tensors. A `producer`, at most one, fetches for the threads that compute. Of a persistent grid so many
+    blocks are `launched`: each takes every `launched`th block in turn, after the items up to the first barrier.
     """
 
     blocks: int
@@ -277,6 +296,12 @@ class Kernel:
     min_blocks: int = 0
     maps: tuple[TensorMap, ...] = ()
     producer: tuple[Producer, ...] = ()
+    launched: int = 0
+
+    @property
+    def turn(self) -> Var:
+        """Number of blocks that a launched block took before."""
+        return turn_variable(self.blocks, self.launched or self.blocks)
 
     @property
     def launched_threads(self) -> int:
@@ -343,7 +368,7 @@ def has_synchronisation(items: Sequence[Item]) -> bool:
         )
         if (
             combines
-            or isinstance(item, (Barrier, MbarrierWait))
+            or isinstance(item, (Barrier, MbarrierWait, LaneExchange))
             or (isinstance(item, Loop) and has_synchronisation(item.body))
         ):
             return True
@@ -359,6 +384,17 @@ def phases(items: tuple[Item, ...]) -> list[Phase]:
         elif isinstance(item, Loop):
             found.extend(phases(item.body))
     return found
+
+
+def opening_items(kernel: Kernel) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    """Return the items that a launched block executes once, and the others.
+
+    The first ones end with the first barrier; all items are others where the grid is not persistent.
+    """
+    if not kernel.launched:
+        return (), kernel.items
+    end = next(n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)) + 1
+    return kernel.items[:end], kernel.items[end:]
 
 
 def bulk_fetches(items: tuple[Item, ...]) -> list[BulkFetch]:

@@ -16,6 +16,8 @@ from .affine import Var
 
 #: Value of `ReductionSchedule.tma` with which a producer beside the warps that compute issues bulk copies.
 WITH_PRODUCER = 2
+#: Value with which blocks of a persistent grid take tiles in turn, and the producer runs ahead from tile to tile.
+PERSISTENT = 3
 
 
 @frozen(cache_hash=True)

@@ -17,6 +17,7 @@ from ...ir import (
     Initialise,
     Item,
     Kernel,
+    LaneExchange,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -33,12 +34,13 @@ from ...ir import (
     Wait,
     WarpgroupMma,
     has_synchronisation,
+    loops,
     phases,
     variables,
 )
 from .bulk_copies import print_bulk, print_producer
 from .ctext import number_text
-from .dialect import Dialect, held_rows_words, operand_words
+from .dialect import EXCHANGED_RESULTS, Dialect, held_rows_words, operand_words
 from .index_ctext import PointerName, index_text
 from .phase import print_phase
 from .scope import KernelNames, Writer
@@ -81,11 +83,12 @@ def body_text(
             dialect.constant.format(type=dialect.type(dtype), name=constants[tensor], count=len(values), values=text)
         )
     _declare_held(kernel, names, out)
-    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), 0)
-    for number, item in enumerate(kernel.items):
-        _item(item, names, out)
-        if number == meeting and kernel.producer:
-            print_producer(names, out, _item)
+    meeting = next((n for n, item in enumerate(kernel.items) if isinstance(item, Barrier)), -1) + 1
+    if kernel.producer:
+        for item in kernel.items[:meeting]:
+            _item(item, names, out)
+        print_producer(names, out, _print_turns)
+    _print_turns(kernel.items[meeting if kernel.producer else 0 :], names, out)
     # Buffers without uses (lane scratch where warps shuffle) are not declared.
     shared = tuple(b for b in kernel.shared if b.name in out.used)
     defined = _definitions(kernel, dialect, names, out.used, block)
@@ -98,6 +101,8 @@ def _atom_words(kernel: Kernel) -> int:
     """Return the words of scratch for the matrix instructions of all warps."""
     roots = [r for p in phases(kernel.items) for r in p.roots]
     words = [operand_words(MMA_INSTRUCTIONS[r.instruction]) for r in roots if isinstance(r, Mma)]
+    bodies = (kernel.items, *(loop.body for loop in loops(kernel.items)))
+    words += [LANES * EXCHANGED_RESULTS] * any(isinstance(item, LaneExchange) for body in bodies for item in body)
     held = [r for r in roots if isinstance(r, WarpgroupMma) and isinstance(r.a, RegisterRead)]
     words += [held_rows_words(MMA_INSTRUCTIONS[r.instruction]) for r in held]
     return max(words, default=0) * (kernel.threads // LANES)
@@ -107,6 +112,8 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
     """Define the coordinates among some names, and those that their definitions use."""
     values = {"blk": block, "tid": dialect.thread_index}
     values |= {d.var.name: index_text(d.value, names.pointers) for d in kernel.defines}
+    if kernel.turn.extent > 1:
+        values = {name: v for name, v in values.items() if name not in {"blk", *_block_coordinates(kernel, names)}}
     if dialect.shuffle_from:
         # A value of lane 0 is one of the warp, so that descriptors are computed in uniform registers.
         for name in values.keys() & _matrix_coordinates(kernel):
@@ -117,6 +124,32 @@ def _definitions(kernel: Kernel, dialect: Dialect, names: KernelNames, used: Col
             out.line(f"const int {name} = {value};")
     out.lines.reverse()
     return out
+
+
+def _print_turns(items: Sequence[Item], names: KernelNames, out: Writer) -> None:
+    """Print items, for each block in turn where the grid is persistent."""
+    kernel, dialect = names.kernel, names.dialect
+    if kernel.turn.extent == 1:
+        for item in items:
+            _item(item, names, out)
+        return
+    turns = Var("turns", kernel.turn.extent + 1)
+    out.line(f"const int {turns.name} = ({kernel.blocks - 1} - {dialect.block_index}) / {kernel.launched} + 1;")
+    with out.loop(kernel.turn, 1, meets=True, until=turns):
+        out.line(f"const int blk = {dialect.block_index} + {kernel.turn.name} * {kernel.launched};")
+        for name, value in _block_coordinates(kernel, names).items():
+            out.line(f"const int {name} = {value};")
+        for item in items:
+            _item(item, names, out)
+
+
+def _block_coordinates(kernel: Kernel, names: KernelNames) -> dict[str, str]:
+    """Return the definitions that follow from the number of a block in a persistent grid."""
+    found: dict[str, str] = {}
+    for define in kernel.defines if kernel.turn.extent > 1 else ():
+        if {"blk", *found} & {v.name for v in variables(define.value)}:
+            found[define.var.name] = index_text(define.value, names.pointers)
+    return found
 
 
 def _matrix_coordinates(kernel: Kernel) -> frozenset[str]:
@@ -171,6 +204,16 @@ def _pin_registers(name: str, names: KernelNames, out: Writer) -> None:
         out.line(names.dialect.pin.format(kind=kind, x=f"{names.registers[name]}[e]"))
 
 
+def _print_exchange(item: LaneExchange, names: KernelNames, out: Writer) -> None:
+    """Print the exchanges of results among the lanes of a row, eight at a time."""
+    shape, pitch = names.shapes[item.name], prod(names.shapes[item.name][item.dim + 1 :])
+    run = shape[item.dim] * pitch
+    for first in (outer + inner for outer in range(0, prod(shape), run) for inner in range(pitch)):
+        for start in range(first, first + run, EXCHANGED_RESULTS * pitch):
+            registers = f"{names.registers[item.name]} + {start}"
+            out.line(names.dialect.exchange.format(registers=registers, pitch=pitch, words=LANES * EXCHANGED_RESULTS))
+
+
 def _elements(name: str, names: KernelNames) -> list[str]:
     """Return the texts of some registers."""
     return [f"{names.registers[name]}[{n}]" for n in range(prod(names.shapes[name]))]
@@ -210,6 +253,8 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
         out.line(wait.replace("{pending}", str(item.pending)))
         for name in item.names:  # no read of the sums may move before the wait
             _pin_registers(name, names, out)
+    elif isinstance(item, LaneExchange):
+        _print_exchange(item, names, out)
     elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
         print_bulk(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):

@@ -36,7 +36,9 @@ MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArri
 _BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
-def print_producer(names: KernelNames, out: Writer, print_item: Callable[[Item, KernelNames, Writer], None]) -> None:
+def print_producer(
+    names: KernelNames, out: Writer, print_items: Callable[[Sequence[Item], KernelNames, Writer], None]
+) -> None:
     """Print the items of a kernel's producer, whose warp then ends.
 
     In OpenCL C there is none: the threads that wait copy instead.
@@ -47,8 +49,7 @@ def print_producer(names: KernelNames, out: Writer, print_item: Callable[[Item, 
             if producer.registers:
                 out.line(REGISTER_LIMIT.format(way="dec", count=producer.registers))
             with out.block(f"if (tid == {first})"):
-                for item in producer.body:
-                    print_item(item, evolve(names, elected=""), out)
+                print_items(producer.body, evolve(names, elected=""), out)
             out.line("return;")
         if producer.others:
             out.line(REGISTER_LIMIT.format(way="inc", count=producer.others))

@@ -56,7 +56,7 @@ def emit(
         name=name,
         dialect=dialect.name,
         source=source,
-        grid=(kernel.blocks, 1, 1),
+        grid=(kernel.blocks if isinstance(kernel, HorizontalKernel) else kernel.launched or kernel.blocks, 1, 1),
         block=(threads, 1, 1),
         arguments=arguments,
         shared_bytes=kernel.shared_bytes - _dynamic(kernel, dialect),

@@ -52,6 +52,7 @@ from ..kernel import (
     Define,
     HorizontalKernel,
     Kernel,
+    LaneExchange,
     Loop,
     MbarrierArrive,
     MbarrierInit,
@@ -133,7 +134,7 @@ FORMS: dict[type, Form] = {
     Staging: Form("stage <operand>" + _options(Staging)),
     # Kernel IR
     Kernel: Form(
-        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}",
+        "kernel blocks <blocks> threads <threads>{? min_blocks <min_blocks>?}{? launched <launched>?}",
         (
             "reads <reads>",
             "writes <writes>",
@@ -170,6 +171,7 @@ FORMS: dict[type, Form] = {
     ProductFence: Form("fence_products{? of (<names>)?}"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending>{? of (<names>)?}{? after (<before>)?}"),
+    LaneExchange: Form("exchange_lanes of <name> along <dim>"),
     Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
     BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),

@@ -67,12 +67,15 @@ from .schedule_template import (
 from .schedules import geometry_of, schedule_of
 from .segment_geometry import REGISTER_STAGED_ORDER, ROW_CACHE_UNITS, Columns, Geometry, geometries, numbers_of
 from .shared_matrices import (
+    EXCHANGED_VECTOR,
     MIN_PRODUCT_STAGES,
     PRODUCER_REGISTERS,
     MatrixTile,
     chained_numbers,
+    exchanges_lanes,
     matrix_tile,
     producer_share,
+    row_vector,
     shared_matrix_faults,
 )
 from .shared_memory import (

@@ -41,6 +41,12 @@ from .matrix_instructions import mma_operands, reads_shared_matrices, runs
 MIN_PRODUCT_STAGES = 3
 
 
+#: Neighbours of a lane along columns after an exchange among the lanes of a row: each lane holds pairs before.
+EXCHANGED_VECTOR = ACCUMULATOR_THREADS[1] * ACCUMULATOR_VECTOR[1]
+
+#: Rows of a lane in an instruction.
+ROW_PAIR = 2
+
 #: Registers that a producer's threads keep, and sums of a thread from which on the others take over the rest.
 PRODUCER_REGISTERS, MIN_TAKING_SUMS = 24, 128
 
@@ -75,10 +81,20 @@ class MatrixTile:
         """Return the offset of a row or column and place of k."""
         return self.layout.address(self._place(as_index(along)), deep)
 
+    @property
+    def exchanged(self) -> bool:
+        """True where lanes exchange results, as the tile lies along its side."""
+        return not self.layout.deep and self.dim.vector != ACCUMULATOR_VECTOR[self.axis]
+
+    @property
+    def in_order(self) -> bool:
+        """True where columns, as pairs of a lane, keep their order."""
+        return self.axis == 1 and (self.exchanged or self.dim.vector == ACCUMULATOR_VECTOR[1])
+
     def _place(self, element: Index) -> Index:
         """Return the place of a block's row or column in the order of the instructions."""
         vector, lanes, neighbours = self.dim.vector, ACCUMULATOR_THREADS[self.axis], ACCUMULATOR_VECTOR[self.axis]
-        if self.axis and vector == neighbours:
+        if self.in_order:
             return element
         register = element // (self.dim.threads * vector) * vector + element % vector
         thread = element // vector % self.dim.threads
@@ -112,6 +128,25 @@ def matrix_tile(
     return MatrixTile(layout, dim, axis)
 
 
+def row_vector(extent: int, block: int, deep: bool) -> int:
+    """Return the neighbours of a lane along rows.
+
+    Blocks that do not divide the rows are boxes of tensor maps where each warp has 16 neighbouring rows: pairs of a
+    lane, if A lies along the depth.
+    """
+    whole = ACCUMULATOR_THREADS[0] * ROW_PAIR
+    return ROW_PAIR if deep and extent % block and extent % whole == 0 else 1
+
+
+def exchanges_lanes(reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str]) -> bool:
+    """Return whether lanes exchange the results of a product.
+
+    `own` are the segment's reductions.
+    """
+    tiles = (matrix_tile(reduction, loop, dims, choice, own) for choice in loop.staging)
+    return any(tile is not None and tile.axis and tile.exchanged for tile in tiles)
+
+
 def shared_matrix_faults(
     reduction: Reduction, loop: ReductionSchedule, dims: Sequence[TileDim], own: Sequence[str], chained: bool = False
 ) -> Iterator[str]:
@@ -120,8 +155,11 @@ def shared_matrix_faults(
     Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
     """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
-    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
-        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
+    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector not in (
+        1,
+        1 if chained else ROW_PAIR,
+    ):
+        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1 or 2"
     if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
@@ -134,5 +172,5 @@ def shared_matrix_faults(
         tile = matrix_tile(reduction, loop, dims, choice, own)
         assert tile is not None, "mma_operands is checked before"
         yield from (f"atom {atom.name}: {fault}" for fault in tile.layout.faults(atom.k))
-        if not tile.layout.deep and tile.dim.vector != ACCUMULATOR_VECTOR[tile.axis]:
-            yield f"atom {atom.name}: an operand along its side has neighbours of one instruction only"
+        if not tile.layout.deep and tile.exchanged and (chained or tile.dim.vector != EXCHANGED_VECTOR):
+            yield f"atom {atom.name}: lanes exchange pairs for {EXCHANGED_VECTOR} neighbours of one product"

@@ -9,6 +9,7 @@ import numpy as np
 from ...ir import (
     SORT_ORDERS,
     WIDEST_BYTES,
+    WITH_PRODUCER,
     DType,
     FusedGroup,
     Reduction,
@@ -149,7 +150,8 @@ def _held_bytes(group: FusedGroup, segment: Segment, geometry: Geometry, chained
     if may_split_k(geometry):
         total = total + partial_sum_bytes(group, segment, geometry)
     if reads_shared_matrices(geometry.structure.mma) and not (chained and geometry.structure.holds_results):
-        total = total + geometry.loop.tma * _aligned_size(geometry.loop.stages * DType.U64.size)
+        rings = np.minimum(geometry.loop.tma, WITH_PRODUCER)  # of mbarriers
+        total = total + rings * _aligned_size(geometry.loop.stages * DType.U64.size)
         total = total + np.where(np.greater(geometry.loop.tma, 0), WIDEST_BYTES if chained else 0, 0)
     if geometry.structure.scatter_dim >= 0:
         bins = bin_count(segment, group, geometry.structure.dims, geometry.block)

@@ -63,6 +63,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         min_blocks=max(schedule.min_blocks, *(int(p.registers > 0) for p in layout.producer), 0),
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
+        launched=layout.launched,
     )
 
 

@@ -34,6 +34,7 @@ from ...ir import (
     Initialise,
     Item,
     Kernel,
+    LaneExchange,
     LaneReduce,
     Load,
     Loop,
@@ -51,6 +52,7 @@ from ...ir import (
     Var,
     Wait,
     loops,
+    opening_items,
     post_order,
     substitute,
     substitute_guards,
@@ -80,7 +82,11 @@ def check_barriers(kernel: Kernel) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for ends in _ends(kernel):
         walk = _Walk(kernel, steps=ends)
-        walk.items(kernel.items)
+        first, rest = opening_items(kernel)
+        walk.items(first)
+        for turn in _walked_steps(kernel.turn.extent):
+            walk.steps[kernel.turn] = turn
+            walk.items(rest)
         walk.finish()
         found |= walk.found
     return tuple(found)
@@ -129,7 +135,8 @@ class _Walk:
 
     @production.default
     def _production(self) -> Iterator[tuple[Item, dict[Var, int]]]:
-        return _steps_of([item for producer in self.kernel.producer for item in producer.body], dict(self.steps))
+        items = [item for producer in self.kernel.producer for item in producer.body]
+        return _steps_of([Loop(self.kernel.turn, tuple(items))], dict(self.steps))
 
     @upcoming.default
     def _upcoming(self) -> tuple[Item, dict[Var, int]] | None:
@@ -164,6 +171,9 @@ class _Walk:
                 self.taking.append(set())
             elif isinstance(item, ProductWait):
                 self._finish_products(item)
+            elif isinstance(item, LaneExchange):
+                if item.name in set().union(*self.adding):
+                    self._report(f"lanes exchange {item.name}, to which products may still be adding")
             elif isinstance(item, MbarrierInit):
                 self.mbarriers.initialise(item)
             elif isinstance(item, BulkFetch):

@@ -16,6 +16,7 @@ from ...ir import (
     Index,
     Initialise,
     Item,
+    LaneExchange,
     Literal,
     Op,
     Phase,
@@ -41,7 +42,7 @@ from ...ir import (
     streamed_variables,
     variables,
 )
-from ..geometry import holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
+from ..geometry import exchanges_lanes, holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
@@ -98,6 +99,8 @@ def looped_reduction(
     begin += [_initialise_block(state, r) for r in _blocked_reductions(state, shared, schedule) if not schedule.mma]
     state.items.append(state.phase("compute", "init", tuple(begin), (), {}))
     state.items += reduction_loop(state, shared, schedule, prefix)
+    if schedule.mma and exchanges_lanes(shared[0], schedule, state.frame.schedule.dims, [shared[0].name]):
+        state.items.append(LaneExchange(shared[0].name, schedule.columns))
     if schedule.mma and state.frame.schedule.reduction_threads > 1:
         combine_warps(state, shared[0])
     elif not schedule.mma:
@@ -136,18 +139,17 @@ def reduction_loop(
     if width > 1:
         shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
         unrolled[-1:] = pair
-    staged: dict[Expr, Value] = {
-        operand: tile_load(tile, buffer, as_index(step) % schedule.stages) for operand, (tile, buffer) in tiles.items()
-    }
-    covered = {e: t.covered for e, (t, _) in tiles.items()}
     ring = SharedPipeline(state, schedule, tiles, step, prefix, until=until)
+    bulk = bulk_pipeline(ring) if reads_shared_matrices(schedule.mma) else None
+    slot = (as_index(step) if bulk is None else bulk.place(step)) % schedule.stages
+    staged: dict[Expr, Value] = {operand: tile_load(tile, buffer, slot) for operand, (tile, buffer) in tiles.items()}
+    covered = {e: t.covered for e, (t, _) in tiles.items()}
     if schedule.mma:
         found = multiplication(state, reduction, schedule, binding, locals_[0], step, staged, covered, prefix)
         if reads_shared_matrices(schedule.mma):
-            bulk = bulk_pipeline(ring)
             if bulk is None:
                 return warpgroup_k_loop(ring, found)
-            of_bulk = produced_k_loop if schedule.tma == WITH_PRODUCER else bulk_k_loop
+            of_bulk = produced_k_loop if schedule.tma >= WITH_PRODUCER else bulk_k_loop
             return of_bulk(bulk, found)
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir import Target
+from ...ir import PERSISTENT, Target
 from ..geometry import Count, ceil_div
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
@@ -134,7 +134,8 @@ def _occupancy(features: Features, target: Target) -> Count:
     """Return the expected resident blocks of an SM."""
     late = np.minimum(np.maximum(UNSTAGED_REGISTER_SHARE * features.needed, 16.0), features.limit)
     registers = np.where(np.equal(features.copies, 0), late, features.registers)
-    return np.maximum(1, resident_blocks(features, registers, target))
+    fitting = np.maximum(1, resident_blocks(features, registers, target))
+    return np.where(np.equal(features.bulk, PERSISTENT), 1, fitting)
 
 
 def _soft_maximum(times: tuple[Count, ...], sharpness: Count) -> Count:

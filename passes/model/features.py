@@ -128,7 +128,7 @@ def _register_limit(
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
         own, others = producer_share(part.threads, held, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
-        limit = np.where(np.equal(part.loop.tma, WITH_PRODUCER), beside, limit)
+        limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit
 
 

@@ -1,12 +1,13 @@
 """Cost of products in shared memory that bulk copies fetch.
 
-A block fetches and multiplies asynchronously, then computes and stores its results. Other blocks of its SM multiply
-meanwhile, so times of several resident blocks overlap; those of a lone block add up:
+A block fetches and multiplies asynchronously, then computes and stores its results. Its parts add up; DRAM is busy
+meanwhile:
 
-    block = latency + max(products and L2 traffic, DRAM) + epilogue
+    time = max(blocks * (latency + max(products and L2 traffic, arrivals) + epilogue), DRAM)
 
-Products and traffic are added, as long products are limited by power. Neighbouring blocks fetch a common tile at about
-the same time: L2 serves both at once.
+Resident blocks hide each other's latency, not more: measured times of two blocks on an SM are those of one after the
+other. The producer of a persistent grid hides all latencies but the first. Products and traffic are added, as long
+products are limited by power. Neighbouring blocks fetch a common tile at about the same time: L2 serves both at once.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ import functools
 
 import numpy as np
 
-from ...ir import WARPGROUP, WITH_PRODUCER, Target
+from ...ir import PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
 #: Weights of the clocks of tensor cores and of L2 traffic, and the latency of a block in those of DRAM. These and the
-#: constants below are of 161 schedules of eleven products in halves, measured on an H200: the first of the order takes
-#: at most 1.04 times the best.
-TENSOR_WEIGHT, L2_WEIGHT, BLOCK_LATENCIES = 0.97, 0.43, 6.0
-#: Weight of DRAM traffic beside products.
-DRAM_WEIGHT = 1.2
+#: constants below are of 245 schedules of 20 products in halves, measured on an H200: the first of the order takes at
+#: most 1.04 times the best for 15 of them, and 1.2 times.
+TENSOR_WEIGHT, L2_WEIGHT, BLOCK_LATENCIES = 0.94, 0.3, 1.7
+#: Weight of DRAM traffic beside products, and the power in which both add up.
+DRAM_WEIGHT, DRAM_POWER = 1.53, 3.4
 #: Share of a tile that neighbouring blocks have in common which passes through L2 for each.
-NEIGHBOUR_SHARE = 0.5
-#: Clocks of an epilogue's instruction of a warp per scheduler, and warps of an SM that hide its latency.
-EPILOGUE_CLOCKS, EPILOGUE_WARPS = 1.6, 16.0
+NEIGHBOUR_SHARE = 0.7
+#: Clocks of an epilogue's instruction of a warp per scheduler, warps of an SM that hide its latency, and the power of
+#: the loss where there are fewer.
+EPILOGUE_CLOCKS, EPILOGUE_WARPS, EPILOGUE_POWER = 0.82, 16.0, 0.66
+#: Clocks in which an SM stores or loads one of a warp's memory lines, as many bytes of it as there are.
+LINE_CLOCKS = 3.1
 #: Clocks of a K block's barrier, where there is no producer.
-PRODUCT_BARRIER_CLOCKS = 100.0
-#: Latencies of DRAM after which a K block arrives, and the power in which products and arrivals add up.
-ARRIVAL_LATENCIES, LOOP_POWER = 2.3, 3.0
-#: Power in which the times of a block's parts add up, for each resident block beyond the first.
-POWER_PER_RESIDENT = 0.15
+PRODUCT_BARRIER_CLOCKS = 27.0
+#: Latencies of DRAM after which a K block arrives, and the power in which work and arrivals add up.
+ARRIVAL_LATENCIES, LOOP_POWER = 2.06, 5.0
 
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
@@ -43,16 +45,27 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     tensor = blocks * features.tensor / target.clock
     through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
     barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
-    work = np.maximum(TENSOR_WEIGHT * tensor + L2_WEIGHT * through, DRAM_WEIGHT * dram)
+    work = TENSOR_WEIGHT * tensor + L2_WEIGHT * through
     work = work + _promotion_seconds(features, blocks, resident, target)
-    arrival = waves * features.rounds * ARRIVAL_LATENCIES * target.dram_latency / features.stages
-    loop = _power_sum((work, arrival), LOOP_POWER) + barriers
+    arrival = waves * ARRIVAL_LATENCIES * target.dram_latency * features.rounds / _blocks_ahead(features)
     warps = resident * ceil_div(features.threads, target.warp_size)
-    slow = EPILOGUE_CLOCKS * np.maximum(1.0, (EPILOGUE_WARPS / warps) ** 0.5)
-    slots = (features.issue - features.promoted + features.stores) / (target.warp_size * target.issue_per_clock)
-    latency = waves * BLOCK_LATENCIES * target.dram_latency
-    power = 1.0 + POWER_PER_RESIDENT * (resident - 1.0)
-    return _power_sum((loop, blocks * slow * slots / target.clock, latency), power)
+    slow = EPILOGUE_CLOCKS * np.maximum(1.0, EPILOGUE_WARPS / warps) ** EPILOGUE_POWER
+    slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)
+    epilogue = blocks * (slow * slots + LINE_CLOCKS * features.lines) / target.clock
+    exposed = np.where(np.equal(features.bulk, PERSISTENT), 1.0, waves / resident)
+    latency = exposed * BLOCK_LATENCIES * target.dram_latency
+    alone = _power_sum((work, arrival), LOOP_POWER) + barriers + epilogue + latency
+    return _power_sum((alone, DRAM_WEIGHT * dram), DRAM_POWER)
+
+
+def _blocks_ahead(features: Features) -> Count:
+    """Return the K blocks that are fetched ahead.
+
+    They are all of a short loop, and those of the next tiles in a persistent grid; without a producer, one less.
+    """
+    distance = np.maximum(1.0, features.stages - np.equal(features.bulk, 1))
+    short = np.less_equal(features.rounds, features.stages) & np.not_equal(features.bulk, PERSISTENT)
+    return np.where(short, np.maximum(1.0, features.rounds), distance)
 
 
 def _promotion_seconds(features: Features, blocks: Count, resident: Count, target: Target) -> Count:
@@ -60,7 +73,7 @@ def _promotion_seconds(features: Features, blocks: Count, resident: Count, targe
 
     Beside a producer warpgroups do so in turn; else barriers let all of a block add at the same time.
     """
-    together = np.where(np.equal(features.bulk, WITH_PRODUCER), WARPGROUP * target.warp_size, features.threads)
+    together = np.where(np.greater_equal(features.bulk, WITH_PRODUCER), WARPGROUP * target.warp_size, features.threads)
     turns = resident * features.threads / together
     slots = features.promoted / (target.warp_size * target.issue_per_clock)
     return blocks * slots / (turns * target.clock)

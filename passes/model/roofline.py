@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import gcd
 
 from attrs import frozen
 
-from ...ir import FUNCTIONS, Call, Expr, FusedGroup, Read, expr_variables, reads
+from ...ir import FUNCTIONS, HALF_BYTES, Call, Expr, FusedGroup, Read, TensorType, dtype_of, expr_variables, reads
 from ..geometry import Cover, elements, product
 
 
@@ -20,11 +20,15 @@ class NodeCost:
     issue: int
 
 
-def node_cost(expr: Expr) -> NodeCost:
-    """Return the cost of one node without its operands."""
+def node_cost(expr: Expr, tensors: Mapping[str, TensorType] | None = None) -> NodeCost:
+    """Return the cost of one node without its operands.
+
+    With the types of `tensors`, functions of half types take fewer instructions.
+    """
     if isinstance(expr, Call):
         function = FUNCTIONS[expr.fn]
-        return NodeCost(function.flops, function.issue)
+        half = function.issue_half and tensors is not None and dtype_of(expr.args[0], tensors).size == HALF_BYTES
+        return NodeCost(function.flops, function.issue_half if half else function.issue)
     return NodeCost(0, 0)
 
 

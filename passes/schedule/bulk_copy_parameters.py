@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from ...ir import (
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     FusedGroup,
     ReduceDim,
     Reduction,
@@ -27,12 +29,22 @@ from ...ir import (
     operands,
     variables,
 )
-from ..geometry import Geometry, SegmentTemplate, main_read, mma_operands, reads_shared_matrices, widest_swizzle
+from ..geometry import (
+    MIN_PRODUCT_STAGES,
+    Geometry,
+    SegmentTemplate,
+    main_read,
+    mma_operands,
+    product,
+    reads_shared_matrices,
+    row_vector,
+    widest_swizzle,
+)
 from ..lowering import bulk_copy_faults
 from .rules import Finding, ScheduleSizes
 
-#: Block and thread tile and vector of the smallest rows and columns of a product in place.
-LEAST_ROWS, LEAST_COLUMNS = (64, 2, 1), (64, 16, 2)
+#: Block and thread tile of the smallest rows of a product in place, and those of columns with their vector.
+LEAST_ROWS, LEAST_COLUMNS = (64, 2), (64, 16, 2)
 #: Sizes of a tile dim: its block, its thread tile, its vector.
 _Sizes = tuple[int, int, int]
 
@@ -45,7 +57,9 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
     (reduction,) = segment.reductions
     alone = len(group.segments) == 1 and reads_shared_matrices(structure.mma)
     whole = not reduction.math or len(MATH_MODES[reduction.math].parts) == 1
-    return alone and whole and not _faults(group, segment, structure, block_k, LEAST_ROWS, LEAST_COLUMNS)
+    rows = prod(a.extent for a in structure.dims[structure.rows])
+    least = (*LEAST_ROWS, row_vector(rows, LEAST_ROWS[0], True))
+    return alone and whole and not _faults(group, segment, structure, block_k, least, LEAST_COLUMNS)
 
 
 def _faults(
@@ -77,9 +91,16 @@ def _lies_deep(reduction: Reduction, indices: Sequence[object]) -> bool:
 
 
 def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Bulk copies bring boxes of tensor maps."""
+    """Bulk copies bring boxes of tensor maps.
+
+    Stages beyond the K blocks of a tile serve a persistent grid.
+    """
     for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
-        if not reads_shared_matrices(part.structure.mma) or not np.any(part.loop.tma):
+        if not reads_shared_matrices(part.structure.mma):
+            continue
+        trips, lone = product(part.trips), np.not_equal(part.loop.tma, PERSISTENT)
+        yield lone & np.greater(part.loop.stages, np.maximum(trips, MIN_PRODUCT_STAGES)), "stages without a K block"
+        if not np.any(part.loop.tma):
             continue
         yield np.logical_and(part.loop.tma, _are_no_boxes(sizes.group, segment, part)), "operands are no boxes"
 

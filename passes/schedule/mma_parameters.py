@@ -11,7 +11,9 @@ from ...ir import (
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WARPGROUP,
+    WITH_PRODUCER,
     Reduction,
     Segment,
     Target,
@@ -19,6 +21,7 @@ from ...ir import (
     variables,
 )
 from ..geometry import (
+    EXCHANGED_VECTOR,
     MIN_PRODUCT_STAGES,
     ScheduleParameter,
     SegmentTemplate,
@@ -27,6 +30,7 @@ from ..geometry import (
     mma_operands,
     next_power,
     powers,
+    row_vector,
 )
 from .staging_parameters import MMA_STAGES, cache_parameter
 
@@ -34,6 +38,8 @@ from .staging_parameters import MMA_STAGES, cache_parameter
 WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (32, 64, 96, 128, 192, 256), 128
 #: Columns of instructions that divide all columns of a product, where others do not.
 EXACT_COLUMNS = (48, 80, 112, 160, 224)
+#: Stages of a persistent grid's loop of one or two K blocks, which its producer fills with those of the next tiles.
+AHEAD_STAGES = 4
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 
@@ -104,8 +110,8 @@ def warpgroup_parameters(
 
     They are warpgroups and instructions of one along the rows, columns of an instruction, and stages. A K block is a
     row of 128 bytes, or the whole depth. Neighbours of a lane along the columns are elements of several parts of an
-    instruction where the factor of the columns lies along the depth. One thread may stage both
-    operands by bulk copies.
+    instruction: by the order of its columns where their factor lies along the depth, else by an exchange among lanes.
+    One thread may stage both operands by bulk copies, for the tiles of a block in turn where the grid is persistent.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
     for d, axes in enumerate(structure.dims):
@@ -113,10 +119,15 @@ def warpgroup_parameters(
         values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
         if d == structure.rows:
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
-            values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, 1) for w, n in sizes)
+            extent, deep = prod(a.extent for a in axes), _lies_deep(reduction, structure, 0)
+            values = (
+                (w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, row_vector(extent, w * n * atom.m, deep))
+                for w, n in sizes
+            )
         elif d == structure.columns:
             deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)
-            vectors = powers(2, widest) if deep and _is_contiguous(axes, segment) else (2,)
+            vectors = [v for v in powers(2, widest) if deep or v in (2, EXCHANGED_VECTOR)]
+            vectors = vectors if _is_contiguous(axes, segment) else [2]
             lanes, extent = ACCUMULATOR_THREADS[1], prod(a.extent for a in axes)
             widths = (n for n in (*PRODUCT_COLUMNS, *(n for n in EXACT_COLUMNS if extent % n == 0)) if n <= limit)
             values = (
@@ -129,12 +140,13 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure))
     stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
+    stages += [AHEAD_STAGES] * (structure.bulk and trips < MIN_PRODUCT_STAGES)
     rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
-        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, 2))
+        yield ScheduleParameter.of(f"{prefix}tma", (0, 1, WITH_PRODUCER, PERSISTENT))
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:

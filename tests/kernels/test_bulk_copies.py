@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernel
-from cuts.backends.devices import find_target
 from cuts.ir import (
     Barrier,
     BulkFetch,
@@ -33,6 +32,7 @@ from cuts.ir import (
 )
 from cuts.ir.kernel import Item
 from cuts.ir.types import DType
+from cuts.passes.geometry import row_vector
 from cuts.passes.lowering import extract, lower
 from cuts.passes.lowering.races import check_barriers
 from cuts.passes.model import features_of
@@ -56,8 +56,9 @@ def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
     return evolve(schedule, segments=(evolve(segment, reductions=(evolve(loop, tma=form),)),))
 
 
-#: Without and with a producer.
-FORMS = (1, 2)
+#: Without and with a producer, and with one for all tiles of a block: a small machine has few blocks.
+FORMS = (1, 2, 3)
+SMALL_GPU = evolve(GPU, NUM_SM=3)
 #: Swizzles, warpgroups, instructions, columns, stages, K block, and a shape.
 CASES = (
     ((128, 128), 1, 1, 64, 3, 64, (1, 64, 64, 512)),
@@ -73,7 +74,7 @@ MAJORS = ((True, True), (True, False))
 def case_point(case: tuple, deep: tuple[bool, bool], kind: DType, form: int) -> tuple[FusedGroup, Schedule]:
     swizzles, groups, atoms, columns, stages, chunk, shape = case
     group = halves(shape, deep, kind)
-    vector = 8 if deep[1] and columns % 32 == 0 else 2
+    vector = 8 if columns % 32 == 0 else 2
     return group, with_tma(point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk), form)
 
 
@@ -82,7 +83,7 @@ def case_point(case: tuple, deep: tuple[bool, bool], kind: DType, form: int) -> 
 @pytest.mark.parametrize("deep", MAJORS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_bulk_copies_bring_the_operands_opencl(case: tuple, deep: tuple[bool, bool], form: int) -> None:
-    check(_device("opencl"), GPU, *case_point(case, deep, DType.BF16 if deep[1] else DType.F16, form))
+    check(_device("opencl"), SMALL_GPU, *case_point(case, deep, DType.BF16 if deep[1] else DType.F16, form))
 
 
 @needs_cuda
@@ -91,7 +92,7 @@ def test_bulk_copies_bring_the_operands_opencl(case: tuple, deep: tuple[bool, bo
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool], form: int) -> None:
     for kind in (DType.F16, DType.BF16):
-        check(_device("cuda"), find_target("cuda:sm_90"), *case_point(case, deep, kind, form))
+        check(_device("cuda"), SMALL_GPU, *case_point(case, deep, kind, form))
 
 
 @needs_opencl
@@ -100,10 +101,10 @@ def test_bulk_copies_bring_the_operands_cuda(case: tuple, deep: tuple[bool, bool
 def test_shallow_loops_refill_no_stage_opencl(stages: int, depth: int, form: int) -> None:
     group = halves((1, 128, 64, depth), (True, True))
     schedule = with_tma(point(group, (True, True), stages=stages), form)
-    kernel = lower(group, schedule, {}, GPU)
+    kernel = lower(group, schedule, {}, SMALL_GPU)
     assert check_barriers(kernel) == ()
     assert not any(fetch.when for fetch in bulk_fetches(kernel.items))
-    check(_device("opencl"), GPU, group, schedule)
+    check(_device("opencl"), SMALL_GPU, group, schedule)
 
 
 def test_a_refilled_pipeline_has_three_stages() -> None:
@@ -160,7 +161,7 @@ def test_views_with_odd_pitches_are_copied_by_threads() -> None:
 
 def small_kernel(stages: int = 3, depth: int = 1024, form: int = 1) -> Kernel:
     group = halves((1, 64, 64, depth), (True, True))
-    return lower(group, with_tma(point(group, (True, True), stages=stages), form), {}, GPU)
+    return lower(group, with_tma(point(group, (True, True), stages=stages), form), {}, SMALL_GPU)
 
 
 def replace_items(kernel: Kernel, replace: Callable[[Item], Item | None]) -> Kernel:
@@ -257,6 +258,50 @@ def test_a_stage_is_released_after_its_products_only() -> None:
     assert any("is released while products" in fault for fault in faults), faults
 
 
+def persistent_kernel(stages: int = 3, depth: int = 320, tiles: int = 16) -> Kernel:
+    """Return a kernel whose blocks take several tiles each."""
+    group = halves((1, 64 * tiles, 64, depth), (True, False))
+    return lower(group, with_tma(point(group, (True, False), vector=8, stages=stages), 3), {}, SMALL_GPU)
+
+
+@pytest.mark.parametrize("stages", [3, 4, 6, 8])
+@pytest.mark.parametrize("depth", [64, 192, 320, 1024])
+def test_a_ring_goes_on_with_the_next_tile(stages: int, depth: int) -> None:
+    kernel = persistent_kernel(stages, depth)
+    assert (kernel.blocks, kernel.launched, kernel.turn.extent) == (16, 3, 6)
+    assert kernel_violations(kernel) == []
+    assert check_barriers(kernel) == ()
+    assert emit(extract(kernel), "cuda").grid == (3, 1, 1)
+
+
+@needs_opencl
+@pytest.mark.parametrize("shape", [(1, 320, 224, 328), (2, 256, 64, 64), (1, 64, 640, 448)])
+@pytest.mark.parametrize("deep", MAJORS)
+def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> None:
+    group = halves(shape, deep)
+    check(_device("opencl"), SMALL_GPU, group, with_tma(point(group, deep, vector=8), 3))
+
+
+@pytest.mark.parametrize(
+    ("bug", "report"),
+    [
+        (lambda i: None if isinstance(i, MbarrierArrive) and not i.when else i, "a release of its stage that never"),
+        (on(EMPTY_STAGES, without(MbarrierWait)), "before its last phase was waited for"),
+        (on(FULL_STAGES, with_fields(MbarrierWait, slot=Index(0))), "for a phase that nothing begins"),
+        (without(ProductWait), "is released while products"),
+    ],
+)
+def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
+    faults = check_barriers(replace_items(persistent_kernel(), bug))
+    assert any(report in fault for fault in faults), faults
+
+
+def test_few_tiles_take_one_turn() -> None:
+    kernel = persistent_kernel(tiles=3)
+    assert kernel.turn.extent == 1
+    assert check_barriers(kernel) == ()
+
+
 def _with_barrier(kernel: Kernel) -> Kernel:
     """Return a kernel whose loops begin with a barrier."""
     items = (evolve(i, body=(Barrier(), *i.body)) if isinstance(i, Loop) else i for i in kernel.items)
@@ -347,7 +392,37 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
     schedule = with_tma(point(group, (True, False), (128, 128), groups, atoms, columns, 2, stages), form)
     if (faults := check_schedule(group, schedule, GPU)) and columns == 192:
         pytest.skip(faults[0])
-    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_opencl
+@pytest.mark.parametrize("form", [0, *FORMS])
+@pytest.mark.parametrize(("groups", "atoms"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("shape", [(1, 208, 96, 200), (2, 144, 64, 64)])
+def test_rows_end_within_a_block_opencl(shape: tuple[int, int, int, int], groups: int, atoms: int, form: int) -> None:
+    """Blocks that do not divide the rows are boxes where a lane holds pairs of rows."""
+    group = halves(shape, (True, False))
+    (segment,) = point(group, (True, False), (128, 128), groups, atoms, 64, 8, 3 if shape[3] > 64 else 1).segments
+    batch, rows, columns = segment.dims
+    dims = (batch, evolve(rows, vector=row_vector(shape[1], rows.block, True)), columns)
+    assert dims[1].vector == 2
+    check(_device("opencl"), SMALL_GPU, group, with_tma(Schedule((evolve(segment, dims=dims),)), form))
+
+
+def test_ragged_rows_have_bulk_copies() -> None:
+    for rows, bulk in ((512, True), (6304, True), (1000, False)):
+        templates = make_space(halves((1, rows, 512, 512), (True, True)), GPU).templates
+        assert {t.segments[0].bulk for t in templates if t.segments[0].mma.startswith("m64")} == {bulk}
+
+
+@needs_toolchain
+@pytest.mark.parametrize("form", [0, *FORMS])
+def test_one_k_block_compiles_without_serialisation(form: int) -> None:
+    group = halves((1, 512, 512, 64), (True, False))
+    schedule = with_tma(point(group, (True, False), (128, 128), 1, 2, 128, 8, 1), form)
+    assert check_schedule(group, schedule, GPU) == []
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 

@@ -19,6 +19,7 @@ from cuts.ir import (
     FusedGroup,
     Guard,
     Kernel,
+    LaneExchange,
     Loop,
     Output,
     ProductWait,
@@ -122,7 +123,7 @@ def test_warpgroups_compute_what_is_meant_opencl(case: tuple, deep: tuple[bool, 
     swizzles, groups, atoms, columns, stages, chunk, shape = case
     kind = DType.BF16 if deep[0] == deep[1] else DType.F16
     group = halves(shape, deep, kind)
-    vector = 8 if deep[1] and columns % 32 == 0 else 2
+    vector = 8 if columns % 32 == 0 else 2
     check(_device("opencl"), GPU, group, point(group, deep, swizzles, groups, atoms, columns, vector, stages, chunk))
 
 
@@ -229,14 +230,17 @@ def large(kind: DType = DType.BF16) -> FusedGroup:
 
 
 @needs_toolchain
+@pytest.mark.parametrize("vector", [2, 8])
 @pytest.mark.parametrize(
     ("groups", "atoms", "columns", "stages"),
     [(2, 1, 256, 4), (2, 2, 128, 4), (2, 2, 192, 4), (1, 1, 64, 3), (1, 1, 96, 3), (3, 1, 192, 4)],
 )
-def test_products_compile_without_serialisation(groups: int, atoms: int, columns: int, stages: int) -> None:
+def test_products_compile_without_serialisation(
+    groups: int, atoms: int, columns: int, stages: int, vector: int
+) -> None:
     group = large()
     swizzles = (128, 128 if columns % 64 == 0 else 64)
-    schedule = point(group, (True, False), swizzles, groups, atoms, columns, 2, stages)
+    schedule = point(group, (True, False), swizzles, groups, atoms, columns, vector, stages)
     assert check_schedule(group, schedule, GPU) == []
     function = emit(extract(lower(group, schedule, {}, GPU)), "cuda")
     cubin = compile_kernel(function, GPU.arch)
@@ -382,6 +386,19 @@ def test_missing_fences_waits_and_barriers_are_found() -> None:
     assert any("products of phase" in fault and "may still be reading" in fault for fault in waits)
     assert any("may still be adding" in fault for fault in waits)
     assert check_barriers(_without(kernel, Barrier))
+
+
+def test_lanes_exchange_finished_products() -> None:
+    group = halves((1, 64, 64, 512), (True, False))
+    schedule = point(group, (True, False), vector=8)
+    assert check_schedule(group, schedule, GPU) == []
+    kernel = lower(group, schedule, {}, GPU)
+    assert [item.name for item in kernel.items if isinstance(item, LaneExchange)] == ["t"]
+    assert check_barriers(kernel) == ()
+    assert any("lanes exchange t" in fault for fault in check_barriers(_without(kernel, ProductWait)))
+    for vector in (4, 16):
+        faults = check_schedule(group, point(group, (True, False), vector=vector), GPU)
+        assert any("8 neighbours" in fault for fault in faults)
 
 
 def test_a_plan_names_why_a_warpgroup_cannot_multiply() -> None:

@@ -152,7 +152,7 @@ def test_half_pool_spills_nothing_and_has_no_branches() -> None:
     compiled = compile_graph(
         Graph("g", ("x", "u", "w"), ("y",), half, nodes), registry, TARGET, CompileOptions(verify=False), emit
     )
-    (pool,) = [k for k in compiled.kernels if "mma" not in k.source]
+    (pool,) = [k for k in compiled.kernels if k.name.startswith("max_pool")]
     assert "cuts_guarded" in pool.source and "&&" not in pool.source[pool.source.index("__global__") :]
     assert compile_kernels([pool], "sm_90")[0].spill_bytes == 0
 

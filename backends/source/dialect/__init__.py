@@ -4,4 +4,4 @@ from .arithmetic import unsigned_of
 from .bulk_text import MBARRIER_FENCE, REGISTER_LIMIT
 from .dialects import DIALECTS, Dialect
 from .mma_text import operand_words
-from .warpgroup_text import BEGINS, HELD_ROWS, held_rows_words, swizzled_text
+from .warpgroup_text import BEGINS, EXCHANGED_RESULTS, HELD_ROWS, held_rows_words, swizzled_text

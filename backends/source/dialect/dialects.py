@@ -29,6 +29,8 @@ from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
 from .warpgroup_text import (
     descriptor_text,
     emulated_matrix,
+    exchange_emulation,
+    exchange_helper,
     held_rows_emulations,
     swizzle_helper,
     warpgroup_emulations,
@@ -100,6 +102,7 @@ class Dialect:
     atom_scratch: str = ""
     atoms_meet: bool
     fences: Mapping[str, str] = field(factory=dict)
+    exchange: str
     product_wait: str = ""
     product_wait_after: str = ""
     pin: str = ""
@@ -267,6 +270,7 @@ _CUDA_HELPERS = (
         **matrix_load_helpers(_DEVICE),
         **dict(instructions(_DEVICE, _CUDA_TYPES)),
         "cuts_swizzled": swizzle_helper(_DEVICE),
+        "cuts_exchange": exchange_helper(_DEVICE),
         **dict(warpgroup_instructions(_DEVICE, _CUDA_TYPES)),
         **dict(bulk_helpers(_DEVICE)),
     }
@@ -330,6 +334,7 @@ CUDA = Dialect(
         "ProductFence": 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");',
         "ProductCommit": 'asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");',
     },
+    exchange="cuts_exchange<{pitch}>({registers});",
     product_wait='asm volatile("wgmma.wait_group.sync.aligned {pending};" ::: "memory");',
     product_wait_after='asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; vote.sync.any.pred p, p, -1; '
     "@p bra.uni a; wgmma.wait_group.sync.aligned {pending}; bra.uni b; "
@@ -362,6 +367,7 @@ OPENCL = Dialect(
         **_byte_packs(_INLINE, "uint"),
         **_reinterpretations(_INLINE, _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
         "cuts_swizzled": swizzle_helper(_INLINE),
+        "cuts_exchange": exchange_emulation(_ALWAYS_INLINE, _OPENCL_BARRIER),
         **dict(warpgroup_emulations(_ALWAYS_INLINE, _OPENCL_TYPES)),
         **dict(held_rows_emulations(_ALWAYS_INLINE, _OPENCL_TYPES, _OPENCL_BARRIER)),
         **dict(emulations(_ALWAYS_INLINE, _OPENCL_TYPES, "__local ", _OPENCL_BARRIER)),
@@ -411,6 +417,7 @@ OPENCL = Dialect(
     atom_result="&{}",
     atom_scratch="__local uint atom_scratch[{count}];",
     atoms_meet=True,
+    exchange="cuts_exchange((__local float*)&atom_scratch[tid / 32 * {words}], {registers}, {pitch}, tid);",
     shared_matrix=emulated_matrix,
 )
 

@@ -25,6 +25,8 @@ from ..index_ctext import PointerName, index_text
 from .float8 import FLOATS8
 from .mma_text import PTX_TYPES
 
+#: Results of a lane in an exchange among the lanes of a row.
+EXCHANGED_RESULTS = 8
 #: Ends of the names of instructions that take their rows from registers, and of those that begin a sum.
 HELD_ROWS, BEGINS = "_held_rows", "_begins"
 #: Registers of a row that eight columns have, bytes of a descriptor's unit, and bytes of a row of all banks.
@@ -48,6 +50,30 @@ def swizzle_helper(qualifier: str) -> str:
     """Return the helper that permutes 16-byte units of 128-byte rows."""
     return (
         f"{qualifier} int cuts_swizzled(int i, int row, int mask, int unit) {{ return i ^ (i >> row & mask) << unit; }}"
+    )
+
+
+def exchange_helper(qualifier: str) -> str:
+    """Return CUDA C++'s helper of an exchange among four lanes.
+
+    Every `p`th of eight registers from `s` on takes part. Lanes whose numbers differ in one bit exchange pairs.
+    """
+    return (
+        f"template <int p> {qualifier} void cuts_exchange(float* s) {{\n  #pragma unroll\n"
+        "  for (int d = 1; d < 4; d *= 2) {\n    const bool high = threadIdx.x & d;\n    #pragma unroll\n"
+        "    for (int i = 0; i < 8; ++i) {\n      if (i / 2 & d) continue;\n"
+        "      float& a = s[i * p]; float& b = s[(i + 2 * d) * p];\n"
+        "      const float x = __shfl_xor_sync(0xffffffffu, high ? a : b, d);\n"
+        "      if (high) a = x; else b = x;\n    }\n  }\n}"
+    )
+
+
+def exchange_emulation(inline: str, meet: str) -> str:
+    """Return OpenCL C's helper of such an exchange, through local memory."""
+    return (
+        f"{inline} void cuts_exchange(__local float* m, float* s, int p, int tid) {{ const int t = tid % 32; "
+        f"for (int i = 0; i < 8; ++i) m[t * 8 + i] = s[i * p]; {meet} "
+        f"for (int i = 0; i < 8; ++i) s[i * p] = m[(t / 4 * 4 + i / 2) * 8 + t % 4 * 2 + i % 2]; {meet} }}"
     )
 
 

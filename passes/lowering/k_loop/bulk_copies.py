@@ -10,6 +10,7 @@ from attrs import evolve, frozen
 from ....ir import (
     LANES,
     MMA_INSTRUCTIONS,
+    PERSISTENT,
     WIDEST_BYTES,
     Barrier,
     BulkCopy,
@@ -18,6 +19,7 @@ from ....ir import (
     DType,
     Guard,
     Index,
+    IndexLike,
     Item,
     MbarrierArrive,
     MbarrierInit,
@@ -31,6 +33,7 @@ from ....ir import (
     Var,
     as_index,
     delinearise,
+    turn_variable,
 )
 from ...geometry import PRODUCER_REGISTERS, producer_share
 from ..index_values import resolve
@@ -69,9 +72,19 @@ class BulkPipeline:
         """Bytes that fill a stage."""
         return sum(tile.box.map.nbytes * tile.lines for tile in self.tiles)
 
+    @property
+    def turn(self) -> Var:
+        """Number of tiles that a block of a persistent grid computed before."""
+        layout = self.ring.state.layout
+        return turn_variable(layout.schedule.blocks, layout.launched or layout.schedule.blocks)
+
+    def place(self, at: IndexLike) -> Index:
+        """Return the place of K block `at` among those of all tiles."""
+        return as_index(self.turn) * self.ring.step.extent + at if self.turn.extent > 1 else as_index(at)
+
     def fetch(self, at: Index) -> BulkFetch:
         """Return the copies of K block `at`."""
-        stage = at % self.ring.schedule.stages
+        stage = self.place(at) % self.ring.schedule.stages
         return BulkFetch(FULL, stage, self.nbytes, self.copies(at, stage))
 
     def copies(self, at: Index, stage: Index) -> tuple[BulkCopy, ...]:
@@ -97,8 +110,8 @@ class BulkPipeline:
 
         Each turn of the stages has the other parity.
         """
-        stages = self.ring.schedule.stages
-        return MbarrierWait(FULL, at % stages, at // stages % 2)
+        stages, place = self.ring.schedule.stages, self.place(at)
+        return MbarrierWait(FULL, place % stages, place // stages % 2)
 
 
 def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
@@ -110,7 +123,10 @@ def bulk_pipeline(ring: SharedPipeline) -> BulkPipeline | None:
     tiles = bulk_tiles(ring)
     if tiles is None:
         return None
-    ring.state.layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, ring.schedule.stages)
+    layout = ring.state.layout
+    layout.buffers[FULL] = SharedBuffer(FULL, DType.U64, ring.schedule.stages)
+    if ring.schedule.tma == PERSISTENT and ring.until is None:
+        layout.launched = min(layout.schedule.blocks, ring.state.target.NUM_SM)
     return declared_pipeline(ring, tiles)
 
 
@@ -166,18 +182,21 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    begin, wait, end = _products_of_block(multiplication)
+    begin, wait, end = _products_of_block(multiplication, trips)
     body: list[Item] = [pipeline.wait(at), Barrier(), *begin, *later, wait, *end]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, ring.turns(body), *([ProductWait(0, (name,))] if wait.pending else [])]
 
 
-def _products_of_block(multiplication: Multiplication) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
+def _products_of_block(
+    multiplication: Multiplication, trips: int
+) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
     """Return the items that issue a K block's products, the wait at its end, and a promotion."""
     before, products, after = multiplication.block_phases
     name = multiplication.accumulator
     wait = ProductWait(0, (name,)) if after else ProductWait(1)
-    return (*before, ProductFence((name,) if before else ()), products, ProductCommit()), wait, after
+    written = before or trips == 1  # a compiler sees no loop, and would set sums to 0 after the fence
+    return (*before, ProductFence((name,) if written else ()), products, ProductCommit()), wait, after
 
 
 def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
@@ -188,14 +207,16 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
         producer    for each block b: wait for the release of block b - stages; copy block b
         others      for each block b: wait for block b; multiply it; wait for the products of block b - 1; release that
 
-    Partial sums that are promoted end with their K block, which is then released.
+    Partial sums that are promoted end with their K block, which is then released. Blocks of a persistent grid go on in
+    the ring with their next tile, and release all stages of a tile.
     """
     ring, layout, name = pipeline.ring, pipeline.ring.state.layout, multiplication.accumulator
-    at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
-    free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
+    stages, trips, again = ring.schedule.stages, ring.step.extent, pipeline.turn.extent > 1
+    at, place = as_index(ring.step), pipeline.place(ring.step)
+    free = MbarrierWait(EMPTY, place % stages, (place // stages + 1) % 2)
     items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
-    begin, wait, end = _products_of_block(multiplication)
+    begin, wait, end = _products_of_block(multiplication, trips)
     sums *= 2 if end else 1
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
@@ -203,9 +224,13 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
     begun = Guard(at, wait.pending, trips)
-    release = MbarrierArrive(EMPTY, (at + stages - wait.pending) % stages, () if begun.always else (begun,))
-    turn = (pipeline.wait(at), *begin, wait, *((release,) if trips > 1 else ()), *end)
-    return [ring.turns(turn), *([ProductWait(0, (name,))] if wait.pending else [])]
+    release = MbarrierArrive(EMPTY, (place + stages - wait.pending) % stages, () if begun.always else (begun,))
+    released = (release,) if trips > (wait.pending if again else 1) else ()
+    loop = ring.turns((pipeline.wait(at), *begin, wait, *released, *end))
+    if not wait.pending:
+        return [loop]
+    last = MbarrierArrive(EMPTY, pipeline.place(trips + stages - wait.pending) % stages)
+    return [loop, ProductWait(0, (name,)), *([last] if again else [])]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

@@ -293,7 +293,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    fence = ProductFence((name,) if before else ())
+    written = before or pipeline.step.extent == 1  # a compiler sees no loop, and would set sums to 0 after the fence
+    fence = ProductFence((name,) if written else ())
     body = (*waiting, ProxyFence(), barrier, *before, fence, products, ProductCommit())
     copies = (*following, *pipeline.commit)
     if after:

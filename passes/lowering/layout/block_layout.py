@@ -84,7 +84,8 @@ class Frame:
 class BlockLayout:
     """Layout of a kernel; buffers are added during lowering.
 
-    `opening` are the items before all others, `maps` and `producer` those of bulk copies. `boxes`, `pitches` and
+    `opening` are the items before all others, `maps` and `producer` those of bulk copies, `launched` the blocks of a
+    persistent grid. `boxes`, `pitches` and
     `names` describe, per tensor passed between segments, the block's box of it and its buffer.
     """
 
@@ -99,6 +100,7 @@ class BlockLayout:
     maps: list[TensorMap] = field(factory=list)
     opening: list[Item] = field(factory=list)
     producer: list[Producer] = field(factory=list)
+    launched: int = 0
     boxes: dict[str, Box] = field(factory=dict)
     pitches: dict[str, tuple[int, ...]] = field(factory=dict)
     names: dict[str, str] = field(factory=dict)

@@ -194,7 +194,7 @@ def _warpgroup_loop(
     run = runs(atom)[0]
     step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
     place = as_index(step) if at is None else Index(at)
-    group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0])
+    group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0] * rows.vector)
     first = as_index(number) * run
     deep = place * atom.k
     shares = (

@@ -218,7 +218,7 @@ def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:
 def _digits(tile: MatrixTile, block_k: int) -> list[TileDigit] | None:
     """Return the digits of a tile in the order of shared memory; None where a line holds several of one side."""
     layout: SharedMatrixLayout = tile.layout
-    line, side = layout.width // layout.size, _side_digits(tile.dim, tile.axis)
+    line, side = layout.width // layout.size, _side_digits(tile)
     if not layout.deep and len(side) > 1:
         return None
     if layout.deep:
@@ -229,14 +229,17 @@ def _digits(tile: MatrixTile, block_k: int) -> list[TileDigit] | None:
     return [inner, *between, *([outer] if extent > line else [])]
 
 
-def _side_digits(dim: TileDim, axis: int) -> list[TileDigit]:
-    """Return the digits of a tile's rows (`axis` 0) or columns (1) in the order of their places."""
+def _side_digits(tile: MatrixTile) -> list[TileDigit]:
+    """Return the digits of a tile's rows or columns in the order of their places."""
+    dim, axis = tile.dim, tile.axis
     vector, lanes, neighbours = dim.vector, ACCUMULATOR_THREADS[axis], ACCUMULATOR_VECTOR[axis]
-    if axis and vector == neighbours:
+    if tile.in_order:
         return [TileDigit(False, dim.block, 1)]
     around = dim.threads * vector
     if axis:
         inner = ((neighbours, 1), (lanes, vector), (vector // neighbours, neighbours), (dim.block // around, around))
+    elif vector > 1:  # pairs of a lane, so that warps have neighbouring rows
+        inner = ((lanes, vector), (vector, 1), (dim.block // (lanes * vector), lanes * vector))
     else:
         inner = ((lanes, 1), (2, dim.threads), (dim.threads // lanes, lanes), (dim.thread // 2, 2 * dim.threads))
     return [TileDigit(False, *each) for each in inner]

@@ -65,7 +65,7 @@ def fill(
     """
     moved = tile.count * place.all_trips * 1.0
     for node in nodes(expr):
-        work = node_cost(node)
+        work = node_cost(node, totals.group.tensors)
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
@@ -164,7 +164,7 @@ def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geomet
         )  # a buffer that is read before it is filled again
         rounds = np.where(np.greater(geometry.loop.stages, 1), place.all_trips * 1.0, refilled)
         if reads_shared_matrices(geometry.structure.mma):  # beside a producer, threads meet once
-            rounds = np.where(np.equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
+            rounds = np.where(np.greater_equal(geometry.loop.tma, WITH_PRODUCER), 1.0, rounds)
         totals.add("barriers", rounds)
     totals.add("rounds", place.all_trips * totals.repeat * totals.left * 1.0)
     if not staged:

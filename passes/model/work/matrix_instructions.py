@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....ir import LANES, MATH_MODES, Expr, Segment, dtype_of, promotion_interval
+from ....ir import ACCUMULATOR_VECTOR, LANES, MATH_MODES, Expr, Segment, dtype_of, promotion_interval
 from ...geometry import (
     ROW_LANES,
     Count,
@@ -33,6 +33,8 @@ FENCED_BARRIERS = 12.0
 AWAITED_BARRIERS = 4.0
 #: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
+#: Instructions of a sum that lanes exchange: one shuffle and three selections.
+EXCHANGE_INSTRUCTIONS = 4.0
 
 
 def add_mma(
@@ -141,6 +143,7 @@ def _add_warpgroup_products(
         promoted = 1.0 * product(geometry.thread) * trips * geometry.threads
         totals.add("issue", promoted)
         totals.add("promoted", promoted)
+    _exchange_lanes(totals, staged.get(work.sides[1].expr), geometry)
     if rows_held:
         elements = work.sides[0].atoms * (atom.m // atom.warps * atom.k // LANES) * work.steps * trips * 1.0
         _hold_rows(totals, work.sides[0], elements, place, geometry)
@@ -152,6 +155,17 @@ def _add_warpgroup_products(
         totals.add("issue", np.where(geometry.loop.tma, 0.0, moved * work.splitting))
         totals.add("wavefronts", moved * (work.parts - 1.0) * atom.held.size / totals.target.shared_bandwidth)
     wait(totals, staged, place, geometry)
+
+
+def _exchange_lanes(totals: Totals, tile: StagedTile | None, geometry: Geometry) -> None:
+    """Count the exchange of sums among the lanes of a row, where columns lie along their side."""
+    if tile is None:
+        return
+    vector = geometry.vector[geometry.structure.columns]
+    exchanged = np.equal(tile.turned, 0) & np.greater(vector, ACCUMULATOR_VECTOR[1])
+    sums = np.where(exchanged, product(geometry.thread), 0) * 1.0
+    totals.add("issue", EXCHANGE_INSTRUCTIONS * sums * geometry.threads)
+    totals.add("shuffles", sums * warps_of(geometry))
 
 
 def _load_fragments(

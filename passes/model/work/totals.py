@@ -134,7 +134,7 @@ class Totals:
         """
         known: dict[Hashable, tuple[Count, Count, Count]] = {}  # most nodes depend on the same variables
         for node in nodes(expr, stop):
-            work = node_cost(node)
+            work = node_cost(node, self.group.tensors)
             if not work.issue:
                 continue
             used, key = expr_variables(node), (expr_variables(node), work, node in self.seen)
