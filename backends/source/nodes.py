@@ -182,7 +182,7 @@ class NodePrinter(ValuePrinter):
         """Print a warpgroup's matrix instruction over shared memory."""
         name, pointers = self.names.registers[node.name], self.names.pointers
         deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
-        variant = HELD_ROWS if isinstance(node.a, RegisterRead) else BEGINS if node.begins else ""
+        variant = HELD_ROWS * isinstance(node.a, RegisterRead) + BEGINS * node.begins
         text = self.names.dialect.instructions[node.instruction + variant].format(
             columns=node.columns,
             pitch=node.pitch,

@@ -19,6 +19,7 @@ from attrs import frozen
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    HALF_BYTES,
     LANES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
@@ -34,7 +35,7 @@ from ...ir import (
     operands,
 )
 from .footprint import Count
-from .matrix_instructions import mma_operands, reads_shared_matrices, runs
+from .matrix_instructions import MAX_HELD_VECTOR, held_swizzle, mma_operands, reads_shared_matrices, runs
 
 #: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives. A loop
 #: of fewer K blocks has a stage for each.
@@ -71,6 +72,11 @@ class MatrixTile:
     dim: TileDim
     axis: int
 
+    @property
+    def held(self) -> bool:
+        """True for rows that registers hold: no instruction reads them."""
+        return self.axis == 0 and not self.layout.deep and self.layout.size > HALF_BYTES
+
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
         """Return the offset of a row or column and place of k."""
         return self.layout.address(self._place(as_index(along)), deep)
@@ -78,7 +84,7 @@ class MatrixTile:
     def _place(self, element: Index) -> Index:
         """Return the place of a block's row or column in the order of the instructions."""
         vector, lanes, neighbours = self.dim.vector, ACCUMULATOR_THREADS[self.axis], ACCUMULATOR_VECTOR[self.axis]
-        if self.axis and vector == neighbours:
+        if self.held or (self.axis and vector == neighbours):
             return element
         register = element // (self.dim.threads * vector) * vector + element % vector
         thread = element // vector % self.dim.threads
@@ -120,19 +126,25 @@ def shared_matrix_faults(
     Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
     """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
-    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector != 1:
-        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1"
+    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES):
+        yield f"atom {atom.name}: its rows lie along whole warpgroups"
     if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
     least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
+    tiles = [matrix_tile(reduction, loop, dims, choice, own) for choice in loop.staging]
+    if rows.vector != 1 and not any(tile is not None and tile.held for tile in tiles):
+        yield f"atom {atom.name}: rows have vectors of 1 in shared memory"
     if not chained and (loop.stages < least or loop.prefetch or len(loop.staging) != 2):
         yield f"atom {atom.name}: both operands lie in rings of at least {least} stages"
         return
-    for choice in loop.staging:
-        tile = matrix_tile(reduction, loop, dims, choice, own)
+    for tile in tiles:
         assert tile is not None, "mma_operands is checked before"
+        if tile.held:
+            if tile.layout.swizzle != held_swizzle(rows.vector) or rows.vector > MAX_HELD_VECTOR:
+                yield f"atom {atom.name}: rows that registers hold have a swizzle for their vectors"
+            continue
         yield from (f"atom {atom.name}: {fault}" for fault in tile.layout.faults(atom.k))
         if not tile.layout.deep and tile.dim.vector != ACCUMULATOR_VECTOR[tile.axis]:
             yield f"atom {atom.name}: an operand along its side has neighbours of one instruction only"

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from ...ir import (
     HALF_BYTES,
     MATH_MODES,
+    MMA_INSTRUCTIONS,
     SWIZZLE_PERIOD,
     SWIZZLES,
     WIDEST_BYTES,
@@ -111,7 +112,7 @@ def _staged_tile(
         natural = np.where(np.equal(turned, REGISTER_STAGED_ORDER), 0, turned)
         turned = np.where(np.equal(turned, 2), deep, natural)
     if reads_shared_matrices(structure.mma) and size != HALF_BYTES:
-        turned = np.int64(1)
+        turned = np.int64(not is_held(expr, reduction, structure))
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
     count, halo = product(shape.gather), shape.halo
@@ -125,7 +126,8 @@ def _staged_tile(
         sides: tuple[Count, Count] = product(shape.gather[: len(loops)]), product(shape.gather[len(loops) :])
         row: Count = np.where(turned, *sides) * size
         unit = np.where(np.equal(row % LEAST_SWIZZLE, 0), SWIZZLE_PERIOD, WIDEST_BYTES)
-    nbytes = ceil_div(elements * stages * size, unit) * unit * _matrices(reduction, structure.mma)
+    nbytes = ceil_div(elements * stages * size, unit) * unit
+    nbytes = nbytes * (1 if is_held(expr, reduction, structure) else _matrices(reduction, structure.mma))
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
                       pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
 
@@ -133,6 +135,19 @@ def _staged_tile(
 def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
     """Return whether all parts of a chain read one tile."""
     return structure.holds_results and expr_variables(expr).isdisjoint(structure.dims[structure.columns])
+
+
+def is_held(expr: Expr, reduction: Reduction, structure: SegmentTemplate) -> bool:
+    """Return whether registers hold a staged operand of a warpgroup's products.
+
+    It has words that lie along the rows, where no instruction reads them.
+    """
+    return (
+        reads_shared_matrices(structure.mma)
+        and MMA_INSTRUCTIONS[structure.mma].held.size > HALF_BYTES
+        and not expr_variables(expr).isdisjoint(structure.dims[structure.rows])
+        and not _lies_deep(expr, reduction)
+    )
 
 
 def _matrices(reduction: Reduction, mma: str) -> int:

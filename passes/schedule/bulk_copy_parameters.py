@@ -27,7 +27,16 @@ from ...ir import (
     operands,
     variables,
 )
-from ..geometry import Geometry, SegmentTemplate, main_read, mma_operands, reads_shared_matrices, widest_swizzle
+from ..geometry import (
+    Geometry,
+    SegmentTemplate,
+    held_swizzle,
+    is_held,
+    main_read,
+    mma_operands,
+    reads_shared_matrices,
+    widest_swizzle,
+)
 from ..lowering import bulk_copy_faults
 from .rules import Finding, ScheduleSizes
 
@@ -63,6 +72,9 @@ def _faults(
     parts = operands(reduction, own)
     for number in structure.staged[0]:
         operand = parts[number]
+        if is_held(operand, reduction, structure):
+            staging.append(Staging(number, swizzle=held_swizzle(rows[2])))
+            continue
         deep = size != HALF_BYTES or _lies_deep(reduction, main_read(operand).indices)
         line = (block_k if deep else sides[found.index(operand)].block) * size
         staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))

@@ -23,9 +23,6 @@ from ....ir import (
     MbarrierInit,
     MbarrierWait,
     Producer,
-    ProductCommit,
-    ProductFence,
-    ProductWait,
     Read,
     SharedBuffer,
     Var,
@@ -162,22 +159,14 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     As with copies of all threads, the products of block b - 2, which read the refilled stage, end before the barrier.
     Partial sums that are promoted end with their K block.
     """
-    ring, name = pipeline.ring, multiplication.accumulator
+    ring = pipeline.ring
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    begin, wait, end = _products_of_block(multiplication)
-    body: list[Item] = [pipeline.wait(at), Barrier(), *begin, *later, wait, *end]
+    wait, promotion = multiplication.end_block()
+    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(), *later, wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns(body), *([ProductWait(0, (name,))] if wait.pending else [])]
-
-
-def _products_of_block(multiplication: Multiplication) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
-    """Return the items that issue a K block's products, the wait at its end, and a promotion."""
-    before, products, after = multiplication.block_phases
-    name = multiplication.accumulator
-    wait = ProductWait(0, (name,)) if after else ProductWait(1)
-    return (*before, ProductFence((name,) if before else ()), products, ProductCommit()), wait, after
+    return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
 
 def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
@@ -190,7 +179,7 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
 
     Partial sums that are promoted end with their K block, which is then released.
     """
-    ring, layout, name = pipeline.ring, pipeline.ring.state.layout, multiplication.accumulator
+    ring, layout = pipeline.ring, pipeline.ring.state.layout
     at, stages, trips = as_index(ring.step), ring.schedule.stages, ring.step.extent
     free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
     items = (ring.turns((free, pipeline.fetch(at))),)
@@ -200,11 +189,13 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    begin, wait, end = _products_of_block(multiplication)
-    begun = Guard(at, wait.pending, trips)
-    release = MbarrierArrive(EMPTY, (at + stages - wait.pending) % stages, () if begun.always else (begun,))
-    turn = (pipeline.wait(at), *begin, wait, *((release,) if trips > 1 else ()), *end)
-    return [ring.turns(turn), *([ProductWait(0, (name,))] if wait.pending else [])]
+    wait, promotion = multiplication.end_block()
+    unfinished = int(wait.pending > 0)
+    begun = Guard(at, unfinished, trips)
+    release = MbarrierArrive(EMPTY, (at + stages - unfinished) % stages, () if begun.always else (begun,))
+    products = multiplication.issue_products()
+    turn = (pipeline.wait(at), *products, wait, *((release,) if trips > 1 else ()), *promotion)
+    return [*multiplication.initialise_partial(), ring.turns(turn), *multiplication.end_products()]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

@@ -20,9 +20,6 @@ from ....ir import (
     Loop,
     MathMode,
     Phase,
-    ProductCommit,
-    ProductFence,
-    ProductWait,
     ProxyFence,
     Reduction,
     ReductionSchedule,
@@ -80,7 +77,8 @@ def staged_tiles(
         if matrix is not None:
             layout = matrix.layout
             buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
-        if matrix is not None and reduction.math:
+        rounded = schedule.tma and len(MATH_MODES[reduction.math].parts) == 1 if reduction.math else False
+        if matrix is not None and reduction.math and (rounded or not matrix.held):
             found = _part_tiles(operand, tile, buffer, MATH_MODES[reduction.math])
         else:
             found = {operand: (tile, buffer)}
@@ -188,7 +186,8 @@ class SharedPipeline:
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name)
-            if tile.staging.register_staged or (tile.matrix is not None and buffer.dtype.size != HALF_BYTES)
+            if tile.staging.register_staged
+            or (tile.matrix is not None and not tile.matrix.held and buffer.dtype.size != HALF_BYTES)
             else ()
         )
         return carried or (
@@ -281,8 +280,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
     barrier. Partial sums that are promoted end with their K block.
     """
-    at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
-    before, products, after = multiplication.block_phases
+    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    end, promotion = multiplication.end_block()
     later = pipeline.fetch(at + distance).whole if pipeline.step.extent > distance else ()
     following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in later]
     filled = [
@@ -293,14 +292,9 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     *waiting, barrier = pipeline.wait
-    fence = ProductFence((name,) if before else ())
-    body = (*waiting, ProxyFence(), barrier, *before, fence, products, ProductCommit())
-    copies = (*following, *pipeline.commit)
-    if after:
-        turn = (*body, *copies, ProductWait(0, (name,)), *after)
-        return [*begin, pipeline.turns(turn)]
-    turn = (*body, *copies, ProductWait(1))
-    return [*begin, pipeline.turns(turn), ProductWait(0, (name,))]
+    body = (*waiting, ProxyFence(), barrier, *multiplication.issue_products())
+    turn = (*body, *following, *pipeline.commit, end, *promotion)
+    return [*begin, *multiplication.initialise_partial(), pipeline.turns(turn), *multiplication.end_products()]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

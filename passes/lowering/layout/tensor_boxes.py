@@ -218,7 +218,8 @@ def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:
 def _digits(tile: MatrixTile, block_k: int) -> list[TileDigit] | None:
     """Return the digits of a tile in the order of shared memory; None where a line holds several of one side."""
     layout: SharedMatrixLayout = tile.layout
-    line, side = layout.width // layout.size, _side_digits(tile.dim, tile.axis)
+    line = layout.width // layout.size
+    side = [TileDigit(False, tile.dim.block, 1)] if tile.held else _side_digits(tile.dim, tile.axis)
     if not layout.deep and len(side) > 1:
         return None
     if layout.deep:
