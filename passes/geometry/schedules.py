@@ -12,7 +12,6 @@ from attrs import evolve
 from ...ir import (
     FusedGroup,
     ReduceDim,
-    Reduction,
     ReductionSchedule,
     Schedule,
     Segment,
@@ -27,7 +26,7 @@ from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
 from .segment_geometry import REGISTER_STAGED_ORDER, Geometry, geometries, numbers_of
 from .shared_tensors import whole_dims
-from .staged_tiles import StagedTile, is_held, staged_tiles
+from .staged_tiles import StagedTile, staged_tiles
 
 T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 
@@ -125,8 +124,7 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
     loop, tiles = _numbers(geometry.loop), staged_tiles(group, segment, geometry)
     for position, (which, staged) in enumerate(zip(structure.reduces, structure.staged, strict=True)):
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.block_k[k])) for k in which)
-        reduction = segment.reductions[position]
-        staging = tuple(_staging(tile, reduction, geometry) for tile in tiles if tile.reduction == position)
+        staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
         mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
         reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **mma))
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
@@ -144,12 +142,12 @@ def _numbers(part: T) -> T:
     return evolve(part, **{name: kind(getattr(part, name)) for name, kind in numbers_of(type(part)).items()})
 
 
-def _staging(tile: StagedTile, reduction: Reduction, geometry: Geometry) -> Staging:
+def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     """Return how an operand is staged."""
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
     carried, pad = bool(tile.register_staged), int(tile.pad)
     swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.mma) else 0
-    if is_held(tile.expr, reduction, geometry.structure):
+    if tile.held and not tile.turned:
         swizzle = held_swizzle(int(geometry.vector[geometry.structure.rows]))
     chosen = _numbers(geometry.staging)
     return evolve(chosen, operand=tile.operand, order=order, pad=pad, register_staged=carried, swizzle=swizzle)

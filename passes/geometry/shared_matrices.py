@@ -21,6 +21,7 @@ from ...ir import (
     ACCUMULATOR_VECTOR,
     HALF_BYTES,
     LANES,
+    MATH_MODES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
     Expr,
@@ -66,16 +67,15 @@ def chained_numbers(scores: Count, sums: Count) -> Count:
 
 @frozen
 class MatrixTile:
-    """Tile of the rows (`axis` 0) or columns (1)."""
+    """Tile of the rows (`axis` 0) or columns (1).
+
+    Registers hold rows that are `held` on their way to products.
+    """
 
     layout: SharedMatrixLayout
     dim: TileDim
     axis: int
-
-    @property
-    def held(self) -> bool:
-        """True for rows that registers hold: no instruction reads them."""
-        return self.axis == 0 and not self.layout.deep and self.layout.size > HALF_BYTES
+    held: bool = False
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
         """Return the offset of a row or column and place of k."""
@@ -115,7 +115,8 @@ def matrix_tile(
     axis = found.index(operand)
     dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.mma].held.size
     layout = SharedMatrixLayout(dim.block, loop.dims[0].block_k, size, choice.swizzle, is_deep(choice))
-    return MatrixTile(layout, dim, axis)
+    parts = len(MATH_MODES[reduction.math].parts) if reduction.math else 1
+    return MatrixTile(layout, dim, axis, axis == 0 and size > HALF_BYTES and (parts > 1 or not layout.deep))
 
 
 def shared_matrix_faults(
@@ -134,14 +135,14 @@ def shared_matrix_faults(
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
     least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
     tiles = [matrix_tile(reduction, loop, dims, choice, own) for choice in loop.staging]
-    if rows.vector != 1 and not any(tile is not None and tile.held for tile in tiles):
+    if rows.vector != 1 and not any(tile is not None and tile.held and not tile.layout.deep for tile in tiles):
         yield f"atom {atom.name}: rows have vectors of 1 in shared memory"
     if not chained and (loop.stages < least or loop.prefetch or len(loop.staging) != 2):
         yield f"atom {atom.name}: both operands lie in rings of at least {least} stages"
         return
     for tile in tiles:
         assert tile is not None, "mma_operands is checked before"
-        if tile.held:
+        if tile.held and not tile.layout.deep:
             if tile.layout.swizzle != held_swizzle(rows.vector) or rows.vector > MAX_HELD_VECTOR:
                 yield f"atom {atom.name}: rows that registers hold have a swizzle for their vectors"
             continue

@@ -23,7 +23,6 @@ from ..geometry import (
     ScheduleParameter,
     SegmentTemplate,
     interleaved_instructions,
-    is_held,
     main_read,
     mma_operands,
     next_power,
@@ -109,13 +108,12 @@ def warpgroup_parameters(
     operands by bulk copies.
     """
     atom, (reduction,) = MMA_INSTRUCTIONS[structure.mma], segment.reductions
-    sides = structure.dims[structure.rows], structure.dims[structure.columns]
     for d, axes in enumerate(structure.dims):
         limit = max(next_power(prod(a.extent for a in axes)), atom.m)
         values: Iterable[tuple[int, ...]] = ((1, 1, 1),)
         if d == structure.rows:
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
-            held = any(is_held(e, reduction, structure) for e in mma_operands(reduction, *sides) or ())
+            held = atom.held.size > HALF_BYTES and not _lies_deep(reduction, structure, 0)
             values = ((w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, n * 2 if held else 1) for w, n in sizes)
         elif d == structure.columns:
             deep = atom.held.size != HALF_BYTES or _lies_deep(reduction, structure, 1)

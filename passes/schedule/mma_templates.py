@@ -32,7 +32,15 @@ from ...ir import (
     stored_factor,
     variables,
 )
-from ..geometry import SegmentTemplate, axis_classes, class_runs, is_held, mma_operands, reads_shared_matrices
+from ..geometry import (
+    SegmentTemplate,
+    axis_classes,
+    class_runs,
+    is_held,
+    lies_deep,
+    mma_operands,
+    reads_shared_matrices,
+)
 from ..model import running_axis
 from .bulk_copy_parameters import suits_bulk_copies
 from .mma_parameters import block_depth
@@ -121,7 +129,7 @@ def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTempl
     (reduction,), atom = segment.reductions, MMA_INSTRUCTIONS[template.mma]
     dims, rows, columns = template.dims, template.rows, template.columns
     found = mma_operands(reduction, dims[rows], dims[columns])
-    held = found is not None and is_held(found[0], reduction, template)
+    held = found is not None and is_held(found[0], reduction, template) and not lies_deep(found[0], reduction)
     if not held and any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
         return False
     if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:

@@ -213,7 +213,7 @@ class SharedPipeline:
         none = [()] * (self.prefetch_distance - len(every))
         copies = [tuple(guard_fetch(p, self.exists(Index(n))) for p in f.copied) for n, f in enumerate(every)]
         copied = [item for phases in (*copies, *none) for item in (*phases, *self.commit)]
-        return [*every[0].loaded, *copied, *every[0].stored, *self._load_registers(Index(1))]
+        return [*every[0].loaded, *copied, *every[0].stored, *self.load_registers(Index(1))]
 
     def stage_registers(self, at: Index) -> tuple[Phase, ...]:
         """Return the register-staging phases after the barrier of K block `at`.
@@ -221,9 +221,10 @@ class SharedPipeline:
         They store the next K block and load the one after it, so that products lie between a load and its store. After
         the last K block they load that one again, unused: the loop has no branches, and no register is possibly unset.
         """
-        return (*self.fetch(at + 1).stored, *self._load_registers(at + 2)) if self.step.extent > 1 else ()
+        return (*self.fetch(at + 1).stored, *self.load_registers(at + 2)) if self.step.extent > 1 else ()
 
-    def _load_registers(self, at: Index) -> tuple[Phase, ...]:
+    def load_registers(self, at: Index) -> tuple[Phase, ...]:
+        """Return the loads of K block `at`, or of the last one, into registers."""
         last = self.step.extent - 1
         return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
@@ -278,12 +279,17 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
-    barrier. Partial sums that are promoted end with their K block.
+    barrier. Elements that pass through registers are loaded a K block before they are stored. Partial sums that are
+    promoted end with their K block.
     """
     at, distance = as_index(pipeline.step), pipeline.prefetch_distance
     end, promotion = multiplication.end_block()
-    later = pipeline.fetch(at + distance).whole if pipeline.step.extent > distance else ()
-    following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in later]
+    following: list[Item] = []
+    loads: tuple[Phase, ...] = ()
+    if pipeline.step.extent > distance:
+        later, exists = pipeline.fetch(at + distance), pipeline.exists(at + distance)
+        loads = pipeline.load_registers(at + distance + 1)
+        following = [guard_fetch(phase, exists) for phase in (*later.stored, *later.copied)]
     filled = [
         tuple(guard_fetch(phase, pipeline.exists(Index(n))) for phase in pipeline.fetch(Index(n)).whole)
         if n < pipeline.step.extent
@@ -291,10 +297,11 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
         for n in range(distance)
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
+    begin += [*(pipeline.load_registers(Index(distance)) if loads else ()), *multiplication.initialise_partial()]
     *waiting, barrier = pipeline.wait
     body = (*waiting, ProxyFence(), barrier, *multiplication.issue_products())
-    turn = (*body, *following, *pipeline.commit, end, *promotion)
-    return [*begin, *multiplication.initialise_partial(), pipeline.turns(turn), *multiplication.end_products()]
+    turn = (*body, *following, *loads, *pipeline.commit, end, *promotion)
+    return [*begin, pipeline.turns(turn), *multiplication.end_products()]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

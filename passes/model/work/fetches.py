@@ -96,6 +96,7 @@ def fill(
     totals.add("copies", moved * cost * stretch)
     if looked_at:
         rounds = reads_shared_matrices(geometry.structure.mma) and any(r.math for r in segment.reductions)
+        rounds = rounds and not tile.held
         narrow = _copies_narrow(totals.group.tensors[staged[-1].tensor].dtype, totals)
         carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and (rounds or not isinstance(expr, Read)))
         carried = carried if in_bulk is None else carried & np.equal(in_bulk, 0)
