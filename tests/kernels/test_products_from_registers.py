@@ -5,6 +5,7 @@ Small integers are exact.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.cuda.compile import compile_kernel
@@ -13,6 +14,7 @@ from cuts.ir import (
     Kernel,
     ProductWait,
     Schedule,
+    Storage,
     kernel_violations,
     parse_ir,
     print_ir,
@@ -30,7 +32,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import legal_point, legal_points
 from .test_bulk_copies import replace_items, with_fields
-from .test_matrix_instructions import GPU, _device, check, convolution, product
+from .test_matrix_instructions import GPU, _device, check, convolution, meaning, product, run
 
 NAME = "m64n8k8_tf32"
 TARGET = evolve(GPU, MAX_shared=100_000, atoms=tuple(a for a in GPU.atoms if a[0] == NAME))
@@ -86,6 +88,38 @@ def test_parts_of_rows_are_made_in_registers_opencl(turned: tuple[bool, bool]) -
     group = product(DType.F32, "fp32x3", (1, 72, 64, 136), turned)
     for schedule in points_of(group, 2):
         check(_device("opencl"), TARGET, group, schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize("pitch", [128, 129, 136])
+def test_rows_lie_at_a_distance_opencl(pitch: int) -> None:
+    """Threads copy rows that are no box of a tensor map."""
+    group = product(DType.F32, "tf32", (1, 72, 128, 64), (False, False))
+    (schedule,) = points_of(group, 1, 2)
+    block = lower(group, schedule, {"c": Storage("c", 0, (0, pitch, 1))}, TARGET)
+    assert check_barriers(block) == ()
+    assert bool(block.maps) == (pitch % 4 == 0)
+    generator = np.random.default_rng(1)
+    arrays = {t: generator.integers(-4, 5, group.tensors[t].shape).astype(np.float32) for t in group.inputs}
+    wide = np.zeros((1, 64, pitch), np.float32)
+    wide[..., :128] = arrays["c"]
+    function = emit(extract(block), "opencl")
+    np.testing.assert_array_equal(
+        run(_device("opencl"), function, group, {**arrays, "c": wide}), meaning(group, arrays)
+    )
+
+
+@needs_opencl
+@pytest.mark.parametrize("mode", ["tf32", "fp32x3"])
+def test_a_nan_reaches_its_row_or_column_opencl(mode: str) -> None:
+    group = product(DType.F32, mode, (1, 76, 68, 20), (False, False))
+    (schedule,) = points_of(group, 1, 0)
+    function = emit(extract(lower(group, schedule, {}, TARGET)), "opencl")
+    arrays = {t: np.ones(group.tensors[t].shape, np.float32) for t in group.inputs}
+    arrays["a"][0, 3, 19], arrays["c"][0, 5, 12] = np.nan, np.nan
+    expected = np.full((76, 68), 21.0)
+    expected[3], expected[:, 12] = np.nan, np.nan
+    np.testing.assert_array_equal(run(_device("opencl"), function, group, arrays)[0], expected)
 
 
 def kernel(tma: int, mode: str = "tf32") -> Kernel:
