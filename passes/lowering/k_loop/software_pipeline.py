@@ -224,7 +224,7 @@ class SharedPipeline:
         return (*self.fetch(at + 1).stored, *self.load_registers(at + 2)) if self.step.extent > 1 else ()
 
     def load_registers(self, at: Index) -> tuple[Phase, ...]:
-        """Return the loads into registers of a K block, at most the last."""
+        """Return a K block's loads into registers, at most the last one's."""
         last = self.step.extent - 1
         return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
