@@ -161,7 +161,10 @@ class NodePrinter(ValuePrinter):
         """Print a warp's load of fragments."""
         places = product(*(range(v.extent) for v in node.axes))
         names = [self.element(node, dict(zip(node.axes, place, strict=True))) for place in places]
-        template, row = self.names.dialect.instructions[node.instruction], index_text(node.row, self.names.pointers)
+        template, row = (
+            self.names.dialect.instructions[node.instruction],
+            self.names.place("shared", node.buffer, node.row),
+        )
         self.out.line(template.format(registers=", ".join(names), p=node.buffer, i=row))
 
     def multiply(self, node: Mma) -> None:

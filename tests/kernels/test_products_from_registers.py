@@ -172,6 +172,18 @@ def test_both_factors_along_their_sides_are_no_boxes() -> None:
     assert not points_of(product(DType.F32, "tf32", (1, 128, 128, 64), (True, False)), 1, 2)
 
 
+def test_matrix_loads_find_swizzled_rows() -> None:
+    """Rows along the depth that are divided into parts are loaded as fragments."""
+    group = product(DType.F32, "fp32x3", (1, 256, 256, 512), (False, True))
+    space = space_of(group)
+    (template, *_) = [t for t in space.templates if t.segments[0].mma]
+    schedule = legal_points(space, template, 0, 64)[0]
+    source = emit(select_instructions(extract(lower(group, schedule, {}, TARGET)), "cuda"), "cuda").source
+    loads = [line for line in source.splitlines() if "&s0r0s" in line and "cuts_matrix" in line and "(x" in line]
+    assert loads
+    assert all("cuts_swizzled" in line for line in loads)
+
+
 @needs_toolchain
 @pytest.mark.parametrize(("mode", "tma"), [("tf32", 0), ("tf32", 1), ("tf32", 2), ("fp32x3", 0)])
 def test_kernels_compile_without_serialisation(mode: str, tma: int) -> None:
