@@ -107,19 +107,23 @@ class Multiplication:
         """Groups of products in place of one K block."""
         return self.steps if self.held else 1
 
-    def issue_products(self) -> list[Item]:
+    def issue_products(self, beside: Sequence[Item] = ()) -> list[Item]:
         """Return the items that issue a K block's products in place.
 
-        Rows are loaded into the registers of a step when its products of the K block before have ended.
+        Rows are loaded into the registers of a step when its products of the K block before have ended. As a warp waits
+        for the first ones of several steps with rows in registers, items `beside` them come early: after products of
+        this or the last K block.
         """
         sums, steps = (self.accumulator,) if self.is_promoted else (), range(self.steps)
         if self.held:
-            return [item for number in steps for item in self._issue_held_step(number)]
+            first, *others = (self._issue_held_step(number) for number in steps)
+            rest = [item for step in others for item in step]
+            return [*first, *beside, *rest] if sums else [*beside, *first, *rest]
         if sums:
-            return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit()]
+            return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit(), *beside]
         loop = self._loop(None)
         products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
-        return [ProductFence(), self._phase("", products, loop), ProductCommit()]
+        return [ProductFence(), self._phase("", products, loop), ProductCommit(), *beside]
 
     def initialise_partial(self) -> list[Item]:
         """Return the phase that declares the sums of a K block."""

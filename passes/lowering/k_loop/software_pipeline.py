@@ -34,6 +34,7 @@ from ....ir import (
     clamp,
     dtype_of,
     operands,
+    promotion_interval,
 )
 from ...geometry import matrix_tile, reads_shared_matrices
 from ..fetch import fetch_phase
@@ -145,12 +146,14 @@ class SharedPipeline:
     def prefetch_distance(self) -> int:
         """Prefetch distance in K blocks.
 
-        Where products read stages in place, those of the K block before may be unfinished, unless no stage is refilled.
+        Where products read stages in place, those of the K block before may be unfinished, unless sums are promoted or
+        no stage is refilled.
         """
-        stages = self.schedule.stages
-        if not reads_shared_matrices(self.schedule.mma):
+        stages, mma = self.schedule.stages, self.schedule.mma
+        if not reads_shared_matrices(mma):
             return stages - 1
-        return stages - 2 if self.step.extent > stages else self.step.extent
+        unfinished = not promotion_interval(self.state.frame.segment.reductions[0].math, mma)
+        return stages - 1 - unfinished if self.step.extent > stages else self.step.extent
 
     @property
     def commit(self) -> tuple[Item, ...]:
@@ -280,7 +283,7 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
     barrier. Elements that pass through registers are loaded a K block before they are stored. Partial sums that are
-    promoted end with their K block.
+    promoted end with their K block, and copies are a K block further ahead.
     """
     at, distance = as_index(pipeline.step), pipeline.prefetch_distance
     end, promotion = multiplication.end_block()
@@ -299,8 +302,8 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     begin += [*(pipeline.load_registers(Index(distance)) if loads else ()), *multiplication.initialise_partial()]
     *waiting, barrier = pipeline.wait
-    body = (*waiting, ProxyFence(), barrier, *multiplication.issue_products())
-    turn = (*body, *following, *loads, *pipeline.commit, end, *promotion)
+    products = multiplication.issue_products((*following, *loads, *pipeline.commit))
+    turn = (*waiting, ProxyFence(), barrier, *products, end, *promotion)
     return [*begin, pipeline.turns(turn), *multiplication.end_products()]
 
 
