@@ -164,7 +164,7 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
     wait, promotion = multiplication.end_block()
-    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(), *later, wait, *promotion]
+    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
     return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 

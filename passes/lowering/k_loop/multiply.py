@@ -102,11 +102,6 @@ class Multiplication:
         """True where the sums of a K block are added to others."""
         return self.accumulator != self.sums
 
-    @property
-    def groups(self) -> int:
-        """Groups of products in place of one K block."""
-        return self.steps if self.held else 1
-
     def issue_products(self, beside: Sequence[Item] = ()) -> list[Item]:
         """Return the items that issue a K block's products in place.
 
@@ -141,7 +136,7 @@ class Multiplication:
     def end_block(self) -> tuple[ProductWait, tuple[Phase, ...]]:
         """Return the wait and promotion at the end of a K block."""
         if not self.is_promoted:
-            return ProductWait(self.groups), ()
+            return ProductWait(self.steps if self.held else 1), ()
         return ProductWait(0, (self.accumulator,)), (self._phase("sum", self._promote_partial(), self._loop(None)),)
 
     def end_products(self) -> list[Item]:
