@@ -47,7 +47,7 @@ def copy_cost(
     deep = copied_width(main, shape, geometry, together)  # rows of an odd length begin anywhere
     moved = np.where(tile.turned, np.gcd(width or deep, innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
-    separate: Count = np.where(np.greater(geometry.loop.stages, 1), 1.0, single)
+    separate = np.where(np.greater(geometry.loop.stages, 1), 1.0, single)
     if reads_shared_matrices(geometry.structure.mma) and tile.size > HALF_BYTES:
         separate = 1.0 / (width or together)
     along = np.logical_and(np.equal(tile.turned, 0), np.greater(box_vector(expr, tile, geometry), 1))
