@@ -7,18 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ....ir import HALF_BYTES, Expr, Read, Var, expr_variables
-from ...geometry import (
-    Count,
-    Geometry,
-    SegmentTemplate,
-    StagedTile,
-    address_of,
-    has_constant_strides,
-    least,
-    main_read,
-    reads_shared_matrices,
-)
+from ....ir import Expr, Read, Var, expr_variables
+from ...geometry import Count, Geometry, SegmentTemplate, StagedTile, address_of, has_constant_strides, least, main_read
 from .access import copied_width, running_axis
 from .tile_access import box_vector, innermost_chunk, register_staging_vector, used_loops
 
@@ -29,10 +19,9 @@ def copy_cost(
     """Return the instructions per copied element, and the store conflicts.
 
     One instruction moves `together` elements, or `width` where addresses are examined; `shape` is the tensor's. A
-    vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a
-    single buffer, are loaded as vectors and stored one by one, or, with register staging, are loaded one by one and
-    stored as vectors, or, for products in place, pass through registers in squares of vectors. A halo decodes its
-    coordinates, unless it is a box whose rows match those of the tensor.
+    vector moves where memory and tile run along the same axis. Elsewhere elements move one by one, or, with a single
+    buffer, are loaded as vectors and stored one by one, or, with register staging, are loaded one by one and stored as
+    vectors. A halo decodes its coordinates, unless it is a box whose rows match those of the tensor.
     """
     main = main_read(expr)
     used = expr_variables(expr)
@@ -48,8 +37,6 @@ def copy_cost(
     moved = np.where(tile.turned, np.gcd(width or deep, innermost_chunk(expr, tile, geometry)), width or together)
     single = 1.0 / together + 1.0 if axis is not None else 2.0
     separate = np.where(np.greater(geometry.loop.stages, 1), 1.0, single)
-    if reads_shared_matrices(geometry.structure.mma) and tile.size > HALF_BYTES:
-        separate = 1.0 / (width or together)
     along = np.logical_and(np.equal(tile.turned, 0), np.greater(box_vector(expr, tile, geometry), 1))
     box = np.where(along, 1.0 / (width or together), 3.0)
     cost = np.where(tile.halo, box, np.where(wide, 1.0 / moved, separate))
