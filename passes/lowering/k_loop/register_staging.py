@@ -7,8 +7,7 @@ direction; after the products of a K block, and the barrier, it stores them as o
     fetch tile[k, 4*m .. 4*m + 3]  ->  keep c[e] = x[4*m + e, k]; ...; store tile[k, 4*m .. 4*m + 3] = c[0 .. 3]
 
 The products hide the loads' latency, as with asynchronous copies, which would move words one by one; and their own
-loads stay vectors along the columns. A tile that a warpgroup reads in place is transposed in squares of vectors, so
-that loads are vectors, too. Eight lanes store to different banks, and every eighth lane reads neighbours in memory.
+loads stay vectors along the columns.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ from ....ir import (
     delinearise,
     post_order,
     substitute,
-    substitute_guards,
-    variables,
     vector_address,
     vector_widths,
     with_operands,
@@ -65,19 +62,15 @@ def register_staging_phases(
     for width in vector_widths(buffer.dtype):
         if tile.coordinates[inner].extent % width:
             continue
-        transposed = tile.matrix is not None and inner != order[-1]
-        side = width if transposed and tile.coordinates[order[-1]].extent % width == 0 else 1
-        shares, numbers = _division(tile, order, inner, thread, width, side)
-        if side > 1 and not _loads_vectors(loads, shares, numbers[-1]):
-            shares, numbers = _division(tile, order, inner, thread, width, 1)
-        if vector_address(substitute(address, {s.var: s.value for s in shares}), numbers[1]) is None:
+        shares, (trip, element) = _division(tile, order, inner, thread, width)
+        if vector_address(substitute(address, {s.var: s.value for s in shares}), element) is None:
             continue
-        at, shape = tuple(map(as_index, numbers)), tuple(v.extent for v in numbers)
+        at, shape = (as_index(trip), as_index(element)), (trip.extent, width)
         names = [f"{name}.{n}" for n in range(len(loads))]
         held: dict[Value, Value] = {o: RegisterRead(n, at, o.dtype) for n, o in zip(names, loads, strict=True)}
         keeps: list[Root] = [RegisterWrite(n, at, shape, o, o.dtype) for n, o in zip(names, loads, strict=True)]
         store = Store("shared", buffer.name, address, _replace_loads(value, held), buffer.dtype)
-        unrolled = tuple(v for v in numbers if v.extent > 1)
+        unrolled = tuple(v for v in (trip, element) if v.extent > 1)
         return (
             Phase("fetch", name, tuple(keeps), unrolled, shares),
             Phase("fetch", f"{name}_store", (store,), unrolled, shares),
@@ -85,37 +78,20 @@ def register_staging_phases(
     return None
 
 
-def _loads_vectors(loads: Sequence[Load], shares: Sequence[Share], element: Var) -> bool:
-    """Return whether the elements of a square's side are vectors of all loads, which exist together."""
-    places = {s.var: s.value for s in shares}
-    return element.extent > 1 and all(
-        vector_address(substitute(load.address, places), element) is not None
-        and not any(element in variables(g.index) for g in substitute_guards(load.guards, places))
-        for load in loads
-    )
-
-
 def _division(
-    tile: Tile, order: Sequence[int], inner: int, thread: Var, width: int, side: int
-) -> tuple[tuple[Share, ...], tuple[Var, ...]]:
-    """Divide the vectors of a tile among the threads, in the order of memory, each with all of its elements.
-
-    With a `side`, they are squares, and lanes follow each other along the vectors first.
-    """
-    last, count = order[-1], tile.count // (width * side)
-    trip, element, beside = Var(TRIP, -(-count // thread.extent)), Var("fv", width), Var("fs", side)
+    tile: Tile, order: Sequence[int], inner: int, thread: Var, width: int
+) -> tuple[tuple[Share, ...], tuple[Var, Var]]:
+    """Divide the vectors of a tile among the threads, in the order of memory, each with all of its elements."""
+    count = tile.count // width
+    trip, element = Var(TRIP, -(-count // thread.extent)), Var("fv", width)
     flat = as_index(trip) * thread.extent + thread
     guard = Guard(flat, 0, count)
     valid = () if guard.always else (guard,)
-    digits = [*(n for n in order if n != inner), inner] if side > 1 else order
-    sizes = {inner: width, last: side} if side > 1 else {inner: width}
-    extents = [tile.coordinates[n].extent // sizes.get(n, 1) for n in digits]
-    places = dict(zip(digits, delinearise(flat, extents), strict=True))
+    extents = [tile.coordinates[n].extent // (width if n == inner else 1) for n in order]
+    places = dict(zip(order, delinearise(flat, extents), strict=True))
     places[inner] = places[inner] * width + element
-    if side > 1:
-        places[last] = places[last] * side + beside
     shares = (Share(tile.coordinates[n], places[n], Index(), valid if n == order[0] else ()) for n in order)
-    return tuple(shares), (trip, element, *([beside] if side > 1 else []))
+    return tuple(shares), (trip, element)
 
 
 def _replace_loads(value: Value, found: Mapping[Value, Value]) -> Value:
