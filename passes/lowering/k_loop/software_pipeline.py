@@ -302,9 +302,11 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
     begin += [*(pipeline.load_registers(Index(distance)) if loads else ()), *multiplication.initialise_partial()]
     *waiting, barrier = pipeline.wait
+    arrival = (*waiting, ProxyFence())
     products = multiplication.issue_products((*following, *loads, *pipeline.commit))
-    turn = (*waiting, ProxyFence(), barrier, *products, end, *promotion)
-    return [*begin, pipeline.turns(turn), *multiplication.end_products()]
+    if promotion:  # the next K block arrives while products run
+        return [*begin, *arrival, pipeline.turns((barrier, *products, *arrival, end, *promotion))]
+    return [*begin, pipeline.turns((*arrival, barrier, *products, end)), *multiplication.end_products()]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:
