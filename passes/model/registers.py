@@ -202,7 +202,7 @@ def _atom_registers(
         spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
         addresses = np.where(geometry.loop.tma, 2.0 * len(tiles), 0.0)
         passing = _passing_registers(work, tiles, geometry)
-        passing = passing + np.where(np.greater(passing, 0) & np.equal(geometry.loop.tma, 0), places, 0.0)
+        passing = passing + np.where(np.greater(passing, 0) & np.equal(geometry.loop.tma, 0), beside, 0.0)
         needed = needed - beside + DESCRIPTOR_REGISTERS + spent - addresses + passing
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
