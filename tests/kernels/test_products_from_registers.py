@@ -173,7 +173,7 @@ def test_both_factors_along_their_sides_are_no_boxes() -> None:
 
 
 def test_matrix_loads_find_swizzled_rows() -> None:
-    """Rows along the depth that are divided into parts are loaded as fragments."""
+    """Fragments of rows along the depth, for several parts."""
     group = product(DType.F32, "fp32x3", (1, 256, 256, 512), (False, True))
     space = space_of(group)
     (template, *_) = [t for t in space.templates if t.segments[0].mma]
