@@ -33,8 +33,8 @@ FENCED_BARRIERS = 12.0
 #: Barriers that the waits of a part for copies and products, and between lanes of rows, take.
 AWAITED_BARRIERS = 4.0
 #: Clocks of each part of a word that threads transpose on its way to products in place: 4096^3 with both factors along
-#: their sides took 730 to 850 us on an H200 in TF32, and 2.1 ms by products of parts, or 1.4 ms without transposition.
-TRANSPOSED_CLOCKS = 0.2
+#: their sides took 570 to 660 us on an H200 in TF32, and 1.39 ms by products of parts, or 1.32 ms without transposition.
+TRANSPOSED_CLOCKS = 0.05
 #: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
 ATOM_CHAIN = 4.0
 
