@@ -161,7 +161,10 @@ class NodePrinter(ValuePrinter):
         """Print a warp's load of fragments."""
         places = product(*(range(v.extent) for v in node.axes))
         names = [self.element(node, dict(zip(node.axes, place, strict=True))) for place in places]
-        template, row = self.names.dialect.instructions[node.instruction], index_text(node.row, self.names.pointers)
+        template, row = (
+            self.names.dialect.instructions[node.instruction],
+            self.names.place("shared", node.buffer, node.row),
+        )
         self.out.line(template.format(registers=", ".join(names), p=node.buffer, i=row))
 
     def multiply(self, node: Mma) -> None:
@@ -182,7 +185,7 @@ class NodePrinter(ValuePrinter):
         """Print a warpgroup's matrix instruction over shared memory."""
         name, pointers = self.names.registers[node.name], self.names.pointers
         deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
-        variant = HELD_ROWS if isinstance(node.a, RegisterRead) else BEGINS if node.begins else ""
+        variant = HELD_ROWS * isinstance(node.a, RegisterRead) + BEGINS * node.begins
         text = self.names.dialect.instructions[node.instruction + variant].format(
             columns=node.columns,
             pitch=node.pitch,

@@ -22,6 +22,8 @@ from .mask_bounds import MaskBound, mask_bound
 from .matrix_instructions import (
     FRAGMENT_SETS,
     has_alternating_sets,
+    held_lane,
+    held_swizzle,
     interleaved_instructions,
     lanes_along,
     least_block,
@@ -100,7 +102,16 @@ from .shared_tensors import (
     whole_dims,
     writer_of,
 )
-from .staged_tiles import StagedTile, is_staged_once, main_read, staged_tiles, tile_pitches, tile_shape
+from .staged_tiles import (
+    StagedTile,
+    is_held,
+    is_staged_once,
+    lies_deep,
+    main_read,
+    staged_tiles,
+    tile_pitches,
+    tile_shape,
+)
 from .warp_split_k import (
     contiguous_side,
     may_split_k,

@@ -14,6 +14,7 @@ from ...ir import (
     MMA_INSTRUCTIONS,
     SWIZZLES,
     Expr,
+    Index,
     MmaInstruction,
     Reduction,
     ReductionSchedule,
@@ -51,6 +52,10 @@ def lanes_along(rows: int, columns: int, dim: int) -> int:
     `rows` and `columns` are the tile dims of the instruction's C.
     """
     return ACCUMULATOR_THREADS[0] if dim == rows else ACCUMULATOR_THREADS[1] if dim == columns else 1
+
+
+#: Neighbouring rows that a lane may load at once into registers, and bytes of a line of shared memory for each.
+MAX_HELD_VECTOR, HELD_LINE_BYTES = 4, 32
 
 
 def runs(atom: MmaInstruction) -> tuple[int, int]:
@@ -137,6 +142,22 @@ def least_chunk(atom: str) -> int:
 def reads_shared_matrices(atom: str) -> bool:
     """Return whether a matrix instruction reads its operands in shared memory."""
     return bool(atom) and MMA_INSTRUCTIONS[atom].reads_shared
+
+
+def held_lane(lane: Index, vector: int) -> Index:
+    """Return the place of one of eight lanes along rows in registers.
+
+    The lanes that load together then meet no bank twice: with the swizzle of `held_swizzle`, a line has two halves, and
+    neighbours in groups of 16 bytes alternate between these.
+    """
+    group = MAX_HELD_VECTOR // vector
+    number = lane // group
+    return lane % group + (number // 2 + number % 2 * (ACCUMULATOR_THREADS[0] // group // 2)) * group
+
+
+def held_swizzle(vector: int) -> int:
+    """Return the swizzle in bytes of rows that lanes load in vectors."""
+    return HELD_LINE_BYTES * vector
 
 
 def widest_swizzle(line_bytes: int) -> int:

@@ -20,7 +20,7 @@ from ...ir import (
     TileDim,
     streamable_axis,
 )
-from .matrix_instructions import reads_shared_matrices, widest_swizzle
+from .matrix_instructions import held_swizzle, reads_shared_matrices, widest_swizzle
 from .row_sharing import can_stream_rows, is_register_chain, whole_loops
 from .scatter_bins import scatter_tile_dim
 from .schedule_template import ScheduleTemplate, SegmentTemplate, with_streamed_input
@@ -147,5 +147,7 @@ def _staging(tile: StagedTile, geometry: Geometry) -> Staging:
     order = tuple(reversed(range(tile.coordinates))) if tile.turned else ()
     carried, pad = bool(tile.register_staged), int(tile.pad)
     swizzle = widest_swizzle(tile.row_bytes) if reads_shared_matrices(geometry.structure.mma) else 0
+    if tile.held and not tile.turned:
+        swizzle = held_swizzle(int(geometry.vector[geometry.structure.rows]))
     chosen = _numbers(geometry.staging)
     return evolve(chosen, operand=tile.operand, order=order, pad=pad, register_staged=carried, swizzle=swizzle)

@@ -19,7 +19,9 @@ from attrs import frozen
 from ...ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
+    HALF_BYTES,
     LANES,
+    MATH_MODES,
     MMA_INSTRUCTIONS,
     WARPGROUP,
     Expr,
@@ -34,7 +36,7 @@ from ...ir import (
     operands,
 )
 from .footprint import Count
-from .matrix_instructions import mma_operands, reads_shared_matrices, runs
+from .matrix_instructions import MAX_HELD_VECTOR, held_swizzle, mma_operands, reads_shared_matrices, runs
 
 #: Least stages of a pipeline that products read in place: two K blocks are multiplied while another one arrives. A loop
 #: of fewer K blocks has a stage for each.
@@ -71,11 +73,15 @@ def chained_numbers(scores: Count, sums: Count) -> Count:
 
 @frozen
 class MatrixTile:
-    """Tile of the rows (`axis` 0) or columns (1)."""
+    """Tile of the rows (`axis` 0) or columns (1).
+
+    Registers hold rows that are `held` on their way to products.
+    """
 
     layout: SharedMatrixLayout
     dim: TileDim
     axis: int
+    held: bool = False
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
         """Return the offset of a row or column and place of k."""
@@ -94,7 +100,7 @@ class MatrixTile:
     def _place(self, element: Index) -> Index:
         """Return the place of a block's row or column in the order of the instructions."""
         vector, lanes, neighbours = self.dim.vector, ACCUMULATOR_THREADS[self.axis], ACCUMULATOR_VECTOR[self.axis]
-        if self.in_order:
+        if self.held or self.in_order:
             return element
         register = element // (self.dim.threads * vector) * vector + element % vector
         thread = element // vector % self.dim.threads
@@ -125,7 +131,8 @@ def matrix_tile(
     axis = found.index(operand)
     dim, size = dims[(loop.rows, loop.columns)[axis]], MMA_INSTRUCTIONS[loop.mma].held.size
     layout = SharedMatrixLayout(dim.block, loop.dims[0].block_k, size, choice.swizzle, is_deep(choice))
-    return MatrixTile(layout, dim, axis)
+    parts = len(MATH_MODES[reduction.math].parts) if reduction.math else 1
+    return MatrixTile(layout, dim, axis, axis == 0 and size > HALF_BYTES and (parts > 1 or not layout.deep))
 
 
 def row_vector(extent: int, block: int, deep: bool) -> int:
@@ -155,22 +162,27 @@ def shared_matrix_faults(
     Where products are `chained` in registers, parts are multiplied one by one, and rows may lie in registers.
     """
     atom, rows, columns = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], dims[loop.columns]
-    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES) or rows.vector not in (
-        1,
-        1 if chained else ROW_PAIR,
-    ):
-        yield f"atom {atom.name}: its rows lie along whole warpgroups, in vectors of 1 or 2"
+    if rows.threads * LANES // ACCUMULATOR_THREADS[0] % (WARPGROUP * LANES):
+        yield f"atom {atom.name}: its rows lie along whole warpgroups"
     if columns.threads != ACCUMULATOR_THREADS[1] or columns.block not in atom.columns:
         yield f"atom {atom.name}: its columns are one of {', '.join(map(str, atom.columns))} of one warp"
     if rows.thread % runs(atom)[0]:
         yield f"atom {atom.name}: a thread holds {rows.thread} rows, not pairs"
     least = min(MIN_PRODUCT_STAGES, prod(dim.trips for dim in loop.dims))
+    tiles = [matrix_tile(reduction, loop, dims, choice, own) for choice in loop.staging]
+    held = any(tile is not None and tile.held and not tile.layout.deep for tile in tiles)
+    pair = 1 if chained or atom.held.size > HALF_BYTES else ROW_PAIR
+    if rows.vector not in (1, pair) and not held:
+        yield f"atom {atom.name}: rows have vectors of 1 or 2 in shared memory"
     if not chained and (loop.stages < least or loop.prefetch or len(loop.staging) != 2):
         yield f"atom {atom.name}: both operands lie in rings of at least {least} stages"
         return
-    for choice in loop.staging:
-        tile = matrix_tile(reduction, loop, dims, choice, own)
+    for tile in tiles:
         assert tile is not None, "mma_operands is checked before"
+        if tile.held and not tile.layout.deep:
+            if tile.layout.swizzle != held_swizzle(rows.vector) or rows.vector > MAX_HELD_VECTOR:
+                yield f"atom {atom.name}: rows that registers hold have a swizzle for their vectors"
+            continue
         yield from (f"atom {atom.name}: {fault}" for fault in tile.layout.faults(atom.k))
         if not tile.layout.deep and tile.exchanged and (chained or tile.dim.vector != EXCHANGED_VECTOR):
             yield f"atom {atom.name}: lanes exchange pairs for {EXCHANGED_VECTOR} neighbours of one product"

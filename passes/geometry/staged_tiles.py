@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from ...ir import (
     HALF_BYTES,
     MATH_MODES,
+    MMA_INSTRUCTIONS,
     SWIZZLE_PERIOD,
     SWIZZLES,
     WIDEST_BYTES,
@@ -43,7 +44,8 @@ class StagedTile:
     `count` are its elements without padding, `bytes` those of its buffer with all stages. `halo` is true for a box of
     tensor elements, `turned` for transposed tiles, whose coordinates are listed innermost first, `register_staged` for
     register staging; `size` are the bytes of an element, `pad` the elements that rows are longer by. `steps` are the
-    strides of the coordinates of a gather tile, `box_steps` those of a box.
+    strides of the coordinates of a gather tile, `box_steps` those of a box. Registers hold rows that are `held` on
+    their way to products of a warpgroup.
     """
 
     reduction: int
@@ -59,6 +61,7 @@ class StagedTile:
     box_steps: tuple[Count, ...]
     count: Count
     bytes: Count
+    held: bool = False
 
     @property
     def coordinates(self) -> int:
@@ -100,18 +103,19 @@ def _staged_tile(
     group: FusedGroup, reduction: Reduction, geometry: Geometry, position: int, operand: int, expr: Expr
 ) -> StagedTile:
     structure, size = geometry.structure, dtype_of(expr, group.tensors).size
+    held = is_held(expr, reduction, structure)
     loops = structure.reduces[position]
     dims = (*(structure.loops[k] for k in loops), *structure.dims)
     shape = tile_shape(expr, dims, (*(geometry.block_k[k] for k in loops), *geometry.block))
     if reads_shared_matrices(structure.mma):
         shape = evolve(shape, halo=False)
-    deep = int(_lies_deep(expr, reduction))
+    deep = int(lies_deep(expr, reduction))
     carried, turned = np.where(np.equal(geometry.order, REGISTER_STAGED_ORDER), deep, 0), geometry.order
     if np.any(turned):  # all tiles, or, for order 2, those whose memory runs along a reduced axis
         natural = np.where(np.equal(turned, REGISTER_STAGED_ORDER), 0, turned)
         turned = np.where(np.equal(turned, 2), deep, natural)
     if reads_shared_matrices(structure.mma) and size != HALF_BYTES:
-        turned = np.int64(1)
+        turned = np.int64(deep or not held)
     pad = _padding(expr, geometry, operand, size, turned)
     steps, elements = _turned_pitches(shape.gather, pad, turned)
     count, halo = product(shape.gather), shape.halo
@@ -125,9 +129,10 @@ def _staged_tile(
         sides: tuple[Count, Count] = product(shape.gather[: len(loops)]), product(shape.gather[len(loops) :])
         row: Count = np.where(turned, *sides) * size
         unit = np.where(np.equal(row % LEAST_SWIZZLE, 0), SWIZZLE_PERIOD, WIDEST_BYTES)
-    nbytes = ceil_div(elements * stages * size, unit) * unit * _matrices(reduction, structure.mma)
+    nbytes = ceil_div(elements * stages * size, unit) * unit
+    nbytes = nbytes * (1 if held else _matrices(reduction, structure.mma))
     return StagedTile(position, operand, expr, size, shape, np.bool_(False) if halo is False else halo, turned, carried,
-                      pad, tuple(steps), tuple(box_steps), count, nbytes)  # fmt: skip
+                      pad, tuple(steps), tuple(box_steps), count, nbytes, held)  # fmt: skip
 
 
 def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
@@ -135,12 +140,26 @@ def is_staged_once(expr: Expr, structure: SegmentTemplate) -> bool:
     return structure.holds_results and expr_variables(expr).isdisjoint(structure.dims[structure.columns])
 
 
+def is_held(expr: Expr, reduction: Reduction, structure: SegmentTemplate) -> bool:
+    """Return whether registers hold a staged operand of a warpgroup's products.
+
+    It has words that lie along the rows, where no instruction reads them, or that are divided into several parts.
+    """
+    return (
+        reads_shared_matrices(structure.mma)
+        and MMA_INSTRUCTIONS[structure.mma].held.size > HALF_BYTES
+        and not expr_variables(expr).isdisjoint(structure.dims[structure.rows])
+        and (_matrices(reduction, structure.mma) > 1 or not lies_deep(expr, reduction))
+    )
+
+
 def _matrices(reduction: Reduction, mma: str) -> int:
     """Return the matrices of an operand: one for each part in a math mode where instructions read them in place."""
     return len(MATH_MODES[reduction.math].parts) if reduction.math and reads_shared_matrices(mma) else 1
 
 
-def _lies_deep(expr: Expr, reduction: Reduction) -> bool:
+def lies_deep(expr: Expr, reduction: Reduction) -> bool:
+    """Return whether an operand lies along the depth in memory."""
     main = main_read(expr)
     return bool(main.indices) and any(v in reduction.reduce for v in variables(main.indices[-1]))
 

@@ -48,7 +48,7 @@ def select_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> Mma | WarpgroupMm
 
 def _select_warpgroup_mma(node: MmaAccumulate, shape: tuple[int, ...]) -> WarpgroupMma:
     """Return the instruction of a warpgroup, which multiplies all columns that a thread holds."""
-    lower = tuple(at + 1 if d == node.rows else at for d, at in enumerate(node.at))
+    lower = tuple(at + node.mixed[0] if d == node.rows else at for d, at in enumerate(node.at))
     upper, below = (linearise(at, row_major(shape)) for at in (node.at, lower))
     columns = shape[node.columns] * ACCUMULATOR_THREADS[1]
     pitch = row_major(shape)[node.columns]

@@ -110,9 +110,9 @@ def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
 
 
 def _matrix(value: Value) -> SharedMatrix | RegisterRead:
-    """Return the matrix that begins with a value, or the packed registers that begin with one."""
+    """Return the matrix that begins with a value, or the registers that begin with one."""
     if isinstance(value, RegisterRead):
-        return evolve(value, dtype=DType.U32)
+        return evolve(value, dtype=DType.U32) if value.dtype.size < DType.U32.size else value
     assert isinstance(value, Load) and value.space == "shared", "operands are staged as they are"
     return SharedMatrix(value.buffer, value.address, value.dtype)
 

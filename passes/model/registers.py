@@ -46,7 +46,7 @@ from ..geometry import (
     reads_shared_matrices,
 )
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
-from .mma_work import mma_work
+from .mma_work import MmaWork, mma_work
 from .roofline import node_cost, nodes
 
 #: Addresses, coordinates, loop counters and temporaries of any kernel.
@@ -204,9 +204,23 @@ def _atom_registers(
         addresses = np.where(geometry.loop.tma, 2.0 * len(tiles), 0.0)
         # Partial sums have ended before the epilogue.
         spent = np.maximum(0.0, spent - promoted)
-        needed = needed - beside + DESCRIPTOR_REGISTERS + spent - addresses
+        passing = _passing_registers(work, tiles, geometry)
+        passing = passing + np.where(np.greater(passing, 0) & np.equal(geometry.loop.tma, 0), beside, 0.0)
+        needed = needed - beside + DESCRIPTOR_REGISTERS + spent - addresses + passing
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)
+
+
+def _passing_registers(work: MmaWork, tiles: Sequence[StagedTile], geometry: Geometry) -> Count:
+    """Return the registers of elements on their way to products in place.
+
+    They are a K block's rows that registers hold, in all parts, and its elements that threads store in shared memory.
+    """
+    found: Count = 0.0
+    for tile in tiles if work.splitting else ():
+        elements = tile.count / geometry.threads
+        found = found + (elements * work.parts if tile.held else np.where(geometry.loop.tma, 0.0, elements))
+    return found
 
 
 def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:

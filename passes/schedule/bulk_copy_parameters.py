@@ -33,6 +33,8 @@ from ..geometry import (
     MIN_PRODUCT_STAGES,
     Geometry,
     SegmentTemplate,
+    held_swizzle,
+    is_held,
     main_read,
     mma_operands,
     product,
@@ -77,6 +79,9 @@ def _faults(
     parts = operands(reduction, own)
     for number in structure.staged[0]:
         operand = parts[number]
+        if is_held(operand, reduction, structure):
+            staging.append(Staging(number, swizzle=held_swizzle(rows[2])))
+            continue
         deep = size != HALF_BYTES or _lies_deep(reduction, main_read(operand).indices)
         line = (block_k if deep else sides[found.index(operand)].block) * size
         staging.append(Staging(number, (1, 0) if deep else (), swizzle=widest_swizzle(line)))

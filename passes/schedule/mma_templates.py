@@ -32,7 +32,15 @@ from ...ir import (
     stored_factor,
     variables,
 )
-from ..geometry import SegmentTemplate, axis_classes, class_runs, mma_operands, reads_shared_matrices
+from ..geometry import (
+    SegmentTemplate,
+    axis_classes,
+    class_runs,
+    is_held,
+    lies_deep,
+    mma_operands,
+    reads_shared_matrices,
+)
 from ..model import running_axis
 from .bulk_copy_parameters import suits_bulk_copies
 from .mma_parameters import block_depth
@@ -87,11 +95,9 @@ def _structures(
     for name in _worthwhile(reduction, group, target):
         if MMA_INSTRUCTIONS[name].other is not None and stored != MMA_INSTRUCTIONS[name].operand_dtypes:
             continue
-        if reads_shared_matrices(name) and not _suits_warpgroup(
-            MMA_INSTRUCTIONS[name], group, segment, dims, rows, columns
-        ):
-            continue
         found = SegmentTemplate(dims, (reduction.reduce,), ((0,),), ((0, 1),), mma=name, rows=rows, columns=columns)
+        if reads_shared_matrices(name) and not _suits_warpgroup(group, segment, found):
+            continue
         in_place = reads_shared_matrices(name)
         yield evolve(found, bulk=in_place and suits_bulk_copies(group, segment, found, block_depth(found)))
 
@@ -111,26 +117,21 @@ def _worthwhile(reduction: Reduction, group: FusedGroup, target: Target) -> Iter
             yield atom.name
 
 
-def _suits_warpgroup(
-    atom: MmaInstruction,
-    group: FusedGroup,
-    segment: Segment,
-    dims: tuple[tuple[Var, ...], ...],
-    rows: int,
-    columns: int,
-) -> bool:
+def _suits_warpgroup(group: FusedGroup, segment: Segment, template: SegmentTemplate) -> bool:
     """Return whether a warpgroup may read the factors of a reduction in shared memory, and has work.
 
-    Rows and columns fill most of an instruction, and results do not lie along the rows, where a thread has no
-    neighbours. Any factor of halves is staged: copies move as many bytes at once as its address allows, and values of
-    an expression are stored by the threads that compute them. Accesses of 16 bytes move other factors: neighbours in
+    Rows and columns fill most of an instruction, and results do not lie along rows in shared memory, where a thread has
+    no neighbours. Any factor of halves is staged: copies move as many bytes at once as its address allows, and values
+    of an expression are stored by the threads that compute them. Accesses of 16 bytes move other factors: neighbours in
     memory are neighbours along the depth or along the side, bytes along the depth. Parts of a math mode are staged,
     rounded on the way to shared memory.
     """
-    (reduction,) = segment.reductions
-    if any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
-        return False
+    (reduction,), atom = segment.reductions, MMA_INSTRUCTIONS[template.mma]
+    dims, rows, columns = template.dims, template.rows, template.columns
     found = mma_operands(reduction, dims[rows], dims[columns])
+    held = found is not None and is_held(found[0], reduction, template) and not lies_deep(found[0], reduction)
+    if not held and any(o.write and dims[rows][-1] in variables(o.write[-1]) for o in segment.outputs):
+        return False
     if reduction.math and len(MATH_MODES[reduction.math].parts) > 1 and len(group.segments) > 1:
         return False
     if found is None or any(

@@ -249,7 +249,7 @@ def test_products_compile_without_serialisation(
 
 @needs_toolchain
 @pytest.mark.parametrize(("name", "deep"), [OTHERS[0], OTHERS[1], *OTHERS[4:]])
-@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 3), (1, 2, 64, 3)])
+@pytest.mark.parametrize(("groups", "atoms", "columns", "stages"), [(2, 1, 128, 3), (1, 2, 48, 3)])
 def test_products_of_other_numbers_compile_without_serialisation(
     name: str, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
 ) -> None:

@@ -81,10 +81,12 @@ CUDA_INSTRUCTIONS: Mapping[str, str] = {
         for end in ("", BEGINS)
     },
     **{
-        row.name + HELD_ROWS: warpgroup_helper_name(row, "{columns}")
+        row.name + HELD_ROWS + end: warpgroup_helper_name(row, "{columns}")
         + HELD_ROWS
+        + end
         + "<{turned}, {pitch}>({upper}, {lower}, &{a}, {b});"
         for row in held_rows()
+        for end in ("", BEGINS)
     },
 }
 
@@ -101,8 +103,9 @@ OPENCL_INSTRUCTIONS: Mapping[str, str] = {
         for end in ("", BEGINS)
     },
     **{
-        row.name + HELD_ROWS: f"cuts_{row.name}{HELD_ROWS}((__local void*)&atom_scratch[tid / 32 * "
+        row.name + HELD_ROWS + end: f"cuts_{row.name}{HELD_ROWS}{end}((__local void*)&atom_scratch[tid / 32 * "
         f"{held_rows_words(row)}], {{upper}}, {{lower}}, tid, {{columns}}, {{pitch}}, &{{a}}, {{b}});"
         for row in held_rows()
+        for end in ("", BEGINS)
     },
 }

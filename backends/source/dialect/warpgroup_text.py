@@ -14,6 +14,7 @@ from ....ir import (
     LANE,
     MMA_INSTRUCTIONS,
     WARPGROUP_THREAD,
+    DType,
     Index,
     MmaInstruction,
     SharedBuffer,
@@ -83,8 +84,8 @@ def warpgroup_rows() -> tuple[MmaInstruction, ...]:
 
 
 def held_rows() -> tuple[MmaInstruction, ...]:
-    """Return the instructions that take rows of halves from registers."""
-    return tuple(row for row in warpgroup_rows() if row.held.size == HALF_BYTES)
+    """Return the instructions that take rows of halves or words from registers."""
+    return tuple(row for row in warpgroup_rows() if row.held.size >= HALF_BYTES)
 
 
 def held_rows_words(row: MmaInstruction) -> int:
@@ -111,37 +112,42 @@ def warpgroup_instructions(qualifier: str, types: Mapping[str, str]) -> Iterator
         "return (layout & 0xffffffff00000000ull) | low; }",
     )
     for row in warpgroup_rows():
-        of_a, of_b, adds = (PTX_TYPES.get(t, t) for t in (*row.formats, row.accumulator.value))
-        kind, constraint = types[row.accumulator.value], "f" if row.accumulator.is_float else "r"
         for columns in row.columns:
-            registers = [
-                f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)
-            ]
-            listed, count = ", ".join(f"%{n}" for n in range(len(registers))), len(registers)
-            shape, pair = f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}", f"%{count}, %{count + 1}"
-            turned = row.held.size == 2
-            flags = f", 1, 1, %{count + 2}, %{count + 3}" if turned else ", 1, 1" * row.accumulator.is_float
-            out, into = ", ".join(f'"+{constraint}"({x})' for x in registers), '"l"(a), "l"(b)'
-            into += ', "n"(ta), "n"(tb)' * turned
-            name = warpgroup_helper_name(row, columns)
-            for end, adding in (("", 1), (BEGINS, 0)):
-                text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {pair}, {adding}{flags};"
-                yield (
-                    name + end,
-                    f"template <int ta, int tb, int p> {qualifier} void {name}{end}({kind}* u, {kind}* l, "
-                    f'unsigned long long a, unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
-                )
-            if row in held_rows() and row.held_a is not None:
-                rows = range(row.held_a.registers)
-                taken = ", ".join(f"%{count + n}" for n in rows)
-                rest = f"{{{taken}}}, %{count + len(rows)}, 1, 1, 1, %{count + len(rows) + 1}"
-                text = f"wgmma.mma_async.sync.aligned.{shape} {{{listed}}}, {rest};"
-                into = ", ".join(f'"r"(a[{n}])' for n in rows) + ', "l"(b), "n"(tb)'
-                yield (
-                    name + HELD_ROWS,
-                    f"template <int tb, int p> {qualifier} void {name}{HELD_ROWS}({kind}* u, {kind}* l, "
-                    f'const unsigned* a, unsigned long long b) {{ asm volatile("{text}" : {out} : {into}); }}',
-                )
+            for held in (False, True)[: 1 + (row in held_rows())]:
+                yield from _products(row, columns, held, qualifier, types)
+
+
+def _products(
+    row: MmaInstruction, columns: int, held: bool, qualifier: str, types: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the helpers that add a product to sums, and that begin these."""
+    of_a, of_b, adds = (PTX_TYPES.get(t, t) for t in (*row.formats, row.accumulator.value))
+    kind, constraint = types[row.accumulator.value], "f" if row.accumulator.is_float else "r"
+    registers = [f"{x}[{ROW_REGISTERS * n + e} * p]" for n in range(columns // row.n) for x in "ul" for e in (0, 1)]
+    count, shape = len(registers), f"m{row.m}n{columns}k{row.k}.{adds}.{of_a}.{of_b}"
+    listed, out = ", ".join(f"%{n}" for n in range(count)), ", ".join(f'"+{constraint}"({x})' for x in registers)
+    taken, word = _held_values(row) if held else (['"l"(a)'], "unsigned long long a")
+    rows, after = ", ".join(f"%{count + n}" for n in range(len(taken))), count + len(taken)
+    majors = ["tb"] if held else ["ta", "tb"]
+    turned = majors if row.held.size == HALF_BYTES else []
+    flags = ", 1, 1" * row.accumulator.is_float + "".join(f", %{after + 1 + n}" for n in range(len(turned)))
+    into = ", ".join([*taken, '"l"(b)', *(f'"n"({x})' for x in turned)])
+    for end, adding in (("", 1), (BEGINS, 0)):
+        name = warpgroup_helper_name(row, columns) + HELD_ROWS * held + end
+        operands = f"{{{listed}}}, {f'{{{rows}}}' if held else rows}, %{after}, {adding}{flags}"
+        yield (
+            name,
+            f"template <{', '.join(f'int {x}' for x in (*majors, 'p'))}> {qualifier} "
+            f"void {name}({kind}* u, {kind}* l, {word}, unsigned long long b) "
+            f'{{ asm volatile("wgmma.mma_async.sync.aligned.{shape} {operands};" : {out} : {into}); }}',
+        )
+
+
+def _held_values(row: MmaInstruction) -> tuple[list[str], str]:
+    """Return the operands of rows in registers, and the parameter that they are taken from."""
+    assert row.held_a is not None, "an instruction of a warpgroup"
+    word, value = ("float", "__float_as_uint(a[{}])") if row.held is DType.F32 else ("unsigned", "a[{}]")
+    return [f'"r"({value.format(n)})' for n in range(row.held_a.registers)], f"const {word}* a"
 
 
 def descriptor_text(layout: SharedMatrixLayout, name: str, start: Index) -> str:
@@ -209,26 +215,29 @@ def held_rows_emulations(inline: str, types: Mapping[str, str], meet: str) -> It
     The lanes of a warp exchange them in local memory.
     """
     for row in held_rows():
-        assert row.held_a is not None, "rows of halves"
-        kind, size = types[row.accumulator.value], row.held.size
+        assert row.held_a is not None, "an instruction of a warpgroup"
+        kind, size, whole = types[row.accumulator.value], row.held.size, row.held is DType.F32
         stores = []
         for n in range(row.held_a.size):
             at = {LANE: as_index(LANE), ELEMENT: as_index(n)}
             r, k = (index_text(substitute(x, at), {}) for x in (row.held_a.row, row.held_a.column))
-            value = f"cuts_{('low', 'high')[n % 2]}_{row.format}(a[{n // 2}])"
+            half = f"cuts_{('low', 'high')[n % 2]}_{row.format}(a[{n // 2}])"
+            value = f"cuts_{row.format}_cut(a[{n}])" if whole else half
             stores.append(f"m[({r}) * {row.k} + {k}] = {value};")
         place = f"cuts_matrix_place(c, k, bs, blead, bstride, bwidth, bdeep, {size})"
         b = _ELEMENT_TEXTS[row.formats[1]].format("b", place)
-        yield (
-            f"cuts_{row.name}{HELD_ROWS}",
-            f"{inline} void cuts_{row.name}{HELD_ROWS}(__local float* m, {kind}* u, {kind}* l, int tid, int columns, "
-            f"int p, const uint* a, const __local uchar* b, int bs, int blead, int bstride, int bwidth, int bdeep) "
-            f"{{ const int t = tid % {LANE.extent}; {' '.join(stores)} {meet} "
-            f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
-            f"const int r = t / 4 + i / 2 * 8, c = n + t % 4 * 2 + i % 2; {kind} s = 0; "
-            f"for (int k = 0; k < {row.k}; ++k) s += m[r * {row.k} + k] * {b}; "
-            f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] += s; }} {meet} }}",
-        )
+        for end, assigned in (("", "+="), (BEGINS, "=")):
+            name, word = f"cuts_{row.name}{HELD_ROWS}{end}", "float" if whole else "uint"
+            yield (
+                name,
+                f"{inline} void {name}(__local float* m, {kind}* u, {kind}* l, int tid, int columns, int p, "
+                f"const {word}* a, const __local uchar* b, int bs, int blead, int bstride, int bwidth, int bdeep) "
+                f"{{ const int t = tid % {LANE.extent}; {' '.join(stores)} {meet} "
+                f"for (int n = 0; n < columns; n += {row.n}) for (int i = 0; i < {row.c.size}; ++i) {{ "
+                f"const int r = t / 4 + i / 2 * 8, c = n + t % 4 * 2 + i % 2; {kind} s = 0; "
+                f"for (int k = 0; k < {row.k}; ++k) s += m[r * {row.k} + k] * {b}; "
+                f"(i / 2 ? l : u)[(n / 4 + i % 2) * p] {assigned} s; }} {meet} }}",
+            )
 
 
 def emulated_matrix(layout: SharedMatrixLayout, name: str, start: Index) -> str:

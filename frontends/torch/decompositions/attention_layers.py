@@ -24,7 +24,7 @@ def _attention_layer(
     """Return a multi-head attention of (batch, position, channel) tensors, and its weights, empty where not needed."""
     weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
     projected = (
-        functional.linear(x, w, b).unflatten(-1, (num_head, -1)).transpose(1, 2)
+        functional.linear(x, w, b).view(*x.shape[:2], num_head, -1).transpose(1, 2)
         for x, w, b in zip((query, key, value), weights, biases, strict=True)
     )
     q, k, v = projected

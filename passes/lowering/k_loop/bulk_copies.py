@@ -25,9 +25,6 @@ from ....ir import (
     MbarrierInit,
     MbarrierWait,
     Producer,
-    ProductCommit,
-    ProductFence,
-    ProductWait,
     Read,
     SharedBuffer,
     Var,
@@ -178,25 +175,14 @@ def bulk_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[
     As with copies of all threads, the products of block b - 2, which read the refilled stage, end before the barrier.
     Partial sums that are promoted end with their K block.
     """
-    ring, name = pipeline.ring, multiplication.accumulator
+    ring = pipeline.ring
     at, distance, trips = as_index(ring.step), ring.prefetch_distance, ring.step.extent
     first = [guard_bulk_fetch(pipeline.fetch(Index(n)), ring.exists(Index(n))) for n in range(min(distance, trips))]
     later = [guard_bulk_fetch(pipeline.fetch(at + distance), ring.exists(at + distance))] if trips > distance else []
-    begin, wait, end = _products_of_block(multiplication, trips)
-    body: list[Item] = [pipeline.wait(at), Barrier(), *begin, *later, wait, *end]
+    wait, promotion = multiplication.end_block()
+    body = [pipeline.wait(at), Barrier(), *multiplication.issue_products(later), wait, *promotion]
     ring.state.layout.opening += [MbarrierInit(FULL, 1), Barrier()]
-    return [*first, ring.turns(body), *([ProductWait(0, (name,))] if wait.pending else [])]
-
-
-def _products_of_block(
-    multiplication: Multiplication, trips: int
-) -> tuple[tuple[Item, ...], ProductWait, tuple[Item, ...]]:
-    """Return the items that issue a K block's products, the wait at its end, and a promotion."""
-    before, products, after = multiplication.block_phases
-    name = multiplication.accumulator
-    wait = ProductWait(0, (name,)) if after else ProductWait(1)
-    written = before or trips == 1  # a compiler sees no loop, and would set sums to 0 after the fence
-    return (*before, ProductFence((name,) if written else ()), products, ProductCommit()), wait, after
+    return [*first, *multiplication.initialise_partial(), ring.turns(body), *multiplication.end_products()]
 
 
 def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> list[Item]:
@@ -210,27 +196,27 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     Partial sums that are promoted end with their K block, which is then released. Blocks of a persistent grid go on in
     the ring with their next tile, and release all stages of a tile.
     """
-    ring, layout, name = pipeline.ring, pipeline.ring.state.layout, multiplication.accumulator
+    ring, layout = pipeline.ring, pipeline.ring.state.layout
     stages, trips, again = ring.schedule.stages, ring.step.extent, pipeline.turn.extent > 1
     at, place = as_index(ring.step), pipeline.place(ring.step)
     free = MbarrierWait(EMPTY, place % stages, (place // stages + 1) % 2)
     items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
-    begin, wait, end = _products_of_block(multiplication, trips)
-    sums *= 2 if end else 1
+    sums *= 2 if multiplication.is_promoted else 1
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    begun = Guard(at, wait.pending, trips)
-    release = MbarrierArrive(EMPTY, (place + stages - wait.pending) % stages, () if begun.always else (begun,))
-    released = (release,) if trips > (wait.pending if again else 1) else ()
-    loop = ring.turns((pipeline.wait(at), *begin, wait, *released, *end))
-    if not wait.pending:
-        return [loop]
-    last = MbarrierArrive(EMPTY, pipeline.place(trips + stages - wait.pending) % stages)
-    return [loop, ProductWait(0, (name,)), *([last] if again else [])]
+    wait, promotion = multiplication.end_block()
+    unfinished = int(wait.pending > 0)
+    begun = Guard(at, unfinished, trips)
+    release = MbarrierArrive(EMPTY, (place + stages - unfinished) % stages, () if begun.always else (begun,))
+    released = (release,) if trips > (unfinished if again else 1) else ()
+    loop = ring.turns((pipeline.wait(at), *multiplication.issue_products(), wait, *released, *promotion))
+    last = MbarrierArrive(EMPTY, pipeline.place(trips + stages - unfinished) % stages)
+    ends = (last,) if again and unfinished else ()
+    return [*multiplication.initialise_partial(), loop, *multiplication.end_products(), *ends]
 
 
 def guard_bulk_fetch(fetch: BulkFetch, guard: Guard) -> BulkFetch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -14,12 +14,16 @@ from ....ir import (
     DType,
     Expr,
     Index,
+    Item,
     Literal,
     Load,
     MmaAccumulate,
     Op,
     PassError,
     Phase,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
     Reduction,
     ReductionSchedule,
     RegisterRead,
@@ -33,7 +37,7 @@ from ....ir import (
     promotion_interval,
     substitute_node,
 )
-from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, mma_operands, reads_shared_matrices, runs
+from ...geometry import FRAGMENT_SETS, ROW_LANES, ROW_VECTOR, matrix_tile, mma_operands, reads_shared_matrices
 from ..index_values import Context, value_of
 from ..layout import AxisBinding, MmaLoop, held_register, held_rows_loop, mma_loop, products
 from ..segment_state import SegmentState
@@ -45,7 +49,8 @@ class Multiplication:
     """The products of one K block of a reduction.
 
     `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
-    over the block's variables, as registers hold them; `pairs` are the staged operands of products in place.
+    over the block's variables, as registers hold them; `pairs` are the operands of products in place, whose rows
+    registers hold where they are `held`.
     """
 
     state: SegmentState
@@ -57,6 +62,7 @@ class Multiplication:
     b: Value
     prefix: str
     pairs: tuple[tuple[Value, Value], ...] = ()
+    held: bool = False
 
     @property
     def steps(self) -> int:
@@ -92,23 +98,62 @@ class Multiplication:
         )
 
     @property
-    def block_phases(self) -> tuple[tuple[Phase, ...], Phase, tuple[Phase, ...]]:
-        """Initialisation of partial sums, products of a K block, and promotion."""
+    def is_promoted(self) -> bool:
+        """True where the sums of a K block are added to others."""
+        return self.accumulator != self.sums
+
+    def issue_products(self, beside: Sequence[Item] = ()) -> list[Item]:
+        """Return the items that issue a K block's products in place.
+
+        Rows are loaded into the registers of a step when its products of the K block before have ended. As a warp waits
+        for the first ones of several steps with rows in registers, items `beside` them come early: after products of
+        this or the last K block.
+        """
+        sums, steps = (self.accumulator,) if self.is_promoted else (), range(self.steps)
+        if self.held:
+            first, *others = (self._issue_held_step(number) for number in steps)
+            rest = [item for step in others for item in step]
+            return [*first, *beside, *rest] if sums else [*beside, *first, *rest]
+        if sums:
+            return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit(), *beside]
         loop = self._loop(None)
         products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
-        zero, added = self._initialise_partial(), self._promote_partial()
-        before = (self._phase("zero", zero, loop),) if zero else ()
-        after = (self._phase("sum", added, loop),) if added else ()
-        return before, self._phase("", products, loop), after
+        # Of a single K block a compiler sees no loop, and would set the sums to 0 behind a fence without them.
+        fence = ProductFence((self.accumulator,) if self.block_k.extent == 1 else ())
+        return [fence, self._phase("", products, loop), ProductCommit(), *beside]
 
-    def step_in_place(self, number: int) -> Phase:
-        """Return the phase that multiplies a step of staged matrices.
+    def initialise_partial(self) -> list[Item]:
+        """Return the phase that declares the sums of a K block."""
+        zero = self._initialise_partial()
+        return [self._phase("zero", zero, self._loop(None))] if zero else []
 
-        The first step begins the sum.
+    def _issue_held_step(self, number: int) -> list[Item]:
+        """Return the items that load a step's rows and issue its products."""
+        rows, values = self.held_rows(number), [*self._held_rows(number)]
+        ended = [] if self.is_promoted else [ProductWait(self.steps - 1, rows)]
+        fence = ProductFence((self.accumulator, *rows) if self.is_promoted and number == 0 else rows)
+        step = self.step_in_place(number, self.is_promoted)
+        return [*ended, self.load_held_rows(number, values), fence, step, ProductCommit()]
+
+    def end_block(self) -> tuple[ProductWait, tuple[Phase, ...]]:
+        """Return the wait and promotion at the end of a K block."""
+        if not self.is_promoted:
+            return ProductWait(self.steps if self.held else 1), ()
+        return ProductWait(0, (self.accumulator,)), (self._phase("sum", self._promote_partial(), self._loop(None)),)
+
+    def end_products(self) -> list[Item]:
+        """Return the wait for the products of the last K block."""
+        return [] if self.is_promoted else [ProductWait(0, (self.accumulator,))]
+
+    def step_in_place(self, number: int, begins: bool = True) -> Phase:
+        """Return the phase that multiplies a step in place.
+
+        Its rows are staged, or registers hold them. The first step `begins` the sum.
         """
-        loop, (pair,) = self._loop(number), self.pairs
-        products = [evolve(root, begins=number == 0) for root in self._products(*pair, loop)]
-        return self._phase(f"step{number}", [*products], loop)
+        loop, held = self._loop(number), self._held_rows(number) if self.held else {}
+        products = [root for a, b in self.pairs for root in self._products(held.get(a, a), b, loop)]
+        first: list[Root] = [evolve(root, begins=begins and number == n == 0) for n, root in enumerate(products)]
+        return self._phase(f"step{number}", first, loop)
 
     def step(self, number: int) -> Phase:
         """Return the phase that multiplies the fragments of one step."""
@@ -156,9 +201,7 @@ class Multiplication:
         A lane holds the elements of the fragment as it holds those of C.
         """
         loop, dim = self._loop(None), self.state.frame.schedule.dims[self.schedule.rows]
-        row = self.state.frame.tiles[self.schedule.rows]
-        held = RegisterRead(register, (as_index(row), as_index(self.depth)), DType.F32)
-        value = Convert(held, MMA_INSTRUCTIONS[self.schedule.mma].held)
+        row, value = self.state.frame.tiles[self.schedule.rows], self.results(register)
         spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
         shares = tuple(
             evolve(s, register=held_register(s.value, *spread[s.var])) if s.operand == "a" else s for s in loop.shares
@@ -166,44 +209,41 @@ class Multiplication:
         loop = evolve(loop, shares=shares)
         return self._phase("", [*self._products(value, self.b, loop)], loop)
 
-    def pack_held_rows(self, number: int, register: str) -> Phase:
-        """Return the phase that packs the rows' fragments of a step.
+    def results(self, register: str) -> Value:
+        """Return the rows that another instruction left in a register."""
+        place = as_index(self.state.frame.tiles[self.schedule.rows]), as_index(self.depth)
+        return Convert(RegisterRead(register, place, DType.F32), MMA_INSTRUCTIONS[self.schedule.mma].held)
 
-        The rows are results of another instruction, which a lane holds as it holds the elements of the fragment.
+    def load_held_rows(self, number: int, values: Sequence[Value]) -> Phase:
+        """Return the phase that fills the rows' fragments of a step.
+
+        Their values are staged, or results of another instruction, which a lane holds as it holds the elements of the
+        fragment.
         """
         frame, dim = self.state.frame, self.state.frame.schedule.dims[self.schedule.rows]
-        row, kept = frame.tiles[self.schedule.rows], self._packed_rows(number)
         assert frame.warp is not None, "atoms need warps"
         loop = held_rows_loop(
             self.schedule, frame.schedule.dims, frame.tiles, self.depth, frame.warp, self.prefix, number
         )
-        value = Convert(RegisterRead(register, (as_index(row), as_index(self.depth)), DType.F32), kept.dtype)
         at = tuple(s.register for s in loop.shares)
-        write = RegisterWrite(
-            kept.name, at, loop.shapes[0], value, kept.dtype, "a", (loop.axes[0], loop.axes[2]), self._lane
-        )
-        spread = {row: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
+        writes: list[Root] = [
+            RegisterWrite(kept.name, at, loop.shapes[0], value, kept.dtype, "a", loop.axes, self._lane)
+            for kept, value in zip(self._held_rows(number).values(), values, strict=True)
+        ]
+        spread = {frame.tiles[self.schedule.rows]: (dim.threads, dim.vector), self.depth: (ROW_LANES, ROW_VECTOR)}
         shares = tuple(evolve(s, register=held_register(s.value, *spread[s.var])) for s in loop.shares)
-        return self._phase(f"pack{number}", [write], evolve(loop, shares=shares))
+        return self._phase(f"pack{number}", writes, evolve(loop, shares=shares))
 
-    def step_of_packed_rows(self, number: int) -> Phase:
-        """Return the phase that multiplies the packed rows of a step."""
-        loop, row, kept = self._loop(number), self.state.frame.tiles[self.schedule.rows], self._packed_rows(number)
-        run = runs(MMA_INSTRUCTIONS[self.schedule.mma])[0]
-        shares = tuple(
-            evolve(s, register=s.register // run if s.var == row else Index()) if s.operand == "a" else s
-            for s in loop.shares
-        )
-        loop = evolve(loop, shares=shares)
-        return self._phase(f"step{number}", [*self._products(kept, self.b, loop)], loop)
+    def held_rows(self, number: int) -> tuple[str, ...]:
+        """Names of the registers of the rows' fragments of a step."""
+        return tuple(kept.name for kept in self._held_rows(number).values())
 
-    @property
-    def packed_rows(self) -> tuple[str, ...]:
-        """Names of the registers of the rows' fragments."""
-        return tuple(self._packed_rows(number).name for number in range(self.steps))
-
-    def _packed_rows(self, number: int) -> RegisterRead:
-        return evolve(self._kept_rows(number), dtype=MMA_INSTRUCTIONS[self.schedule.mma].held)
+    def _held_rows(self, number: int) -> dict[Value, RegisterRead]:
+        """Return the registers of a step's rows by their values."""
+        kept = evolve(self._kept_rows(number), dtype=MMA_INSTRUCTIONS[self.schedule.mma].held)
+        return {
+            a: evolve(kept, name=kept.name + "p" * n) for n, a in enumerate(dict.fromkeys(a for a, _ in self.pairs))
+        }
 
     def _kept_rows(self, number: int) -> RegisterRead:
         kept = self._fragment_read("a", number, self.a)
@@ -269,11 +309,11 @@ def multiplication(
         raise PassError(f"reduction {reduction.name}: no two factors of a sum are what atom {schedule.mma} multiplies")
     context = state.context(binding, staged)
     if reads_shared_matrices(schedule.mma):
-        if parts[0] not in staged and parts[0] in state.held:  # rows that registers hold
-            a, b = (value_of(part, context) for part in parts)
-            return Multiplication(state, reduction, schedule, depth, block_k, a, b, prefix)
-        pairs = _pairs_in_place(reduction, schedule, parts, context)
-        return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs)
+        own = [r.name for r in frame.segment.reductions]
+        tiles = (matrix_tile(reduction, schedule, dims, choice, own) for choice in schedule.staging)
+        holds = parts[0] in state.held or any(tile is not None and tile.held for tile in tiles)
+        pairs = _pairs_in_place(reduction, schedule, parts, context, holds)
+        return Multiplication(state, reduction, schedule, depth, block_k, *pairs[0], prefix, pairs, holds)
     a, b = (_present(value_of(part, context), part, depth, binding, covered) for part in parts)
     held = MMA_INSTRUCTIONS[schedule.mma].held
     a, b = (v if v.dtype is held else Convert(v, held) for v in (a, b))
@@ -285,16 +325,16 @@ def multiplication(
 
 
 def _pairs_in_place(
-    reduction: Reduction, schedule: ReductionSchedule, parts: tuple[Expr, Expr], context: Context
+    reduction: Reduction, schedule: ReductionSchedule, parts: tuple[Expr, Expr], context: Context, held: bool
 ) -> tuple[tuple[Value, Value], ...]:
     """Return the staged matrices that are multiplied, in order: the factors, or their parts in a math mode.
 
-    Raises `PassError` where one of them is not staged.
+    Parts of rows that registers hold (`held`) are computed there. Raises `PassError` where another one is not staged.
     """
     mode = MATH_MODES.get(reduction.math)
     exprs = [[call(fn, part) for fn in mode.parts] if mode is not None else [part] for part in parts]
     a, b = ([value_of(expr, context) for expr in each] for each in exprs)
-    if not all(isinstance(v, Load) and v.space == "shared" for v in (*a, *b)):
+    if not all(isinstance(v, Load) and v.space == "shared" for v in (*(() if held else a), *b)):
         raise PassError(f"reduction {reduction.name}: {schedule.mma} multiplies staged operands as they are")
     return tuple((a[i], b[j]) for i, j in (mode.products if mode is not None else ((0, 0),)))
 

@@ -21,6 +21,7 @@ from ....ir import (
     Index,
     Load,
     Phase,
+    Read,
     RegisterRead,
     RegisterWrite,
     Root,
@@ -48,12 +49,12 @@ def register_staging_phases(
     """Return the load and the store phase of one stage.
 
     `slot` is the stage's number. None where no vectors of the tile can be stored whose elements lie at a distance in
-    memory.
+    memory, or are computed for a matrix.
     """
     context = evolve(context, binding=AxisBinding({}, (), (), {}), extra=tile.valid)
     order = traversal(tile, context)
     inner = next((n for n in order if tile.pitch[n] == 1 and tile.coordinates[n].extent > 1), order[-1])
-    if inner == order[-1]:
+    if inner == order[-1] and (tile.matrix is None or isinstance(tile.value, Read)):
         return None
     value = tile_value(tile, context, buffer.dtype)
     address = slot * tile.size + tile.address(tile.coordinates)

@@ -20,9 +20,6 @@ from ....ir import (
     Loop,
     MathMode,
     Phase,
-    ProductCommit,
-    ProductFence,
-    ProductWait,
     ProxyFence,
     Reduction,
     ReductionSchedule,
@@ -37,6 +34,7 @@ from ....ir import (
     clamp,
     dtype_of,
     operands,
+    promotion_interval,
 )
 from ...geometry import matrix_tile, reads_shared_matrices
 from ..fetch import fetch_phase
@@ -80,7 +78,8 @@ def staged_tiles(
         if matrix is not None:
             layout = matrix.layout
             buffer = SharedBuffer(name, dtype, elements, layout.extent, layout.depth, layout.swizzle, layout.deep)
-        if matrix is not None and reduction.math:
+        rounded = schedule.tma and len(MATH_MODES[reduction.math].parts) == 1 if reduction.math else False
+        if matrix is not None and reduction.math and (rounded or not matrix.held):
             found = _part_tiles(operand, tile, buffer, MATH_MODES[reduction.math])
         else:
             found = {operand: (tile, buffer)}
@@ -147,12 +146,14 @@ class SharedPipeline:
     def prefetch_distance(self) -> int:
         """Prefetch distance in K blocks.
 
-        Where products read stages in place, those of the K block before may be unfinished, unless no stage is refilled.
+        Where products read stages in place, those of the K block before may be unfinished, unless sums are promoted or
+        no stage is refilled.
         """
-        stages = self.schedule.stages
-        if not reads_shared_matrices(self.schedule.mma):
+        stages, mma = self.schedule.stages, self.schedule.mma
+        if not reads_shared_matrices(mma):
             return stages - 1
-        return stages - 2 if self.step.extent > stages else self.step.extent
+        unfinished = not promotion_interval(self.state.frame.segment.reductions[0].math, mma)
+        return stages - 1 - unfinished if self.step.extent > stages else self.step.extent
 
     @property
     def commit(self) -> tuple[Item, ...]:
@@ -188,7 +189,8 @@ class SharedPipeline:
         context = self.state.context(AxisBinding({}, (), (), {}), {})
         carried = (
             register_staging_phases(tile, buffer, slot, context, layout.thread, name)
-            if tile.staging.register_staged or (tile.matrix is not None and buffer.dtype.size != HALF_BYTES)
+            if tile.staging.register_staged
+            or (tile.matrix is not None and not tile.matrix.held and buffer.dtype.size != HALF_BYTES)
             else ()
         )
         return carried or (
@@ -214,7 +216,7 @@ class SharedPipeline:
         none = [()] * (self.prefetch_distance - len(every))
         copies = [tuple(guard_fetch(p, self.exists(Index(n))) for p in f.copied) for n, f in enumerate(every)]
         copied = [item for phases in (*copies, *none) for item in (*phases, *self.commit)]
-        return [*every[0].loaded, *copied, *every[0].stored, *self._load_registers(Index(1))]
+        return [*every[0].loaded, *copied, *every[0].stored, *self.load_registers(Index(1))]
 
     def stage_registers(self, at: Index) -> tuple[Phase, ...]:
         """Return the register-staging phases after the barrier of K block `at`.
@@ -222,9 +224,10 @@ class SharedPipeline:
         They store the next K block and load the one after it, so that products lie between a load and its store. After
         the last K block they load that one again, unused: the loop has no branches, and no register is possibly unset.
         """
-        return (*self.fetch(at + 1).stored, *self._load_registers(at + 2)) if self.step.extent > 1 else ()
+        return (*self.fetch(at + 1).stored, *self.load_registers(at + 2)) if self.step.extent > 1 else ()
 
-    def _load_registers(self, at: Index) -> tuple[Phase, ...]:
+    def load_registers(self, at: Index) -> tuple[Phase, ...]:
+        """Return a K block's loads into registers, at most the last one's."""
         last = self.step.extent - 1
         return self.fetch(clamp(at, 0, last)).loaded if last else ()
 
@@ -279,12 +282,17 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
         wait for block b; barrier; multiply block b; copy block b + stages - 2; wait for the products of block b - 1
 
     The stage that is refilled was read by the products of block b - 2, which all warps have waited for before the
-    barrier. Partial sums that are promoted end with their K block.
+    barrier. Elements that pass through registers are loaded a K block before they are stored. Partial sums that are
+    promoted end with their K block, and copies are a K block further ahead.
     """
-    at, distance, name = as_index(pipeline.step), pipeline.prefetch_distance, multiplication.accumulator
-    before, products, after = multiplication.block_phases
-    later = pipeline.fetch(at + distance).whole if pipeline.step.extent > distance else ()
-    following = [guard_fetch(phase, pipeline.exists(at + distance)) for phase in later]
+    at, distance = as_index(pipeline.step), pipeline.prefetch_distance
+    end, promotion = multiplication.end_block()
+    following: list[Item] = []
+    loads: tuple[Phase, ...] = ()
+    if pipeline.step.extent > distance:
+        later, exists = pipeline.fetch(at + distance), pipeline.exists(at + distance)
+        loads = pipeline.load_registers(at + distance + 1)
+        following = [guard_fetch(phase, exists) for phase in (*later.stored, *later.copied)]
     filled = [
         tuple(guard_fetch(phase, pipeline.exists(Index(n))) for phase in pipeline.fetch(Index(n)).whole)
         if n < pipeline.step.extent
@@ -292,16 +300,13 @@ def warpgroup_k_loop(pipeline: SharedPipeline, multiplication: Multiplication) -
         for n in range(distance)
     ]
     begin = [item for phases in filled for item in (*phases, *pipeline.commit)]
+    begin += [*(pipeline.load_registers(Index(distance)) if loads else ()), *multiplication.initialise_partial()]
     *waiting, barrier = pipeline.wait
-    written = before or pipeline.step.extent == 1  # a compiler sees no loop, and would set sums to 0 after the fence
-    fence = ProductFence((name,) if written else ())
-    body = (*waiting, ProxyFence(), barrier, *before, fence, products, ProductCommit())
-    copies = (*following, *pipeline.commit)
-    if after:
-        turn = (*body, *copies, ProductWait(0, (name,)), *after)
-        return [*begin, pipeline.turns(turn)]
-    turn = (*body, *copies, ProductWait(1))
-    return [*begin, pipeline.turns(turn), ProductWait(0, (name,))]
+    arrival = (*waiting, ProxyFence())
+    products = multiplication.issue_products((*following, *loads, *pipeline.commit))
+    if promotion:  # the next K block arrives while products run
+        return [*begin, *arrival, pipeline.turns((barrier, *products, *arrival, end, *promotion))]
+    return [*begin, pipeline.turns((*arrival, barrier, *products, end)), *multiplication.end_products()]
 
 
 def stepped_k_loop(pipeline: SharedPipeline, products: Multiplication) -> list[Item]:

@@ -344,7 +344,8 @@ def _thread_coordinates(
     counts = [d.threads for d in schedule.dims]
     places: Sequence[Index]
     if warp is not None and schedule.atomic is not None:
-        places = thread_places(schedule.atomic, as_index(warp.lane), [as_index(w) for w in warp.warps])
+        warps = [as_index(w) for w in warp.warps]
+        places = thread_places(schedule.atomic, schedule.dims, as_index(warp.lane), warps)
     elif schedule.warp:
         size = layout.target.warp_size
         inside = _lane_in_patch(rest % size, schedule.warp)

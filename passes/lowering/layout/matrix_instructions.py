@@ -18,6 +18,7 @@ from ....ir import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
     ELEMENT,
+    HALF_BYTES,
     LANE,
     MATH_MODES,
     MMA_INSTRUCTIONS,
@@ -38,7 +39,7 @@ from ....ir import (
     as_index,
     substitute,
 )
-from ...geometry import interleaved_instructions, lanes_along, runs
+from ...geometry import held_lane, interleaved_instructions, lanes_along, reads_shared_matrices, runs
 
 
 @frozen
@@ -54,15 +55,24 @@ class WarpFrame:
     part: Var
 
 
-def thread_places(loop: ReductionSchedule, lane: Index, warps: Sequence[Index]) -> tuple[Index, ...]:
+def thread_places(
+    loop: ReductionSchedule, dims: Sequence[TileDim], lane: Index, warps: Sequence[Index]
+) -> tuple[Index, ...]:
     """Return a thread's coordinate along each tile dim.
 
     Lanes lie over rows and columns as over those of an instruction's C.
     """
-    inside = {loop.rows: lane // ACCUMULATOR_THREADS[1], loop.columns: lane % ACCUMULATOR_THREADS[1]}
+    inside = {loop.rows: _lane_row(loop, dims, lane), loop.columns: lane % ACCUMULATOR_THREADS[1]}
     return tuple(
         warp * lanes_along(loop.rows, loop.columns, d) + inside.get(d, Index()) for d, warp in enumerate(warps)
     )
+
+
+def _lane_row(loop: ReductionSchedule, dims: Sequence[TileDim], lane: Index) -> Index:
+    """Return the place of a lane along the rows of a warp."""
+    row, vector = lane // ACCUMULATOR_THREADS[1], dims[loop.rows].vector
+    wide = reads_shared_matrices(loop.mma) and MMA_INSTRUCTIONS[loop.mma].held.size > HALF_BYTES
+    return held_lane(row, vector) if wide and vector > 1 else row
 
 
 @frozen
@@ -187,26 +197,27 @@ def _warpgroup_loop(
 ) -> MmaLoop:
     """Return the shares of a K block, or of its step `at`, whose operands are read in place.
 
-    Those of A and B give the element that the matrix of an instruction begins with; the columns of a warpgroup are one
-    instruction.
+    Those of A and B give the element that the matrix of an instruction begins with, or the number of the instruction
+    whose rows registers hold; the columns of a warpgroup are one instruction.
     """
     atom, rows = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows]
     run = runs(atom)[0]
+    mixed = interleaved_instructions(rows.vector, run)
     step, number = Var(f"{prefix}step", depth.extent // atom.k), Var(f"{prefix}an", rows.thread // run)
     place = as_index(step) if at is None else Index(at)
     group = as_index(frame.warps[loop.rows]) // WARPGROUP * (WARPGROUP * ACCUMULATOR_THREADS[0] * rows.vector)
-    first = as_index(number) * run
+    first = as_index(number) // mixed * (run * mixed) + as_index(number) % mixed
     deep = place * atom.k
     shares = (
         Share(depth, Index(), place, (), "c"),
-        Share(tiles[loop.rows], first * rows.threads + group, first, (), "a"),
+        Share(tiles[loop.rows], first * rows.threads + group, as_index(number), (), "a"),
         Share(depth, deep, Index(), (), "a"),
         Share(tiles[loop.columns], Index(), Index(), (), "b"),
         Share(depth, deep, Index(), (), "b"),
         Share(tiles[loop.rows], Index(), first, (), "c"),
         Share(tiles[loop.columns], Index(), Index(), (), "c"),
     )
-    return MmaLoop(shares, (number,) if at is not None else (step, number), (), (), (1, 1))
+    return MmaLoop(shares, (number,) if at is not None else (step, number), (), (), (mixed, 1))
 
 
 def held_rows_loop(
@@ -218,19 +229,32 @@ def held_rows_loop(
     prefix: str,
     at: int,
 ) -> MmaLoop:
-    """Return the shares of a step's rows that lie in registers."""
-    fragment = MMA_INSTRUCTIONS[loop.mma].held_a
+    """Return the shares of a step's rows that lie in registers.
+
+    Neighbouring rows of a lane are the innermost ones of a loop, so that a vector of them is one load. An instruction
+    holds pairs of rows for each place along the depth.
+    """
+    atom, dim, local = MMA_INSTRUCTIONS[loop.mma], dims[loop.rows], tiles[loop.rows]
+    fragment, run = atom.held_a, runs(atom)[0]
     assert fragment is not None, "an instruction of a warpgroup"
-    side = _side("a", 0, loop, dims, tiles, frame, prefix)
-    register, element = Var(f"{prefix}ar", fragment.registers), Var(f"{prefix}ae", fragment.packed)
-    along, deep = _places(fragment, 0, frame.lane, as_index(register) * fragment.packed + element)
+    outer, inner = Var(f"{prefix}an", dim.thread // dim.vector), Var(f"{prefix}am", dim.vector)
+    register, element = Var(f"{prefix}ar", fragment.registers // run), Var(f"{prefix}ae", fragment.packed)
+    _, deep = _places(fragment, 0, frame.lane, as_index(register) * (run * fragment.packed) + element)
+    thread = as_index(frame.warps[loop.rows]) * ACCUMULATOR_THREADS[0] + _lane_row(loop, dims, as_index(frame.lane))
+    row, mixed = as_index(outer) * dim.vector + inner, interleaved_instructions(dim.vector, run)
+    group, within = row // (run * mixed), row % (run * mixed)
     shares = (
-        Share(side.local, side.place(along), side.atom, (), "a"),
-        Share(depth, Index(at * MMA_INSTRUCTIONS[loop.mma].k) + deep, as_index(register), (), "a"),
+        Share(
+            local,
+            as_index(outer) * (dim.threads * dim.vector) + thread * dim.vector + inner,
+            group * mixed + within % mixed,
+            (),
+            "a",
+        ),
+        Share(depth, Index(at * atom.k) + deep, as_index(register) * run + within // mixed, (), "a"),
     )
-    shape = side.outer.extent * side.inner.extent, register.extent
-    unrolled = (side.outer, side.inner, register, element)
-    return MmaLoop(shares, unrolled, (register, register, element, element), (shape, shape), (1, 1))
+    shape = dim.thread // run, fragment.registers
+    return MmaLoop(shares, (outer, register, inner, element), (register, element), (shape,), (mixed, 1))
 
 
 #: Most fragment registers that a warp loads together (`ldmatrix` brings four matrices).
@@ -249,7 +273,7 @@ def _side(
     d, atom = (loop.rows, loop.columns)[axis], MMA_INSTRUCTIONS[loop.mma]
     run = runs(atom)[axis]
     atoms, mixed = dims[d].thread // run, interleaved_instructions(dims[d].vector, run)
-    fragment = atom.held_a or (atom.a, atom.b)[axis]
+    fragment = (atom.a, atom.b)[axis]
     together = mixed if mixed > 1 else gcd(atoms, max(1, _MAX_LOADED_REGISTERS // fragment.registers))
     outer, inner = Var(f"{prefix}{operand}n", atoms // together), Var(f"{prefix}{operand}m", together)
     return _Side(atom, operand, axis, dims[d], tiles[d], as_index(frame.warps[d]), outer, inner)

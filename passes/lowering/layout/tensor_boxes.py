@@ -218,7 +218,8 @@ def _run_pitch(axes: Sequence[Var], steps: Mapping[Var, int]) -> int | None:
 def _digits(tile: MatrixTile, block_k: int) -> list[TileDigit] | None:
     """Return the digits of a tile in the order of shared memory; None where a line holds several of one side."""
     layout: SharedMatrixLayout = tile.layout
-    line, side = layout.width // layout.size, _side_digits(tile)
+    line = layout.width // layout.size
+    side = _side_digits(tile)
     if not layout.deep and len(side) > 1:
         return None
     if layout.deep:
@@ -233,8 +234,9 @@ def _side_digits(tile: MatrixTile) -> list[TileDigit]:
     """Return the digits of a tile's rows or columns in the order of their places."""
     dim, axis = tile.dim, tile.axis
     vector, lanes, neighbours = dim.vector, ACCUMULATOR_THREADS[axis], ACCUMULATOR_VECTOR[axis]
-    if tile.in_order:
-        return [TileDigit(False, dim.block, 1)]
+    inner: tuple[tuple[int, int], ...] = ((dim.block, 1),)
+    if tile.held or tile.in_order:
+        return [TileDigit(False, *inner[0])]
     around = dim.threads * vector
     if axis:
         inner = ((neighbours, 1), (lanes, vector), (vector // neighbours, neighbours), (dim.block // around, around))

@@ -35,5 +35,5 @@ class ChainProduct:
     def unfinished(self) -> list[Item]:
         """The unfinished products of a part, and the end of their group."""
         steps = range(self.product.steps)
-        step = self.product.step_in_place if self.rows.tiles else self.product.step_of_packed_rows
-        return [*map(step, steps), ProductCommit()]
+        begins = bool(self.rows.tiles)
+        return [*(self.product.step_in_place(number, begins) for number in steps), ProductCommit()]

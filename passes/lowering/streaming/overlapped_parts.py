@@ -126,10 +126,11 @@ class OverlappedParts:
     def items(self) -> list[Item]:
         """Return all items."""
         sums, ring, turn = self.sums.product, self.scores.copies, Var("turn", max(self.part.extent - 1, 1))
-        in_scores, in_sums, packed = self.scores.product.accumulator, sums.accumulator, sums.packed_rows
+        in_scores, in_sums, steps = self.scores.product.accumulator, sums.accumulator, range(sums.steps)
+        packed = [name for number in steps for name in sums.held_rows(number)]
         at, distance = as_index(turn), min(max(ring.schedule.stages - 1, 1), self.part.extent)
         rows = [*self.epilogue, *self.rows.maxima(), *self.rows.weights()]
-        pack = [sums.pack_held_rows(n, self.weights) for n in range(sums.steps)]
+        pack = [sums.load_held_rows(number, [sums.results(self.weights)]) for number in steps]
         begin: list[Item] = [] if self.bulk else [*self.scores.rows_loads, *ring.fetch(Index()).whole, *ring.commit]
         for number in range(distance):
             begin += self._copies(Index(number))

@@ -95,9 +95,8 @@ def fill(
         totals.add("uneven", np.where(uneven, moved / deep, 0.0))
     totals.add("copies", moved * cost * stretch)
     if looked_at:
-        rounds = reads_shared_matrices(geometry.structure.mma) and any(r.math for r in segment.reductions)
         narrow = _copies_narrow(totals.group.tensors[staged[-1].tensor].dtype, totals)
-        carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and (rounds or not isinstance(expr, Read)))
+        carried = narrow & np.greater(cost * MIN_COPY_BYTES, size) | (atom and not isinstance(expr, Read))
         carried = carried if in_bulk is None else carried & np.equal(in_bulk, 0)
         totals.add("register_staged", np.where(carried, moved * cost, 0.0))
     totals.add("scatter", moved * (ways - 1.0) / totals.target.warp_size)
