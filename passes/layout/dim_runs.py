@@ -140,7 +140,7 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
             return None
         parts.add(axis.extent)
         made.add(places[0])
-    if len(parts) > 1 or any(_has_other_use(s, axis, dims) for s, i in uses if (axis := _plain(i)) is not None):
+    if len(parts) > 1 or any(_has_other_use(s, own, dims) for s, i in uses if (own := _plain(i)) is not None):
         return None
     return Run(dims, parts.pop(), frozenset(made))
 
