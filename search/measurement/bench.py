@@ -36,7 +36,7 @@ class Timed:
 
 
 class Bench(Protocol):
-    """Interface of devices that check and time built candidates while this process continues."""
+    """Interface of devices that check and time candidates in the background."""
 
     def start(self) -> None:
         """Begin to open the devices."""
@@ -86,7 +86,7 @@ class Bench(Protocol):
 
 @define(eq=False)
 class ImmediateBench(Bench):
-    """Bench in this process that answers while `begin` runs, by its own `check` and `sample`."""
+    """Bench in this process: the answer is there when `begin` returns."""
 
     _checked: dict[tuple[str, str], BuildResult] = field(factory=dict, init=False)
     _answers: list[tuple[str, DeviceAnswer]] = field(factory=list, init=False)
@@ -106,14 +106,15 @@ class ImmediateBench(Bench):
         verdict = Verdict("ok") if built is None else self.check(problem, built)
         if built is not None and built.kernel is not None:
             self._checked[problem.key, built.kernel.name] = built
-        samples, failure = list[tuple[float, ...]](), ""
+        samples, failure = list[tuple[float, ...] | None](), ""
         turns = turns if turns is not None and verdict.outcome == "ok" else TimingTurns((), 0)
         for name in turns.kernels:
-            timed = self.sample(problem, self._checked[problem.key, name], turns.runs)
+            checked = self._checked.get((problem.key, name))
+            timed = Timed() if checked is None else self.sample(problem, checked, turns.runs)
             if timed.verdict.outcome != "ok":
                 failure = timed.verdict.message
                 break
-            samples.append(timed.samples)
+            samples.append(timed.samples or None)
             if len(samples) == 1 and timed.seconds > turns.most:
                 break
         self._answers.append((problem.key, DeviceAnswer(verdict, tuple(samples), failure)))

@@ -25,7 +25,7 @@ SERVICE = "cuts.search.measurement.device_pool:NamedDevice"
 #: Failures in a row after which a device is tested.
 MAX_FAILURES_IN_A_ROW = 3
 #: Answer to a request whose device is lost: another device gets the request.
-LOST = DeviceAnswer(Verdict("failed", "the device is lost"), lost=True)
+LOST_ANSWER = DeviceAnswer(Verdict("failed", "the device is lost"), lost=True)
 
 T = TypeVar("T")
 
@@ -110,7 +110,7 @@ class DevicePool:
             member.checking = problem
         except BackendError as error:
             self._drop(member, error)
-            self._finished.append((problem.key, LOST))
+            self._finished.append((problem.key, LOST_ANSWER))
 
     def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return finished measurements of all devices."""
@@ -122,11 +122,11 @@ class DevicePool:
             except BackendError as error:
                 self._drop(member, error)
                 if member.checking is not None:
-                    found.append((member.checking.key, LOST))
+                    found.append((member.checking.key, LOST_ANSWER))
                 continue
             for key, measured in finished:
                 member.checking = None
-                found.append((key, LOST if self._is_dropped_after(member, measured.verdict) else measured))
+                found.append((key, LOST_ANSWER if self._is_dropped_after(member, measured.verdict) else measured))
         return found
 
     def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
