@@ -92,8 +92,7 @@ def _executor(
 
     def builder() -> Workers:
         """Start workers and device process concurrently: each takes seconds."""
-        if isinstance(bench := executor.bench, (DeviceBench, DevicePool)):
-            bench.start()
+        executor.bench.start()
         return Workers(workers, *(("cuts.search.measurement.replay:ReplayPrinter",) if replay else ()))
 
     executor = SearchExecutor(database, builder, device, budget=budget, monitor=monitor)

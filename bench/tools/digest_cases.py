@@ -24,7 +24,7 @@ from cuts.compile.driver import precisions_of
 from cuts.compile.selection.cached_decisions import decision_key
 from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
 from cuts.ops import Registry
-from cuts.passes import ForeignDecisionsError
+from cuts.passes import ForeignDecisionsError, compile_graph
 from cuts.runtime import make_plan
 from cuts.search import RunMode, tuning_session
 from cuts.search.database.exchange import _read as read_results
@@ -108,8 +108,9 @@ def compiled_text(compiled: CompiledGraph, target: Target) -> str:
 
 
 def _compile(graph: Graph, spec: Spec, target: str, mode: Any, precision: Any) -> str:
-    machine = find_target(target)
-    return compiled_text(compile_model(graph, spec, machine, CompileOptions(mode, precision=precision)), machine)
+    machine, options = find_target(target), CompileOptions(mode, precision=precision)
+    # no planning workers: each would import its modules for up to a second, and cases fill all processors
+    return compiled_text(compile_model(graph, spec, machine, options, compile_graph), machine)
 
 
 @cache
@@ -191,10 +192,11 @@ def _pack_text(name: str, batch: str) -> str:
     graph = load_model(ModelCase(workload, model.make(int(batch), False), torch, 0.0).program, spec, None, ())
     with tuning_session(target, frozen=True, guesses=True) as session:
         answer = session.database.answer(decision_key(graph, spec, target, CompileOptions()).key)
-        replay = session.begin(RunMode(None if answer is None else answer.read()))
+        if answer is None:
+            return "no decisions"
         with suppress(ForeignDecisionsError):
-            compiled = compile_model(graph, spec, target, CompileOptions(), replay.compile)
-            return f"decisions {answer is not None}\n{compiled_text(compiled, target)}"
+            replay = session.begin(RunMode(answer.read()))
+            return compiled_text(compile_model(graph, spec, target, CompileOptions(), replay.compile), target)
     return "foreign decisions"
 
 

@@ -147,10 +147,11 @@ def lines_of(unit: Unit, aliases: Aliases, products: Collection[int]) -> Iterato
         shared = frozenset.intersection(*(expr_variables(p) for p in parts)) if product else frozenset()
         found = []
         for part in parts:
-            own = tuple(a for a in statement.axes if a in expr_variables(part) and a not in shared)
-            found += [_access(r.tensor, r.indices, own if product else every, aliases, product) for r in reads(part)]
-        single = tuple(a for a in statement.axes if a not in shared)
-        found.append(_access(statement.target, statement.write, single if product else every, aliases, False))
+            axes = expr_variables(part) - shared if product else ()
+            own = tuple(a for a in statement.axes if a in axes) if product else every
+            found += [_access(r.tensor, r.indices, own, aliases, product) for r in reads(part)]
+        single = tuple(a for a in statement.axes if a not in shared) if product else every
+        found.append(_access(statement.target, statement.write, single, aliases, False))
         yield StatementAccesses(statement, tuple(found), product)
 
 

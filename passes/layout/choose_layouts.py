@@ -25,13 +25,13 @@ reduces (`number_products`).
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
 from ...ir import MMA_INSTRUCTIONS, Target, TensorType, Var, as_index, is_affine, linearise
-from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, reorder
-from ..schedule import mma_templates
+from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key, reorder
+from ..schedule import is_mma_computable
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
 from .components import Component, components, windows
 from .constants import order_constants
@@ -162,14 +162,15 @@ def _has_matrix_instructions(types: Iterable[TensorType], target: Target, math: 
 
 def _products(programs: Programs, target: Target, math: str) -> Iterator[Place]:
     """Yield the contractions that matrix instructions may compute."""
-    builder = GroupBuilder(Views(programs, {}), Policy(math=math))
+    builder, known = GroupBuilder(Views(programs, {}), Policy(math=math)), dict[Hashable, bool]()
     for unit in programs.units:
         sums = [n for n, s in enumerate(unit.statements) if s.combine == "sum" and len(s.reads) > 1]
         if len(sums) != 1 or not builder.is_used(unit.name):
             continue
         form = builder.single(unit.name).form
-        (segment,) = form.segments
-        if next(mma_templates(form, segment, target), None) is not None:
+        if (key := form_key(form)) not in known:
+            known[key] = is_mma_computable(form, target)
+        if known[key]:
             yield unit.name, sums[0]
 
 

@@ -126,7 +126,7 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
     parts: set[int] = set()
     made: set[Dim] = set()
     spread = [(statement, index) for statement, index in uses if _plain(index) is None]
-    if not spread or any(axis is not None and _has_other_use(s, axis, dims) for s, i in uses if (axis := _plain(i))):
+    if not spread:
         return None
     for statement, index in spread:
         if copy_source(statement) is None or not _is_sum(index):
@@ -140,7 +140,9 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
             return None
         parts.add(axis.extent)
         made.add(places[0])
-    return Run(dims, parts.pop(), frozenset(made)) if len(parts) == 1 else None
+    if len(parts) > 1 or any(_has_other_use(s, own, dims) for s, i in uses if (own := _plain(i)) is not None):
+        return None
+    return Run(dims, parts.pop(), frozenset(made))
 
 
 def _has_other_use(statement: Statement, axis: Var, dims: Collection[Dim]) -> bool:

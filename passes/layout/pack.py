@@ -14,7 +14,7 @@ The pass runs ahead of grouping, so that a group is measured over the layout tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from math import prod
 
 from ...ir import (
@@ -31,7 +31,7 @@ from ...ir import (
     reads,
     variables,
 )
-from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views
+from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key
 from ..schedule import is_mma_computable
 from .constants import store_constants
 
@@ -57,10 +57,13 @@ def _constant_orders(
 ) -> Iterator[tuple[str, Mapping[str, Order]]]:
     """Yield the units that want constants in another order, and that order."""
     constants = programs.graph.constants.keys() - programs.orders.keys()
+    known: dict[Hashable, Mapping[str, Order]] = {}
     for unit in units:
         if _multiplies(unit, programs) and builder.is_used(unit.name):
             group = builder.single(unit.name)
-            orders = {group.tensors[t]: order for t, order in _orders(group.form, target).items()}
+            if (key := form_key(group.form)) not in known:
+                known[key] = _orders(group.form, target)
+            orders = {group.tensors[t]: order for t, order in known[key].items()}
             own = {tensor: order for tensor, order in orders.items() if tensor in constants}
             if own:
                 yield unit.name, own

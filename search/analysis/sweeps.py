@@ -116,8 +116,11 @@ class SweepRunner:
         for entry in entries:
             entry.samples = []
         for entry in chain.from_iterable(repeat(entries, self._settings.rounds)):
-            if entry.outcome == "ok" and not self._executor.over():
-                self._trials.runner.time_again(task, entry)
+            if entry.outcome == "ok" and entry.built is not None and not self._executor.over():
+                timed = self._executor.bench.sample(task.problem, entry.built, self._settings.runs)
+                entry.samples += timed.samples
+                if timed.verdict.outcome != "ok":
+                    self._trials.runner.record(task, entry, timed.verdict)
                 self._executor.receive()
 
     def _store(self, sweep: Sweep) -> None:

@@ -1,6 +1,6 @@
 """Devices that check and time candidates, one or several, or recorded results."""
 
-from .bench import AsyncBench, Bench, DeviceBench
+from .bench import Bench, DeviceBench
 from .device_pool import SERVICE, DevicePool
 from .replay import ReplayBench
 from .verdicts import DeviceAnswer, TimingTurns, Verdict

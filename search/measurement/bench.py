@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from ...backends import middle_mean
 from ...ir import BackendError, Target
@@ -36,7 +36,11 @@ class Timed:
 
 
 class Bench(Protocol):
-    """Interface of a device that checks and times built candidates."""
+    """Interface of devices that check and time candidates in the background."""
+
+    def start(self) -> None:
+        """Begin to open the devices."""
+        ...
 
     def prepare(self, problem: TuningTask, reference: Reference) -> None:
         """Store the expected outputs of a task, which else the device computes."""
@@ -61,11 +65,6 @@ class Bench(Protocol):
         """Release the device."""
         ...
 
-
-@runtime_checkable
-class AsyncBench(Bench, Protocol):
-    """Bench that checks a candidate while this process continues, on each device."""
-
     def is_free(self, problem: TuningTask) -> bool:
         """Return whether a candidate of a task would be checked at once."""
         ...
@@ -83,6 +82,54 @@ class AsyncBench(Bench, Protocol):
         Wait for one, at most `timeout` seconds.
         """
         ...
+
+
+@define(eq=False)
+class ImmediateBench(Bench):
+    """Bench in this process: the answer is there when `begin` returns."""
+
+    _checked: dict[tuple[str, str], BuildResult] = field(factory=dict, init=False)
+    _answers: list[tuple[str, DeviceAnswer]] = field(factory=list, init=False)
+
+    def start(self) -> None:
+        """Open nothing."""
+
+    def prepare(self, problem: TuningTask, reference: Reference) -> None:
+        """Store nothing."""
+
+    def is_free(self, problem: TuningTask) -> bool:
+        """Return True: a candidate is checked at once."""
+        return True
+
+    def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
+        """Check a candidate and time kernels in turns."""
+        verdict = Verdict("ok") if built is None else self.check(problem, built)
+        if built is not None and built.kernel is not None:
+            self._checked[problem.key, built.kernel.name] = built
+        samples, failure = list[tuple[float, ...] | None](), ""
+        turns = turns if turns is not None and verdict.outcome == "ok" else TimingTurns((), 0)
+        for name in turns.kernels:
+            checked = self._checked.get((problem.key, name))
+            timed = Timed() if checked is None else self.sample(problem, checked, turns.runs)
+            if timed.verdict.outcome != "ok":
+                failure = timed.verdict.message
+                break
+            samples.append(timed.samples or None)
+            if len(samples) == 1 and timed.seconds > turns.most:
+                break
+        self._answers.append((problem.key, DeviceAnswer(verdict, tuple(samples), failure)))
+
+    def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
+        """Return the answers since the last call."""
+        found, self._answers = self._answers, []
+        return found
+
+    def overhead(self) -> float:
+        """Return 0: times have no overhead."""
+        return 0.0
+
+    def close(self) -> None:
+        """Release nothing."""
 
 
 @frozen

@@ -16,7 +16,7 @@ from ...backends import find_target, known_targets
 from ...ir import BackendError, Target
 from ..building import BuildResult
 from ..tasks import Reference, TuningTask
-from .bench import AsyncBench, Timed
+from .bench import Bench, Timed
 from .device import MeasuringDevice
 from .verdicts import DeviceAnswer, TimingTurns, Verdict
 
@@ -24,6 +24,8 @@ from .verdicts import DeviceAnswer, TimingTurns, Verdict
 SERVICE = "cuts.search.measurement.device_pool:NamedDevice"
 #: Failures in a row after which a device is tested.
 MAX_FAILURES_IN_A_ROW = 3
+#: Answer to a request whose device is lost: another device gets the request.
+LOST_ANSWER = DeviceAnswer(Verdict("failed", "the device is lost"), lost=True)
 
 T = TypeVar("T")
 
@@ -46,12 +48,8 @@ class NamedDevice(MeasuringDevice):
         super().__init__(target)
 
 
-class PoolBench(AsyncBench, Protocol):
+class PoolBench(Bench, Protocol):
     """Interface of a bench in a pool."""
-
-    def start(self) -> None:
-        """Begin to open the device."""
-        ...
 
     @property
     def works(self) -> bool:
@@ -61,11 +59,11 @@ class PoolBench(AsyncBench, Protocol):
 
 @define(eq=False)
 class _Member:
-    """Device with its running check, its number of tasks, and its failures in a row."""
+    """Device with the task of its running request, its number of tasks, and its failures in a row."""
 
     name: str
     bench: PoolBench
-    checking: tuple[TuningTask, BuildResult | None] | None = None
+    checking: TuningTask | None = None
     problems: int = 0
     failed: int = 0
 
@@ -105,17 +103,14 @@ class DevicePool:
         return any(member.checking is None for member in ([assigned] if assigned else self._members))
 
     def begin(self, problem: TuningTask, built: BuildResult | None, turns: TimingTurns | None = None) -> None:
-        """Have a candidate checked and kernels timed by their task's device.
-
-        Where that device is lost, another one checks the candidate at once.
-        """
+        """Have a candidate checked and kernels timed by their task's device."""
         member = self._assign(problem)
         try:
             member.bench.begin(problem, built, turns)
-            member.checking = problem, built
+            member.checking = problem
         except BackendError as error:
             self._drop(member, error)
-            self._finished.append((problem.key, self._recheck(problem, built)))
+            self._finished.append((problem.key, LOST_ANSWER))
 
     def take_finished(self, timeout: float) -> list[tuple[str, DeviceAnswer]]:
         """Return finished measurements of all devices."""
@@ -125,16 +120,13 @@ class DevicePool:
             try:
                 finished = member.bench.take_finished(timeout / len(busy) if member in busy and not found else 0.0)
             except BackendError as error:
-                checking = member.checking
                 self._drop(member, error)
-                if checking is not None:
-                    found.append((checking[0].key, self._recheck(*checking)))
+                if member.checking is not None:
+                    found.append((member.checking.key, LOST_ANSWER))
                 continue
             for key, measured in finished:
-                checking, member.checking = member.checking, None
-                if checking is not None and self._is_dropped_after(member, measured.verdict):
-                    measured = self._recheck(*checking)
-                found.append((key, measured))
+                member.checking = None
+                found.append((key, LOST_ANSWER if self._is_dropped_after(member, measured.verdict) else measured))
         return found
 
     def sample(self, problem: TuningTask, built: BuildResult, repeats: int) -> Timed:
@@ -149,10 +141,6 @@ class DevicePool:
         """Release all devices."""
         for member in self._members:
             member.bench.close()
-
-    def _recheck(self, problem: TuningTask, built: BuildResult | None) -> DeviceAnswer:
-        """Return another device's verdict on a candidate, which is timed on request."""
-        return DeviceAnswer(Verdict("ok") if built is None else self.check(problem, built))
 
     def _call(self, problem: TuningTask, ask: Callable[[PoolBench], T]) -> tuple[_Member, T]:
         """Call the device of a task, or another one where it fails.

@@ -12,8 +12,8 @@ from math import inf
 from ...ir import CutsError, Schedule
 from ..building import BuildResult, Factory
 from ..database import Database, Measurement
-from ..tasks import Reference, TuningTask, make_kernel
-from .bench import Timed
+from ..tasks import TuningTask, make_kernel
+from .bench import ImmediateBench, Timed
 from .verdicts import Verdict
 
 
@@ -34,15 +34,13 @@ class ReplayPrinter(Factory):
         """Return no simple kernel: nothing is checked."""
 
 
-class ReplayBench:
+class ReplayBench(ImmediateBench):
     """Bench that returns recorded results of a kernel's text."""
 
     def __init__(self, recorded: Database) -> None:
+        super().__init__()
         self._recorded = recorded
         self._measurements: dict[str, dict[str, Measurement]] = {}
-
-    def prepare(self, problem: TuningTask, reference: Reference) -> None:
-        """Compute nothing."""
 
     def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Return the recorded outcome."""
@@ -55,10 +53,6 @@ class ReplayBench:
         if trial is None or trial.seconds is None:
             return Timed(verdict=Verdict("failed", "not recorded"))
         return Timed((trial.seconds,) * repeats)
-
-    def overhead(self) -> float:
-        """Return 0: a recording has no overhead."""
-        return 0.0
 
     def close(self) -> None:
         """Close the recording."""

@@ -35,8 +35,10 @@ class DeviceAnswer:
     """Verdict on a candidate, and the timed kernels' runs.
 
     The samples are None for a kernel that is not loaded. A kernel that fails is the last, and the reason is `failure`.
+    With `lost`, the device is lost: another one answers the same request.
     """
 
     verdict: Verdict
     samples: tuple[tuple[float, ...] | None, ...] = ()
     failure: str = ""
+    lost: bool = False

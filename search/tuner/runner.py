@@ -13,7 +13,7 @@ from attrs import frozen
 
 from ..building import BuildResult
 from ..database import Measurement
-from ..measurement import AsyncBench, DeviceAnswer, TimingTurns, Verdict
+from ..measurement import DeviceAnswer, TimingTurns, Verdict
 from ..settings import Settings
 from ..trace import Rejected
 from .executor import SearchExecutor
@@ -44,16 +44,14 @@ class MeasurementRunner:
 
     def is_free(self, task: TaskRecord) -> bool:
         """Return whether the device of a task has nothing to check."""
-        bench = self.executor.bench
-        return not isinstance(bench, AsyncBench) or bench.is_free(task.problem)
+        return self.executor.bench.is_free(task.problem)
 
     def receive(self, timeout: float = 0.0) -> None:
         """Receive finished measurements; requests of an earlier search have no receiver."""
-        bench = self.executor.bench if self.executor.opened else None
-        if not isinstance(bench, AsyncBench):
+        if not self.executor.opened:
             return
         with self.executor.statistics.phase("check"):
-            ended = bench.take_finished(timeout)
+            ended = self.executor.bench.take_finished(timeout)
         for key, measured in ended:
             if key in self._requests:
                 asked = self._requests.pop(key)
@@ -61,31 +59,16 @@ class MeasurementRunner:
                 self._take_times(asked, measured)
 
     def time_in_turns(self, task: TaskRecord, entries: Sequence[Entry], rounds: int) -> bool:
-        """Have candidates timed in turns; return whether the result is awaited.
-
-        Nothing is awaited where no candidate is valid or the device answers at once.
-        """
-        turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
-        if turns and isinstance(self.executor.bench, AsyncBench):
-            task.turns = turns
-            return True
-        for entry in turns:
-            if entry.outcome == "ok":
-                self.time_again(task, entry)
-        return False
+        """Have valid candidates timed in turns; return whether there are any."""
+        task.turns = [entry for entry in entries if entry.outcome == "ok" and entry.built is not None] * rounds
+        return bool(task.turns)
 
     def measure(self, task: TaskRecord, entry: Entry) -> None:
-        """Check a candidate and time it, where possible asynchronously.
+        """Have a candidate checked and timed.
 
         A few runs come first, and as many again, in turns with the best so far, unless it is hopeless.
         """
-        bench = self.executor.bench
-        if isinstance(bench, AsyncBench):
-            self._request(task, entry, self._turns_of(task, entry))
-            return
-        with self.executor.statistics.phase("check"):
-            verdict = bench.check(task.problem, _code(entry))
-        self._take_verdict(task, entry, verdict)
+        self._request(task, entry, self._turns_of(task, entry))
 
     def _turns_of(self, task: TaskRecord, entry: Entry) -> list[Entry]:
         """Return the candidates to time after a successful check, in order.
@@ -105,24 +88,28 @@ class MeasurementRunner:
 
     def _request(self, task: TaskRecord, entry: Entry | None, turns: Sequence[Entry]) -> None:
         """Request a check of a candidate, if any, and timing of others in turns."""
-        bench, best = self.executor.bench, task.best
-        assert isinstance(bench, AsyncBench), "it does so beside what else there is to do"
+        best = task.best
         most = inf if entry is None or best is None else self.settings.hopeless * best.seconds
         asked = TimingTurns(tuple(_name(each) for each in turns), self.settings.runs, most) if turns else None
         with self.executor.statistics.phase("check"):
-            bench.begin(task.problem, None if entry is None else _code(entry), asked)
+            self.executor.bench.begin(task.problem, None if entry is None else _code(entry), asked)
         task.waiting += 1
         self._requests[task.problem.key] = _Request(task, entry, turns)
+        self.receive()  # a bench in this process has answered
 
     def _take_times(self, asked: _Request, measured: DeviceAnswer) -> None:
         """Store times with their candidates."""
         task, entry, statistics = asked.task, asked.entry, self.executor.statistics
-        if (
-            entry is None and measured.verdict.outcome != "ok"
-        ):  # the process was lost: earlier times of the candidates stay
+        if measured.lost and entry is not None:
+            task.ready.appendleft(entry)
             return
-        if entry is not None and (measured.verdict.outcome != "ok" or not (asked.turns and any(measured.samples))):
-            self._take_verdict(task, entry, measured.verdict)
+        if entry is None and measured.verdict.outcome != "ok":  # earlier times of the candidates stay
+            return
+        if entry is not None and entry.trusted:
+            task.untrusted = False
+            self.executor.memory.trusted.update([task.problem.key] if measured.verdict.outcome == "ok" else [])
+        if entry is not None and (measured.verdict.outcome != "ok" or not asked.turns):
+            self.record(task, entry, measured.verdict)
             return
         for each, samples in zip(asked.turns, measured.samples, strict=False):
             each.samples += samples or ()
@@ -136,40 +123,6 @@ class MeasurementRunner:
             statistics.dropped += 1
         if entry is not None:
             self.record(task, entry, measured.verdict)
-
-    def _take_verdict(self, task: TaskRecord, entry: Entry, verdict: Verdict) -> None:
-        """Time a correct candidate, unless an earlier session did."""
-        if entry.trusted:
-            task.untrusted = False
-            self.executor.memory.trusted.update([task.problem.key] if verdict.outcome == "ok" else [])
-        elif verdict.outcome == "ok" and not entry.outcome:
-            verdict = self._time(task, entry)
-        self.record(task, entry, verdict)
-
-    def _time(self, task: TaskRecord, entry: Entry) -> Verdict:
-        """Time a candidate and wait for the result."""
-        best = task.best
-        self.executor.statistics.timed += 1
-        verdict = self._sample(task, entry)
-        if verdict.outcome != "ok" or best is None:
-            return verdict
-        if entry.seconds > self.settings.hopeless * best.seconds:
-            self.executor.statistics.dropped += 1
-            return verdict
-        if task.alternates:
-            self.time_again(task, best)
-        return self._sample(task, entry)
-
-    def time_again(self, task: TaskRecord, entry: Entry) -> None:
-        """Time a candidate once more; one that fails now is rejected."""
-        if entry.built is not None and (verdict := self._sample(task, entry)).outcome != "ok":
-            self.record(task, entry, verdict)
-
-    def _sample(self, task: TaskRecord, entry: Entry) -> Verdict:
-        with self.executor.statistics.phase("time"):
-            timed = self.executor.bench.sample(task.problem, _code(entry), self.settings.runs)
-        entry.samples += timed.samples
-        return timed.verdict
 
     def record(self, task: TaskRecord, entry: Entry, verdict: Verdict) -> None:
         """Record the result of a candidate."""

@@ -22,10 +22,9 @@ from cuts.passes.fusion.programs import build_programs
 from cuts.search.building.factory import BuildResult
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
-from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.bench import ImmediateBench, Timed
 from cuts.search.measurement.verdicts import Verdict
 from cuts.search.strategies import ProposingFactory
-from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
 from cuts.search.tuner.executor import SearchExecutor
 from cuts.search.tuner.tuner import Tuner
@@ -114,7 +113,7 @@ class Inline:
         self.queue.clear()
 
 
-class FakeBench:
+class FakeBench(ImmediateBench):
     """Bench that looks times up.
 
     `cost` returns the seconds of a kernel, `verdicts` the outcome of some of them by name.
@@ -123,13 +122,11 @@ class FakeBench:
     def __init__(
         self, cost: Callable[[KernelFunction], float], verdicts: Callable[[KernelFunction], Verdict] | None = None
     ) -> None:
+        super().__init__()
         self.cost = cost
         self.verdict = verdicts or (lambda kernel: Verdict("ok"))
         self.checked: list[str] = []
         self.samples = 0
-
-    def prepare(self, problem: TuningTask, reference: Reference) -> None:
-        pass
 
     def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         assert built.kernel is not None
@@ -141,13 +138,6 @@ class FakeBench:
         self.samples += 1
         seconds = self.cost(built.kernel)
         return Timed(verdict=Verdict("timeout", "no answer")) if seconds == inf else Timed((seconds,) * repeats)
-
-    def overhead(self) -> float:
-        """A made-up device is timed without loss."""
-        return 0.0
-
-    def close(self) -> None:
-        pass
 
 
 def fake_compile(kernel: KernelFunction, arch: str, timeout: float) -> Cubin:

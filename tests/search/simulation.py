@@ -15,9 +15,8 @@ from cuts.ir.compiled import Budget, KernelFunction
 from cuts.search.building.factory import BuildResult
 from cuts.search.building.workers import Job, JobResult
 from cuts.search.database import Database
-from cuts.search.measurement.bench import Timed
+from cuts.search.measurement.bench import ImmediateBench, Timed
 from cuts.search.measurement.verdicts import Verdict
-from cuts.search.tasks.data import Reference
 from cuts.search.tasks.tuning_task import TuningTask
 from cuts.search.tuner.executor import SearchExecutor
 
@@ -153,8 +152,8 @@ class SimulatedWorkers:
         self.clock.pass_by(0.2)
 
 
-@define
-class SimulatedGPU:
+@define(eq=False)
+class SimulatedGPU(ImmediateBench):
     """Bench that takes simulated time: `cost` gives the seconds of a kernel."""
 
     clock: FakeClock
@@ -163,9 +162,6 @@ class SimulatedGPU:
 
     def __attrs_post_init__(self) -> None:
         self.clock.pass_by(3.0)  # time in which a driver makes a context
-
-    def prepare(self, problem: TuningTask, reference: Reference) -> None:
-        """Take note of nothing."""
 
     def check(self, problem: TuningTask, built: BuildResult) -> Verdict:
         """Find every kernel right."""
@@ -179,10 +175,6 @@ class SimulatedGPU:
         self.clock.pass_by(repeats * seconds + 1e-3)
         self.times[problem.key] = min(seconds, self.times.get(problem.key, float("inf")))
         return Timed((seconds,) * repeats)
-
-    def overhead(self) -> float:
-        """Time without loss."""
-        return 0.0
 
     def close(self) -> None:
         """Wait for the process to end."""
