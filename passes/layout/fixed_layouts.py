@@ -75,7 +75,7 @@ def _given_tensors(programs: Programs) -> set[str]:
 
 
 def root_tensor(tensor: str, aliases: Aliases) -> str:
-    """Return the tensor whose memory a view shows, through any number of views; else the tensor itself."""
+    """Return the tensor whose memory a view shows, else the tensor."""
     while tensor in aliases.shown:
         tensor = aliases.shown[tensor][0]
     return tensor

@@ -190,16 +190,15 @@ def test_a_view_has_its_sources_order() -> None:
 
 
 @pytest.mark.parametrize("kind", [DType.F32, DType.BF16])
-def test_sums_over_a_channels_last_input_are_sums_of_columns(kind: DType) -> None:
-    """A batch norm in training of an input that a view permutes, without contractions."""
+def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
+    """Batch norm of a channels-last input, without contractions."""
     lines = (
         op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("m", "reduce_mean", "c", axes=(0, 2, 3), keepdims=True),
-        op("d", "sub", "c", "m"), op("r", "relu", "d"), op("p", "max_pool", "r", kernel_shape=(2, 2), strides=(2, 2)),
-        op("y", "transpose", "p", perm=(0, 2, 3, 1)),
+        op("d", "sub", "c", "m"), op("r", "relu", "d"), op("y", "transpose", "r", perm=(0, 2, 3, 1)),
     )  # fmt: skip
     made = graph({"x": TensorType(kind, (4, 8, 8, 16))}, *lines, out="y")
     programs = laid_out(made)
-    assert {t for t in "cdrp" if programs.orders.get(t) == CHANNELS_LAST} == set("cdrp")
+    assert {t for t in "cdr" if programs.orders.get(t) == CHANNELS_LAST} == set("cdr")
     (total,) = (s for u in programs.units for s in u.statements if s.combine == "sum")
     (read,) = total.reads
     assert read.indices[-1] in total.write, "channels are the columns"
