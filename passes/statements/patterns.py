@@ -225,7 +225,7 @@ def pointwise(body: Pattern, name: str = "") -> Defined:
 
 
 def converted_element(name: str = "") -> Pattern:
-    """Return the pattern of an unguarded read, or of the conversion of another one that defines it."""
+    """Return the pattern of an unguarded read, or of its defining conversion."""
     conversion = Capture(name, lambda e: isinstance(e, Cast) and isinstance(e.arg, Read) and not e.arg.guards)
     return Either((pointwise(conversion), element(name)))
 

@@ -92,7 +92,7 @@ def test_small_deviations_of_large_numbers_are_right(shape: tuple[int, ...], axe
 
 
 def channels_last_norm(kind: DType) -> Graph:
-    """Return the variances of channels of a permuted input that is converted before each use."""
+    """Return variances of a permuted input, converted before each use."""
     converted = {"to": "f32"} if kind is not DType.F32 else None
     lines = [op("v", "transpose", "x", perm=(0, 3, 1, 2))]
     lines += [op(c, "cast", "v", **converted) if converted else op(c, "identity", "v") for c in ("c", "e")]
@@ -101,7 +101,7 @@ def channels_last_norm(kind: DType) -> Graph:
     return graph({"x": TensorType(kind, (4, 64, 56, 8))}, *lines, out="s")
 
 
-def test_parts_of_channels_last_images_are_parts_of_columns() -> None:
+def test_channels_last_parts_are_columns() -> None:
     made = channels_last_norm(DType.BF16)
     before, after = divide_programs(made)
     assert len(after.units) == len(before.units)
