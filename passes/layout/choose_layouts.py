@@ -18,6 +18,8 @@ Without matrix instructions for the types and the math mode only components chan
 window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that is not reduced:
 threads multiply numbers, and want neighbours that they have results for. That is the dim of images, where there are
 several: rows of 7 or 35 pixels begin anywhere, those of images at multiples of 16 bytes, for all taps and strides.
+Elsewhere the layouts of the caller's tensors count: where a view permutes the dims of an input, or an output permutes
+those of its source, views and components are ordered as above, so that a sum over the columns of an input is one.
 Where no windows are read, tensors between products of constants may have the dims outermost that the next product
 reduces (`number_products`).
 """
@@ -36,7 +38,7 @@ from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dim
 from .components import Component, components, windows
 from .constants import order_constants
 from .dim_runs import Run, find_runs, rotate_runs
-from .fixed_layouts import fixed_tensors, input_independent_tensors, transposed_outputs
+from .fixed_layouts import fixed_tensors, input_independent_tensors, root_tensor, transposed_outputs
 from .number_products import NumberCosts, Place, is_between, is_large, number_products, shared_dims, worth
 
 #: Least saving of another order, as part of the instructions that the tensors take at least.
@@ -56,20 +58,28 @@ def choose_layouts(
     programs = reorder(programs, orders) if orders else programs
     multiplied = _has_matrix_instructions(programs.types.values(), target, math)
     products = tuple(_products(programs, target, math)) if multiplied else ()
-    if products:
-        return _for_products(programs, products)
-    if multiplied or not threads or not _moves_neighbours(target):
-        return programs
-    windowed = _for_windows(programs, frozenset(orders or ()))
-    return windowed if windowed is not programs else _between_products(programs, target)
+    if not multiplied and threads and _moves_neighbours(target):
+        found = _for_windows(programs, frozenset(orders or ()))
+        found = found if found is not programs else _between_products(programs, target)
+        if found is not programs:
+            return found
+    return _for_accesses(programs, products) if multiplied or threads else programs
 
 
-def _for_products(programs: Programs, products: Collection[Place]) -> Programs:
-    """Return programs whose tensors lie as the matrix instructions want them that compute `products`."""
-    programs = reorder(programs, dict(transposed_outputs(programs, find_aliases(programs))))
+def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
+    """Return programs whose tensors lie as their statements move them with fewest instructions.
+
+    Matrix instructions compute `products`. Without these nothing changes where the caller's tensors lie as the graph
+    has them.
+    """
+    turned = dict(transposed_outputs(programs, find_aliases(programs)))
+    programs = _with_orders(programs, turned)
     aliases = find_aliases(programs)
-    lines = _lines(programs, aliases, products)
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
+    seen = {root_tensor(tensor, aliases) for tensor, _ in _views(aliases, programs, {}, fixed)}
+    if not products and not turned and seen.isdisjoint(programs.graph.inputs):
+        return programs
+    lines = _lines(programs, aliases, products)
     orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
     ordered = _with_views(programs, aliases, orders, fixed)
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
@@ -129,7 +139,11 @@ def _between_products(programs: Programs, target: Target) -> Programs:
 
 def _with_views(programs: Programs, aliases: Aliases, orders: Mapping[str, Order], fixed: frozenset[str]) -> Programs:
     """Return programs whose tensors lie in some orders, and whose views follow the tensors that they show."""
-    return reorder(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+    return _with_orders(programs, {**orders, **dict(_views(aliases, programs, orders, fixed))})
+
+
+def _with_orders(programs: Programs, orders: Mapping[str, Order]) -> Programs:
+    return reorder(programs, orders) if orders else programs
 
 
 def _lines(programs: Programs, aliases: Aliases, products: Collection[Place]) -> dict[Place, StatementAccesses]:

@@ -16,7 +16,7 @@ def fixed_tensors(programs: Programs, aliases: Aliases) -> frozenset[str]:
     that indices are read from.
     """
     found = {*_given_tensors(programs), *_copied_to_outputs(programs)}
-    return frozenset(found | {_root(t, aliases) for t in found})
+    return frozenset(found | {root_tensor(t, aliases) for t in found})
 
 
 def input_independent_tensors(programs: Programs) -> frozenset[str]:
@@ -37,7 +37,7 @@ def transposed_outputs(programs: Programs, aliases: Aliases) -> Iterator[tuple[s
     """
     given = _given_tensors(programs)
     for tensor, order in _copied_to_outputs(programs).items():
-        if order is not None and order != tuple(sorted(order)) and not {tensor, _root(tensor, aliases)} & given:
+        if order is not None and order != tuple(sorted(order)) and not {tensor, root_tensor(tensor, aliases)} & given:
             yield tensor, order
 
 
@@ -74,7 +74,8 @@ def _given_tensors(programs: Programs) -> set[str]:
     return found | {t for unit in programs.units for t in _in_place(unit)}
 
 
-def _root(tensor: str, aliases: Aliases) -> str:
+def root_tensor(tensor: str, aliases: Aliases) -> str:
+    """Return the tensor whose memory a view shows, else the tensor."""
     while tensor in aliases.shown:
         tensor = aliases.shown[tensor][0]
     return tensor

@@ -211,8 +211,8 @@ def candidates(group: FusedGroup, target: Target) -> tuple[int, ...]:
     most = min(terms // MIN_TERMS, 4 * TILES_PER_SM * target.NUM_SM // large)
     limit = min(MAX_PARTS if contracts else MAX_ROWS, most, longest)
     first, *others = reduction.reduce
-    if contracts and others and first.extent <= MAX_PARTS:  # few images with many rows each
-        limit = max(limit, min(most, first.extent * others[0].extent))
+    if others and first.extent <= MAX_PARTS:  # few images with many rows each
+        limit = max(limit, min(most if contracts else MAX_ROWS, most, first.extent * others[0].extent))
     found = [1 << k for k in range(1, 16) if 1 << k <= limit and _cuts(reduction, 1 << k)]
     return tuple(p for p in found if p == found[-1] or 2 * tiles * p >= target.NUM_SM)
 

@@ -11,6 +11,7 @@ from .patterns import (
     Factor,
     Guarded,
     anything,
+    converted_element,
     element,
     fn,
     number,

@@ -224,6 +224,12 @@ def pointwise(body: Pattern, name: str = "") -> Defined:
     return Defined((None,), body, name)
 
 
+def converted_element(name: str = "") -> Pattern:
+    """Return the pattern of an unguarded read, or of its defining conversion."""
+    conversion = Capture(name, lambda e: isinstance(e, Cast) and isinstance(e.arg, Read) and not e.arg.guards)
+    return Either((pointwise(conversion), element(name)))
+
+
 def reduction(combine: str | Collection[str], body: Pattern, name: str = "") -> Defined:
     """Return the pattern of a reduction, or of its result."""
     return Defined((combine,) if isinstance(combine, str) else combine, body, name)

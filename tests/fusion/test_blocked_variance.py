@@ -13,6 +13,7 @@ from cuts.compile.loading import load_spec
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.graph import Graph
 from cuts.ir.statement import Program
+from cuts.ir.types import DType, TensorType
 from cuts.ops.reference import evaluate, evaluate_graph
 from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.sums.blocked_variance import block_variances
@@ -88,3 +89,32 @@ def test_small_deviations_of_large_numbers_are_right(shape: tuple[int, ...], axe
     plan = build_graph(deviations(shape, axes), load_spec([]), find_target("opencl"), CompileOptions())
     expected = x.size / 4 * x.astype(np.float64).var(axis=axes)
     np.testing.assert_allclose(plan.run({"x": x})["s"], expected, rtol=1e-5)
+
+
+def channels_last_norm(kind: DType) -> Graph:
+    """Return variances of a permuted input, converted before each use."""
+    converted = {"to": "f32"} if kind is not DType.F32 else None
+    lines = [op("v", "transpose", "x", perm=(0, 3, 1, 2))]
+    lines += [op(c, "cast", "v", **converted) if converted else op(c, "identity", "v") for c in ("c", "e")]
+    lines += [op("m", "reduce_mean", "c", axes=(0, 2, 3), keepdims=True), op("d", "sub", "e", "m"),
+              op("s", "reduce_sum_square", "d", axes=(0, 2, 3), keepdims=False)]  # fmt: skip
+    return graph({"x": TensorType(kind, (4, 64, 56, 8))}, *lines, out="s")
+
+
+def test_channels_last_parts_are_columns() -> None:
+    made = channels_last_norm(DType.BF16)
+    before, after = divide_programs(made)
+    assert len(after.units) == len(before.units)
+    (part,) = (s for u in after.units for s in u.statements if s.target.endswith("squares_of_part"))
+    assert [r.extent for r in part.reduce] == [4, 56], "of 256 elements at most, as rows across memory have"
+
+
+@needs_opencl
+@pytest.mark.parametrize("kind", [DType.F32, DType.F16])
+def test_variances_of_converted_values_are_right(kind: DType) -> None:
+    made = channels_last_norm(kind)
+    x = (np.random.default_rng(1).standard_normal((4, 64, 56, 8)) + 30).astype(np.float32)
+    held = x.astype(kind.numpy)
+    found = build_graph(made, load_spec([]), find_target("opencl"), CompileOptions()).run({"x": held})["s"]
+    expected = evaluate_graph(made, REGISTRY, {"x": held})["s"]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)

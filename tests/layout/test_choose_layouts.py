@@ -189,6 +189,29 @@ def test_a_view_has_its_sources_order() -> None:
     assert find_views(programs).storage("t").strides == (32 * 64, 64, 1)
 
 
+@pytest.mark.parametrize("kind", [DType.F32, DType.BF16])
+def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
+    """Batch norm of a channels-last input, without contractions."""
+    lines = (
+        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("m", "reduce_mean", "c", axes=(0, 2, 3), keepdims=True),
+        op("d", "sub", "c", "m"), op("r", "relu", "d"), op("y", "transpose", "r", perm=(0, 2, 3, 1)),
+    )  # fmt: skip
+    made = graph({"x": TensorType(kind, (4, 8, 8, 16))}, *lines, out="y")
+    programs = laid_out(made)
+    assert {t for t in "cdr" if programs.orders.get(t) == CHANNELS_LAST} == set("cdr")
+    (total,) = (s for u in programs.units for s in u.statements if s.combine == "sum")
+    (read,) = total.reads
+    assert read.indices[-1] in total.write, "channels are the columns"
+    check(made, "mixed")
+
+
+def test_views_of_computed_tensors_alone_change_nothing() -> None:
+    made = graph({"x": TensorType(DType.F32, (4, 32, 16))}, op("a", "exp", "x"),
+                 op("t", "transpose", "a", perm=(0, 2, 1)), op("y", "softmax", "t"), out="y")  # fmt: skip
+    programs = build_programs(made, REGISTRY)
+    assert choose_layouts(programs, GPU) is programs
+
+
 def test_an_output_keeps_its_order() -> None:
     made = chain()
     programs = laid_out(evolve(made, outputs=("b", "y")))

@@ -14,7 +14,8 @@ variance", section 2):
 Of several reduced axes the innermost are whole, as many as a part may have, and the next one is divided. In real
 arithmetic it is the same number. The rest is the rounding error of a part's mean, which counts where the mean is large
 beside the deviation. Where the differences have other readers, too, nothing changes; nor where a block holds whole
-rows.
+rows. Rows lie along memory or across it in the tensor that affine views and conversions show: those of the channels of
+a channels-last image lie across it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,35 @@ from math import prod
 
 from attrs import evolve, frozen
 
-from ....ir import Call, Const, Index, Read, Statement, TensorType, Var, as_index, substitute_expr
+from ....ir import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    indirects,
+    is_affine,
+    substitute,
+    substitute_expr,
+    variables,
+)
 from ....ops.language import unused_name
 from ...statements import (
     DefinedElement,
+    DefUse,
     Edit,
     Match,
     NewUnit,
     Programs,
     RewriteRule,
     anything,
-    element,
+    axis_values,
+    converted_element,
     pointwise,
     reduction,
     rewrite,
@@ -45,8 +64,9 @@ MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS = 1 << 15, 8
 #: Least elements of a part, and most: of rows across memory, and of rows along it.
 MIN_PART, MAX_PART, MAX_PART_ALONG = 16, 256, 4096
 
-MEAN = pointwise(reduction("sum", element("x"), "total") / anything(), "average")
-DIFFERENCE = pointwise(element("x") - MEAN, "difference")
+VALUE = converted_element("x")
+MEAN = pointwise(reduction("sum", VALUE, "total") / anything(), "average")
+DIFFERENCE = pointwise(VALUE - MEAN, "difference")
 SQUARES = reduction("sum", DIFFERENCE * DIFFERENCE)
 
 
@@ -72,14 +92,15 @@ def _variance(match: Match) -> _Variance | None:
     rows, count = ([r.extent for r in s.reduce] for s in (squares, total.statement))
     axes = {a: v for a, value in total.values.items() for v in reversed(squares.axes) if value == as_index(v)}
     means = find_means(total.statement, index)
-    sizes = _part_sizes(squares, match.get("x", Read), match)
+    sizes = _part_sizes(squares, _read_of(match.expr("x")), match)
     whole = {*axes} == {*total.statement.axes} and {*axes.values()} == {*squares.axes}
     return _Variance(means, axes, sizes) if rows == count and whole and means and sizes else None
 
 
-def _part_sizes(squares: Statement, x: Read, match: Match) -> tuple[int, ...]:
+def _part_sizes(squares: Statement, x: Expr, match: Match) -> tuple[int, ...]:
     """Return the elements of each reduced axis in a part, () where a block holds a whole row."""
-    along = any(r in (v for v, _ in x.indices[-1].terms) for r in squares.reduce)
+    assert isinstance(x, Read)
+    along = any(r in variables(_shown_element(x, match.index).indices[-1]) for r in squares.reduce)
     held = prod(r.extent for r in squares.reduce) * (1 if along else ROW_NEIGHBOURS) <= MAX_BLOCK_ELEMENTS
     if held or not match.index.types[x.tensor].dtype.is_float:
         return ()
@@ -88,6 +109,26 @@ def _part_sizes(squares: Statement, x: Read, match: Match) -> tuple[int, ...]:
         sizes.append(max(n for n in range(1, min(extent, longest) + 1) if extent % n == 0))
         longest = longest // extent if sizes[-1] == extent else 1
     return tuple(reversed(sizes)) if prod(sizes) >= MIN_PART else ()
+
+
+def _read_of(expr: Expr) -> Expr:
+    """Return an expression without conversions."""
+    while isinstance(expr, Cast):
+        expr = expr.arg
+    return expr
+
+
+def _shown_element(x: Read, index: DefUse) -> Read:
+    """Return the element of the tensor that affine views and conversions show."""
+    while (copy := index.definition(x)) is not None and copy.is_pointwise:
+        body, values = _read_of(copy.body), axis_values(copy, x.indices)
+        if not isinstance(body, Read) or body.guards or any(map(indirects, body.indices)) or values is None:
+            return x
+        shown = evolve(body, indices=tuple(substitute(i, values) for i in body.indices))
+        if not all(map(is_affine, shown.indices)):
+            return x
+        x = shown
+    return x
 
 
 def _divide_axes(
@@ -117,7 +158,7 @@ def _block(match: Match, found: _Variance) -> Edit:
     type_ = TensorType(dtype, tuple(a.extent for a in axes))
     names = ("of", "mean_of_part", "squares_of_part", "rest_of_part")
     of, mean, square, rest = (index.add_tensor(f"{squares.target}.{name}", type_) for name in names)
-    here = substitute_expr(match.get("x", Read), places)
+    here = substitute_expr(match.expr("x"), places)
     centred = Call("sub", (here, Read(mean, place)))
     sums = (
         Statement(of, axes, place, here, rows, "sum"),
