@@ -45,6 +45,8 @@ from .row_sharing import (
     joins_loop,
     maximises_scores,
     register_chain,
+    running_maximum,
+    shareable_loops,
     shifted_score,
     split_divisor,
     weighs_scores_alone,
