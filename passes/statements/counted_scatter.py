@@ -30,7 +30,7 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, Var, as_index
+from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, as_index
 from .def_use import DefUse
 from .match import Match
 from .patterns import Scattered

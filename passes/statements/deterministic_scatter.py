@@ -58,13 +58,13 @@ MAX_COMPARED_TERMS = 4
 def make_scatters_deterministic(program: Program) -> Program:
     """Return an equal program with deterministic scatters.
 
-    Scatters that ask for atomic operations stay.
+    Scatters that ask for atomic operations keep them.
     """
     if not any(s.combines_in_memory for s in program.statements):
         return program
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _compared_type, _compare_terms)
     program = rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
-    return rewrite_program(program, _START)
+    return rewrite_program(rewrite_program(program, _in_any_order(atomic=True)), _START)
 
 
 def make_scatters_atomic(program: Program) -> Program:
@@ -73,8 +73,13 @@ def make_scatters_atomic(program: Program) -> Program:
     Few terms are still compared.
     """
     compared = RewriteRule(Scattered(VALUE_COMBINERS), _few_pairs, _compare_terms)
-    rest = RewriteRule(Scattered(("sum", "prod")), _float_type, _combine_in_any_order)
-    return rewrite_program(rewrite_program(rewrite_program(program, compared), rest), _START)
+    program = rewrite_program(program, compared)
+    return rewrite_program(rewrite_program(program, _in_any_order(atomic=None)), _START)
+
+
+def _in_any_order(atomic: bool | None) -> RewriteRule[TensorType]:
+    """Return the rule of scatters that combine floats in any order."""
+    return RewriteRule(Scattered(("sum", "prod"), atomic), _float_type, _combine_in_any_order)
 
 
 def _combine_in_any_order(match: Match, type_: TensorType) -> Iterator[Statement]:
@@ -108,7 +113,7 @@ def _combined_later(match: Match) -> Statement | None:
     (reader,) = found
     alone = index.single_definition(reader.target) is reader and index.single_definition(scatter.target) is scatter
     same = index.types[reader.target] == index.types[scatter.target]
-    plain = is_plain(reader) and not reader.reduce and reader.is_identity_write
+    plain = is_plain(reader) and not reader.reduce
     return reader if alone and same and plain and _start_of(scatter, reader) is not None else None
 
 

@@ -102,7 +102,7 @@ class ScatterRows:
 
 @frozen
 class ArrivingRows:
-    """A scatter into a tensor of its arriving rows, or of all rows of its target.
+    """A scatter into a tensor of arriving rows, or of all.
 
     `numbering` are the statements that number them, `statement` is the scatter, which sends into a tensor of `shape`,
     and `elements` is the place there of each element of the target.
@@ -115,7 +115,7 @@ class ArrivingRows:
 
 
 def arriving_rows(statement: Statement, index: DefUse) -> ArrivingRows:
-    """Return a scatter into arriving rows alone where that is worth their numbering, else as it is."""
+    """Return a scatter into arriving rows where that pays, else as it is."""
     type_ = index.types[statement.target]
     every = element_of(type_)[1]
     rows = ScatterRows.of(statement, type_)
