@@ -200,6 +200,7 @@ from .machine import (
     ROW_BYTES,
     SWIZZLE_PERIOD,
     SWIZZLES,
+    VECTOR_ADDITIONS,
     WARPGROUP,
     WARPGROUP_THREAD,
     CopyInstruction,

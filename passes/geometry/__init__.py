@@ -52,7 +52,15 @@ from .row_sharing import (
     weighs_scores_alone,
     whole_loops,
 )
-from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
+from .scatter_bins import (
+    ScatterBins,
+    added_neighbours,
+    bin_count,
+    index_axes,
+    is_scatter_only,
+    scatter_bins,
+    scatter_tile_dim,
+)
 from .schedule_template import (
     ScheduleParameter,
     ScheduleTemplate,

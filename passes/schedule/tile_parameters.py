@@ -134,10 +134,10 @@ def _runs(
 
 def _vectors(d: int, structure: SegmentTemplate, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
     """Return vector widths: neighbouring elements only help along a dim that is innermost in some tensor. Values of a
-    direct scatter go one by one, and neighbours then belong to neighbouring threads.
+    direct scatter go one by one, and neighbours then belong to neighbouring threads, or several at once.
     """
     if structure.scatter_dim < 0 and any(output.into for output in segment.outputs):
-        return (1,)
+        return powers(1, structure.additions if d == len(structure.dims) - 1 else 1)
     last = structure.dims[d][-1]
     bodies = segment.expressions
     inner = any(r.indices and last in variables(r.indices[-1]) for b in bodies for r in reads(b))
