@@ -78,7 +78,7 @@ def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterat
 def print_atomic_update(
     node: Store, values: Sequence[str], rest: tuple[Var, ...], names: KernelNames, out: Writer
 ) -> None:
-    """Print the atomic operation that combines a value, or those of neighbours, with memory.
+    """Print the atomic operation that combines values with memory.
 
     Those of a box first compute all their addresses, -1 for none, then run one after another.
     """

@@ -58,7 +58,7 @@ def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
 
 
 def added_neighbours(segment: Segment, group: FusedGroup) -> int:
-    """Return the most neighbours of the last axis that a thread may add to memory at once."""
+    """Return the most neighbours that a thread adds at once."""
     output, last = segment.outputs[0], segment.axes[-1] if segment.axes else None
     row = last in index_axes(segment, group) and output.write[-1] == as_index(last) if last is not None else False
     name = f"{output.into}_{group.tensors[output.tensor].dtype}"

@@ -57,7 +57,7 @@ def select_vector_store(node: Store, var: Var, context: SelectionContext) -> Vec
 
 
 def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:
-    """Return the combination of all elements along a variable with global memory at once."""
+    """Return the update of memory by all elements along a variable."""
     guards = _whole_guards(node, var, var.extent, context)
     known = f"{node.into}_{node.dtype}x{var.extent}" in context.instructions and node.space == "global"
     return evolve(node, guards=guards, axis=var) if known and guards is not None else None

@@ -85,15 +85,15 @@ def _in_any_order(atomic: bool | None) -> RewriteRule[TensorType]:
 def _combine_in_any_order(match: Match, type_: TensorType) -> Iterator[Statement]:
     """Yield the statements of an atomic scatter.
 
-    Narrow types are combined in their accumulator, and rows of a large tensor where few rows arrive:
+    Narrow types are combined in their accumulator, which has arriving rows alone where these are few:
 
     scatter sum y[at[j], k] = u[j, k]   ->   atomic sum total[place[j], k] = f32(u[j, k]);  y[v, k] = total[slot[v], k]
     """
     root, index, wide = match.root, match.index, type_.dtype.accumulator
-    rows = arriving_rows(root, index)
-    if not rows.numbering and wide is type_.dtype:
+    if wide is type_.dtype:
         yield evolve(root, atomic=True)
         return
+    rows = arriving_rows(root, index)
     yield from rows.numbering
     total = index.add_tensor(f"{root.target}.total", TensorType(wide, rows.shape))
     yield evolve(rows.statement, target=total, body=index.convert(root.body, wide), atomic=True)

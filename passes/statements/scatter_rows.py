@@ -115,7 +115,7 @@ class ArrivingRows:
 
 
 def arriving_rows(statement: Statement, index: DefUse) -> ArrivingRows:
-    """Return a scatter into arriving rows where that pays, else as it is."""
+    """Return a scatter into arriving rows where that pays."""
     type_ = index.types[statement.target]
     every = element_of(type_)[1]
     rows = ScatterRows.of(statement, type_)
