@@ -132,7 +132,7 @@ from .errors import (
 )
 from .evaluation import Evaluation, as_dtype, working_dtype
 from .expr import Call, Cast, Const, Expr, IndexValue, InRange, Read, call, dtype_of, guarded_read
-from .functions import COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, Combiner
+from .functions import COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, VALUE_COMBINERS, Combiner
 from .graph import (
     Array,
     Attribute,
@@ -203,6 +203,7 @@ from .machine import (
     ROW_BYTES,
     SWIZZLE_PERIOD,
     SWIZZLES,
+    VECTOR_ADDITIONS,
     WARPGROUP,
     WARPGROUP_THREAD,
     CopyInstruction,

@@ -13,10 +13,12 @@ which x86 produces, would be lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from ...ir import COMBINERS, DType, Op, Store, Var, as_index, indirects, linearise, row_major
+from attrs import evolve
+
+from ...ir import COMBINERS, DType, Op, Store, Var, as_index, indirects, linearise, row_major, substitute
 from .ctext import call_text
 from .dialect import Dialect
 from .index_ctext import guard_text, index_text, place_text
@@ -73,14 +75,21 @@ def _exchange(into: str, dtype: DType, pointer: str, dialect: Dialect) -> Iterat
     yield "  } while (next != seen);"
 
 
-def print_atomic_update(node: Store, value: str, rest: tuple[Var, ...], names: KernelNames, out: Writer) -> None:
-    """Print the atomic operation that combines a value with memory.
+def print_atomic_update(
+    node: Store, values: Sequence[str], rest: tuple[Var, ...], names: KernelNames, out: Writer
+) -> None:
+    """Print the atomic operation that combines values with memory.
 
     Those of a box first compute all their addresses, -1 for none, then run one after another.
     """
+    if node.axis is not None:
+        node, rest = (
+            evolve(node, address=substitute(node.address, {node.axis: 0})),
+            tuple(v for v in rest if v != node.axis),
+        )
     exists, place = _exists(node, names), index_text(node.address, names.pointers)
     if not rest:
-        out.line((f"if ({exists}) " if exists else "") + _call(node, value, place, names))
+        out.line((f"if ({exists}) " if exists else "") + _call(node, values, place, names))
         return
     places = names.fresh()
     at = index_text(linearise([as_index(v) for v in rest], row_major(tuple(v.extent for v in rest))), {})
@@ -89,7 +98,7 @@ def print_atomic_update(node: Store, value: str, rest: tuple[Var, ...], names: K
         out.line(f"{places}[{at}] = {f'{exists} ? {place} : -1' if exists else place};")
     with out.loops(rest):
         condition = f"if ({places}[{at}] >= 0) " if exists else ""
-        out.line(condition + _call(node, value, f"{places}[{at}]", names))
+        out.line(condition + _call(node, values, f"{places}[{at}]", names))
 
 
 def _exists(node: Store, names: KernelNames) -> str:
@@ -99,9 +108,14 @@ def _exists(node: Store, names: KernelNames) -> str:
     return " && ".join(parts)
 
 
-def _call(node: Store, value: str, place: str, names: KernelNames) -> str:
-    """Return the call that combines a value with an element; some functions of magnitudes have their own."""
+def _call(node: Store, values: Sequence[str], place: str, names: KernelNames) -> str:
+    """Return the call that combines values with elements; some functions of magnitudes have their own."""
+    element = f"&{names.buffer(node.space, node.buffer)}[{place}]"
+    if node.axis is not None:
+        row = names.dialect.instructions[f"{node.into}_{node.dtype}x{node.axis.extent}"]
+        return row.format(element=element, values=", ".join(values))
+    (value,) = values
     helper = "into" if node.space == "global" else "meet"
     magnitude = f"{node.into}_abs" if isinstance(node.value, Op) and node.value.fn == "abs" else ""
     name = magnitude if f"{magnitude}_{node.dtype}" in names.dialect.atomics.native else node.into
-    return f"cuts_{helper}_{name}_{node.dtype}(&{names.buffer(node.space, node.buffer)}[{place}], {value});"
+    return f"cuts_{helper}_{name}_{node.dtype}({element}, {value});"

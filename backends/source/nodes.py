@@ -213,7 +213,13 @@ class NodePrinter(ValuePrinter):
 
     def update(self, node: Store, rest: tuple[Var, ...]) -> None:
         """Print the atomic operations of a box."""
-        print_atomic_update(node, self.text(node.value), rest, self.names, self.out)
+        axis = node.axis
+        values = (
+            [self.text(node.value)]
+            if axis is None
+            else [self.lane_text(node.value, axis, n) for n in range(axis.extent)]
+        )
+        print_atomic_update(node, values, rest, self.names, self.out)
 
     def accumulate(self, node: Accumulate) -> None:
         """Print the accumulation of one value."""

@@ -16,7 +16,8 @@ class Store:
     """Store of a value to a buffer where all guards hold.
 
     With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
-    address is no index of its axis.
+    address is no index of its axis. Instruction selection gives it an `axis` whose aligned neighbours it combines at
+    once.
     """
 
     space: str
@@ -26,6 +27,7 @@ class Store:
     dtype: DType
     guards: tuple[Guard, ...] = ()
     into: str | None = None
+    axis: Var | None = None
 
 
 @frozen(cache_hash=True)

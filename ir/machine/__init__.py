@@ -8,6 +8,7 @@ from .instructions import (
     MATRIX_WORDS,
     MIN_COPY_BYTES,
     ROW_BYTES,
+    VECTOR_ADDITIONS,
     CopyInstruction,
     MatrixLoadInstruction,
     copy_row,

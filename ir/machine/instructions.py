@@ -67,9 +67,12 @@ COPIES: Mapping[str, CopyInstruction] = {
     )
 }
 
+#: Additions of neighbours to global memory at once: a reduction, an element type and a number of elements.
+VECTOR_ADDITIONS: Mapping[str, int] = {f"sum_{DType.F32}x{width}": width for width in (2, 4)}
+
 #: Instructions of each dialect. OpenCL C has none; matrix instructions are emulated there.
 INSTRUCTIONS: Mapping[str, frozenset[str]] = {
-    "cuda": frozenset({*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS}),
+    "cuda": frozenset({*MATRIX_LOADS, *COPIES, *MMA_INSTRUCTIONS, *VECTOR_ADDITIONS}),
     "opencl": frozenset(MMA_INSTRUCTIONS),
 }
 

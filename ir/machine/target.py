@@ -49,6 +49,7 @@ class Target:
         True  #: lanes of a warp run in lockstep, and other warps hide latency; else a core runs thread after thread
     )
     banked: bool = True  #: shared memory has banks, so that lanes may conflict there
+    vector_additions: bool = False  #: whether a thread adds several f32 to memory at once
     warm_caches: bool = False  #: data may be in the caches when a kernel starts
     on_host: bool = False  #: kernels run on the processor that compiles them
     atoms: tuple[

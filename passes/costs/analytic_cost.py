@@ -168,6 +168,7 @@ def _choices(structure: SegmentTemplate) -> tuple[Hashable, ...]:
         structure.mma,
         structure.caches_rows,
         structure.scatter_dim,
+        structure.additions,
         structure.parts,
     )
 

@@ -208,6 +208,7 @@ class _Builder:
             name = node.name if single else f"{node.name}/{next(numbers)}"
             if run[0].combines_in_memory:
                 reads = (*reads, run[0].target)
+            if run[0].combines_in_memory and run[0].target not in {s.target for s in statements[:start]}:
                 before = _start(run[0], self.types[run[0].target])
                 yield Unit(f"{name}.start", node.name, node.op, (before,), (), (before.target,))
             yield Unit(name, node.name, node.op, tuple(run), reads, tensors_left_by(run, end, last_reads, outputs))

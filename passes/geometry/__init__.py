@@ -47,12 +47,22 @@ from .row_sharing import (
     joins_loop,
     maximises_scores,
     register_chain,
+    running_maximum,
+    shareable_loops,
     shifted_score,
     split_divisor,
     weighs_scores_alone,
     whole_loops,
 )
-from .scatter_bins import ScatterBins, bin_count, index_axes, is_scatter_only, scatter_bins, scatter_tile_dim
+from .scatter_bins import (
+    ScatterBins,
+    added_neighbours,
+    bin_count,
+    index_axes,
+    is_scatter_only,
+    scatter_bins,
+    scatter_tile_dim,
+)
 from .schedule_template import (
     ScheduleParameter,
     ScheduleTemplate,

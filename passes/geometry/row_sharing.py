@@ -60,16 +60,40 @@ def cached_reads(segment: Segment, elsewhere: tuple[str, ...]) -> tuple[Read, ..
 def shareable_loops(segment: Segment) -> tuple[bool, ...]:
     """Return, per reduction, whether it may join the preceding reduction's loop.
 
-    It runs over the same elements and reads no result of the reductions in that loop.
+    It runs over the same elements and reads no result of the reductions in that loop, or is rescaled by a running
+    maximum.
     """
     found: list[bool] = []
     run: list[Reduction] = []
     for reduction in segment.reductions:
         names = {r.name for r in run}
         same_row = bool(run) and run[-1].reduce == reduction.reduce and not (run[-1].along or reduction.along)
-        found.append(same_row and not any(read.tensor in names for read in reads(reduction.body)))
+        free = not any(read.tensor in names for read in reads(reduction.body))
+        found.append(same_row and (free or running_maximum(reduction, run) is not None))
         run = [*run, reduction] if found[-1] else [reduction]
     return tuple(found)
+
+
+def running_maximum(reduction: Reduction, run: Sequence[Reduction]) -> Reduction | None:
+    """Return the running maximum that shifts a sum of exponentials.
+
+    The sum is rescaled where the maximum grows, as in an online softmax; it reads no other result of the loop `run`.
+
+        m = max over r of z[r];  t = sum over r of exp(z[r] - m) * v[r]
+            ->  for r: m' = max(m, z[r]);  t = t * exp(m - m') + exp(z[r] - m') * v[r];  m = m'
+    """
+    names = {r.name for r in run}
+    greatest = next((r for r in run if r.combine == "max" and _sums_shifted(reduction, r, names)), None)
+    return greatest if reduction.combine == "sum" else None
+
+
+def _sums_shifted(reduction: Reduction, greatest: Reduction, own: set[str]) -> bool:
+    """Return whether a body is a product of an exponential of a maximum's elements, shifted by it, and of other factors
+    that read no reduction of `own`.
+    """
+    found = [part for part in factors(reduction.body) if any(r.tensor in own for r in reads(part))]
+    score = shifted_score(found[0], greatest.name) if len(found) == 1 else None
+    return score is not None and drop_conversions(score) == drop_conversions(greatest.body)
 
 
 def joins_loop(segment: Segment, position: int, loops: Sequence[object], alone: Sequence[object]) -> bool:

@@ -9,7 +9,7 @@ from math import prod
 
 from attrs import frozen
 
-from ...ir import FusedGroup, Segment, Var, as_index
+from ...ir import VECTOR_ADDITIONS, FusedGroup, Segment, Var, as_index
 from .footprint import Count, product
 
 
@@ -55,6 +55,15 @@ def _own_dims(segment: Segment, group: FusedGroup) -> dict[int, Var]:
         if axis is not None:
             found.setdefault(axis, number)
     return {number: axis for axis, number in found.items()}
+
+
+def added_neighbours(segment: Segment, group: FusedGroup) -> int:
+    """Return the most neighbours that a thread adds at once."""
+    output, last = segment.outputs[0], segment.axes[-1] if segment.axes else None
+    row = last in index_axes(segment, group) and output.write[-1] == as_index(last) if last is not None else False
+    name = f"{output.into}_{group.tensors[output.tensor].dtype}"
+    widths = (w for w in VECTOR_ADDITIONS.values() if f"{name}x{w}" in VECTOR_ADDITIONS)
+    return max((w for w in widths if row and last is not None and last.extent % w == 0), default=1)
 
 
 def scatter_bins(segment: Segment, group: FusedGroup, dims: Sequence[Sequence[Var]]) -> ScatterBins:

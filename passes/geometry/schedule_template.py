@@ -47,7 +47,8 @@ class SegmentTemplate:
     instruction `mma`, the rows of its C lie along the dim at position `rows`, the columns along that at `columns`; its
     operands may be staged by `bulk` copies.
     Reduction threads hold the rows of loops in `whole` in one trip. In a privatised scatter, blocks take several tiles
-    along the dim at position `scatter_dim`, which is -1 elsewhere. A segment that `streams` may pass rows on in
+    along the dim at position `scatter_dim`, which is -1 elsewhere; a direct one adds up to `additions` neighbours of
+    the last dim at once. A segment that `streams` may pass rows on in
     parts; it may
     also read the segment before in parts, along the axis of that at position `parts`, if there is one, which the loops
     at positions `streamed_loops` run along. In an exchange, a block takes the dims at positions `exchanged` whole.
@@ -66,6 +67,7 @@ class SegmentTemplate:
     caches_rows: bool = False
     whole: tuple[int, ...] = ()
     scatter_dim: int = -1
+    additions: int = 1
     streams: bool = False
     parts: int = -1
     streamed_loops: tuple[int, ...] = ()

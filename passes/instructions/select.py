@@ -44,7 +44,7 @@ from ...ir import (
 from .context import SelectionContext
 from .matrix_loads import select_matrix_load
 from .matrix_products import select_mma, unroll_factor
-from .vector_accesses import select_copy, select_vector_load, select_vector_store, select_window_load
+from .vector_accesses import select_addition, select_copy, select_vector_load, select_vector_store, select_window_load
 
 Node = TypeVar("Node", Value, Root)
 
@@ -106,7 +106,9 @@ class PhaseSelector:
         found = root
         if isinstance(root, MmaAccumulate):
             found = select_mma(root, self.context.shapes[root.name])
-        elif isinstance(root, Store) and not root.into:
+        elif isinstance(root, Store) and root.into:
+            found = next(filter(None, (select_addition(root, v, self.context) for v in self.boxes[root])), root)
+        elif isinstance(root, Store):
             found = self._instruction(root, self._store)
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from ...ir import (
     MIN_COPY_BYTES,
     WIDEST_BYTES,
@@ -52,6 +54,13 @@ def select_vector_store(node: Store, var: Var, context: SelectionContext) -> Vec
     if guards is None:
         return None
     return VectorStore(node.space, node.buffer, node.address, node.value, node.dtype, var, width, guards)
+
+
+def select_addition(node: Store, var: Var, context: SelectionContext) -> Store | None:
+    """Return the update of memory by all elements along a variable."""
+    guards = _whole_guards(node, var, var.extent, context)
+    known = f"{node.into}_{node.dtype}x{var.extent}" in context.instructions and node.space == "global"
+    return evolve(node, guards=guards, axis=var) if known and guards is not None else None
 
 
 def select_copy(node: Store, load: Load, var: Var | None, cached: bool, context: SelectionContext) -> AsyncCopy | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
+from math import inf, prod
 
 from attrs import evolve
 
@@ -12,6 +12,8 @@ from ...ir import (
     SORT_ORDERS,
     WITH_PRODUCER,
     Accumulate,
+    Convert,
+    DType,
     Expr,
     Index,
     Initialise,
@@ -41,8 +43,18 @@ from ...ir import (
     stored_factor,
     streamed_variables,
     variables,
+    walk,
 )
-from ..geometry import exchanges_lanes, holds_rows, is_walked_by_rows, reads_shared_matrices, row_dim, writer_of
+from ..geometry import (
+    exchanges_lanes,
+    holds_rows,
+    is_row_maximum,
+    is_walked_by_rows,
+    reads_shared_matrices,
+    row_dim,
+    running_maximum,
+    writer_of,
+)
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
@@ -154,9 +166,7 @@ def reduction_loop(
         return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]
-    for each in shared:
-        added = accumulate(state, each, binding, locals_, staged, covered)
-        roots.append(evolve(added, name=_block_sum_name(each)) if each in long else added)
+    roots += _accumulate_all(state, shared, binding, locals_, staged, covered, long)
     items = k_loop(ring, state.phase("compute", f"r{prefix[-1]}", tuple(roots), unrolled, shares))
     rest = tuple(_add_block(state, r) for r in long)
     return [*items, *([state.phase("compute", f"{prefix}rest", rest, (), state.shares)] if rest else [])]
@@ -201,9 +211,77 @@ def _add_block(state: SegmentState, reduction: Reduction) -> Accumulate:
 
 
 def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> None:
-    """Emit the combination across reduction threads."""
-    for reduction in shared if state.frame.schedule.reduction_threads > 1 else ():
-        state.items.append(Phase("compute", f"{prefix}lanes", (state.lane_reduce(reduction),), state.frame.unrolled))
+    """Emit the combination across reduction threads.
+
+    A sum that a running maximum shifts is rescaled from that of its thread to that of the row.
+    """
+    shares = {s.var: s for s in state.frame.shares}
+    for reduction in shared:
+        sums, shift = _rescaled_sums(reduction, shared)
+        if sums:
+            own = state.assign(reduction, "before", state.register(reduction))
+            state.items.append(state.phase("compute", f"{prefix}own", own, (), shares))
+        if state.frame.schedule.reduction_threads > 1:
+            lanes = (state.lane_reduce(reduction),)
+            state.items.append(Phase("compute", f"{prefix}lanes", lanes, state.frame.unrolled))
+        if shift is not None:
+            ratio = _ratio(state, reduction, value_of(shift, state.context(state.bind((), (), ()), {})))
+            roots = [_rescale(state, each, ratio) for each in sums]
+            state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
+
+
+def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> tuple[list[Reduction], Expr | None]:
+    """Return the sums of a loop that a running maximum shifts, and their shift."""
+    places = {r.name: n for n, r in enumerate(shared)}
+    found = [r for r in shared if running_maximum(r, shared[: places[r.name]]) is greatest]
+    nodes = [n for r in found for n in walk(r.body) if is_row_maximum(n, greatest.name)]
+    return found, next((n for n in nodes if n.children), nodes[0]) if nodes else None
+
+
+def _ratio(state: SegmentState, greatest: Reduction, shift: Value) -> Value:
+    """Return the ratio of exponentials shifted by `shift` to those shifted by the maximum before."""
+    before = state.register(greatest, "before")
+    return Op("exp", (Op("sub", (before, shift), before.dtype),), before.dtype)
+
+
+def _rescale(state: SegmentState, reduction: Reduction, ratio: Value) -> Accumulate:
+    """Return the multiplication of a sum by a ratio."""
+    total = state.register(reduction)
+    ratio = ratio if ratio.dtype is total.dtype else Convert(ratio, total.dtype)
+    return Accumulate(total.name, total.at, "prod", ratio, (), total.dtype)
+
+
+def _accumulate_all(
+    state: SegmentState,
+    shared: Sequence[Reduction],
+    binding: AxisBinding,
+    locals_: Sequence[Var],
+    staged: Mapping[Expr, Value],
+    covered: Mapping[Expr, frozenset[Var]],
+    blocked: Collection[Reduction] = (),
+) -> list[Root]:
+    """Return the accumulations of one K block.
+
+    Sums that a running maximum shifts are rescaled to its new value first. The shift is 0 as long as all elements are
+    -inf, so that the sums stay 0. `blocked` sums add up each K block separately.
+    """
+    roots: list[Root] = []
+    shifts: dict[Expr, Value] = {}
+    for each in shared:
+        sums, shift = _rescaled_sums(each, shared)
+        if sums:
+            roots += state.assign(each, "before", state.register(each))
+        added = accumulate(state, each, binding, locals_, {**staged, **shifts}, covered)
+        roots.append(evolve(added, name=_block_sum_name(each)) if each in blocked else added)
+        if shift is not None:
+            new, held = state.register(each), state.register(each, "shift")
+            nothing = Op("eq", (new, Literal(-inf, new.dtype)), DType.BOOL)
+            finite = Op("select", (nothing, Literal(0.0, new.dtype), new), new.dtype)
+            # The scale's initialisation keeps conversions of the shift after its assignment.
+            roots += state.assign(each, "shift", finite) + state.assign(each, "scale", _ratio(state, each, held))
+            roots += [_rescale(state, r, state.register(each, "scale")) for r in sums]
+            shifts |= {n: held for r in sums for n in walk(r.body) if is_row_maximum(n, each.name)}
+    return roots
 
 
 def cached_reduction(state: SegmentState, shared: Sequence[Reduction], dim: ReduceDim, prefix: str) -> None:
@@ -216,7 +294,7 @@ def cached_reduction(state: SegmentState, shared: Sequence[Reduction], dim: Redu
     state.items.append(state.phase("compute", "init", tuple(map(state.initialise, shared)), (), {}))
     for part in row_parts(state, [r.body for r in shared], dim, local, prefix):
         binding = state.bind((dim,), (local,), (part.start,))
-        roots = tuple(accumulate(state, r, binding, (local,), part.staged, {}) for r in shared)
+        roots = _accumulate_all(state, shared, binding, (local,), part.staged, {})
         state.items += part.items(
             state.phase("compute", f"r{prefix[-1]}", roots, unrolled, state.shares | {local: share})
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from ...ir import (
     SORT_ORDERS,
+    Accumulate,
     DType,
     Expr,
     FusedGroup,
@@ -121,6 +122,17 @@ class SegmentState:
             whole=whole,
             filled=ends,
         )
+
+    def register(self, reduction: Reduction, what: str = "") -> RegisterRead:
+        """Return the read of a reduction's register, or of one beside it."""
+        name = f"{reduction.name}.{what}" if what else reduction.name
+        return RegisterRead(name, tuple(map(as_index, self.frame.tiles)), self.group.tensors[reduction.name].dtype)
+
+    def assign(self, reduction: Reduction, what: str, value: Value) -> list[Root]:
+        """Return the roots that assign a register beside a reduction's."""
+        held = self.register(reduction, what)
+        begin = evolve(self.initialise(reduction), name=held.name, combine="sum")
+        return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
 
     def initialise(self, reduction: Reduction) -> Initialise:
         """Return the identities that a reduction's registers begin with."""

@@ -30,6 +30,7 @@ from ..geometry import (
     product,
     reads_shared_matrices,
     result_geometry,
+    running_maximum,
     shared_bytes,
     shared_layouts,
     split_divisor,
@@ -41,9 +42,12 @@ from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
 from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
-from .registers import Registers, chain_registers, register_limit, thread_registers
+from .registers import Registers, chain_registers, register_limit, resident_row, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
 from .work import Totals, add_chain_overhead, add_reduction
+
+#: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.
+RESCALING_INSTRUCTIONS = 12.0
 
 
 def count_features(
@@ -196,8 +200,12 @@ def _segment(totals: Totals, segment: Segment, geometry: Geometry, tiles: Sequen
     for position, reduction in enumerate(segment.reductions):
         place = evaluation_site(geometry, geometry.structure.reduces[position])
         staged = {t.expr: t for t in tiles if t.reduction == position}
-        totals.begin(geometry, position > 0, joins_loop(segment, position, geometry.structure.reduces, alone))
+        joined = joins_loop(segment, position, geometry.structure.reduces, alone)
+        totals.begin(geometry, position > 0, joined)
         add_reduction(totals, segment, reduction, place, staged, geometry, own)
+        if joined and running_maximum(reduction, segment.reductions[:position]):
+            rescalings = np.where(resident_row(geometry), 0.0, product(geometry.thread) * place.all_trips)
+            totals.add("issue", RESCALING_INSTRUCTIONS * rescalings * geometry.threads)
     fetched = dict(totals.sums)
     _add_outputs(totals, segment, result_geometry(totals.group, segment, geometry, totals.target), own)
     if is_scatter_only(segment):

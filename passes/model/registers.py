@@ -44,6 +44,8 @@ from ..geometry import (
     main_read,
     product,
     reads_shared_matrices,
+    running_maximum,
+    shareable_loops,
 )
 from .memory_access import copied_width, copy_cost, held_deep, register_staging_vector, running_axis, steps_evenly
 from .mma_work import MmaWork, mma_work
@@ -389,7 +391,7 @@ def _shared_rows(segment: Segment) -> int:
 
 def _row(segment: Segment, geometry: Geometry) -> Count:
     """Return the elements of rows that a thread keeps from one statement to the next: from reduction to reduction, to
-    outputs along the row, and to values along it.
+    outputs along the row, and to values along it. A running maximum and its sums keep those of each K block.
     """
     if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
         return 0.0
@@ -399,4 +401,7 @@ def _row(segment: Segment, geometry: Geometry) -> Count:
     # Sorted elements are held with their place, in two registers, and beside it.
     along = sum(4 if r.along in SORT_ORDERS else bool(r.along) for r in segment.reductions)
     rows = max(1, along, _shared_rows(segment))
-    return np.where(resident_row(geometry), longest * product(geometry.thread) * float(rows), 0.0)
+    parts = segment.reductions
+    rescaled = any(running_maximum(r, parts[:n]) and shareable_loops(segment)[n] for n, r in enumerate(parts))
+    held = np.where(resident_row(geometry), float(rows), float(rescaled))
+    return longest * product(geometry.thread) * held

@@ -6,7 +6,7 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import FusedGroup, Segment, Target, variables
-from ..geometry import Count, Geometry, bin_count, index_axes, least, product, scatter_bins
+from ..geometry import Count, Geometry, added_neighbours, bin_count, index_axes, least, product, scatter_bins
 
 #: Sectors that all parts of the L2 cache combine in parallel: values for fewer sectors wait for one another.
 MIN_PARALLEL_SECTORS = 4096.0
@@ -37,9 +37,9 @@ def scatter_cost(segment: Segment, group: FusedGroup, geometry: Geometry, target
     sector = max(1.0, target.sector_bytes / size)
     crowded = max(1.0, MIN_PARALLEL_SECTORS * sector / group.tensors[output.tensor].size)
     if geometry.structure.scatter_dim < 0:
-        return ScatterCost(
-            product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target) * crowded
-        )
+        together = least(geometry.vector[-1], added_neighbours(segment, group) if target.vector_additions else 1)
+        sectors = product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target)
+        return ScatterCost(sectors / together * crowded)
     bins = bin_count(segment, group, geometry.structure.dims, geometry.block) * 1.0
     values, words = product(geometry.block) * geometry.tiles, size / WORD
     met = (_bank_conflicts(segment, group, geometry, words, target) * values + 2.0 * bins) * words / target.warp_size
@@ -67,4 +67,5 @@ def _values_per_sector(segment: Segment, group: FusedGroup, geometry: Geometry, 
     last = geometry.structure.dims[-1][-1]
     if not output.write or last not in index_axes(segment, group) or last not in variables(output.write[-1]):
         return 1.0
-    return np.clip(least(geometry.lanes_along(target.warp_size)[-1], last.extent), 1.0, sector)
+    beside = geometry.lanes_along(target.warp_size)[-1] * geometry.vector[-1]
+    return np.clip(least(beside, last.extent), 1.0, sector)

@@ -13,7 +13,7 @@ from itertools import groupby
 from itertools import product as cartesian
 from math import prod
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ...ir import (
     FusedGroup,
@@ -36,6 +36,7 @@ from ..geometry import (
     ScheduleParameter,
     ScheduleTemplate,
     SegmentTemplate,
+    added_neighbours,
     axis_classes,
     cached_reads,
     can_stream_rows,
@@ -133,7 +134,10 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
     if not segment.reductions:
         shapes = [separate] if written or reads_shared else _pointwise_dims(segment)
         found = [SegmentTemplate(d, (), (), (), shared=written) for d in shapes]
-        return [*found, *_meeting(group, segment, target)] if is_scatter_only(segment) else found
+        if not is_scatter_only(segment):
+            return found
+        additions = added_neighbours(segment, group) if target.vector_additions else 1
+        return [*(evolve(t, additions=additions) for t in found), *_meeting(group, segment, target)]
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)

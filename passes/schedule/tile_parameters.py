@@ -19,6 +19,8 @@ MAX_TILES_PER_BLOCK = 256
 MAX_WHOLE_AXIS = 7
 #: Most threads along an owned axis of an exchange.
 MAX_OWNED_THREADS = 64
+#: Least threads along a whole axis of an exchange where a thread has more than four of its elements.
+MIN_WHOLE_THREADS = 16
 #: Results of a product that fill a block of their own.
 MIN_BLOCK_RESULTS = 4096
 
@@ -67,7 +69,8 @@ def _exchange_tiles(
     """Return the threads, thread tiles and vectors of a dim of an exchange: all of a whole dim, a tile of others."""
     if d in structure.exchanged:
         most = next(e for e in range(1, extent + 1) if extent % e == 0 and extent // e <= target.MAX_thread)
-        return tuple((extent // e, e, 1) for e in (most, 2 * most, 4 * most) if extent % e == 0)
+        sizes = (most, 2 * most, 4 * most, *(e * most for e in (8, 16) if extent >= MIN_WHOLE_THREADS * e * most))
+        return tuple((extent // e, e, 1) for e in sizes if extent % e == 0)
     counts = (1,) if structure.shared else powers(1, min(next_power(extent), MAX_OWNED_THREADS))
     return tuple((t, 1, 1) for t in counts)
 
@@ -134,10 +137,10 @@ def _runs(
 
 def _vectors(d: int, structure: SegmentTemplate, segment: Segment, widest: int, coarse: bool) -> tuple[int, ...]:
     """Return vector widths: neighbouring elements only help along a dim that is innermost in some tensor. Values of a
-    direct scatter go one by one, and neighbours then belong to neighbouring threads.
+    direct scatter go one by one, and neighbours then belong to neighbouring threads, or several at once.
     """
     if structure.scatter_dim < 0 and any(output.into for output in segment.outputs):
-        return (1,)
+        return powers(1, structure.additions if d == len(structure.dims) - 1 else 1)
     last = structure.dims[d][-1]
     bodies = segment.expressions
     inner = any(r.indices and last in variables(r.indices[-1]) for b in bodies for r in reads(b))

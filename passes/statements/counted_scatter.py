@@ -30,12 +30,12 @@ from math import prod
 
 from attrs import evolve
 
-from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, Var, as_index
+from ...ir import Call, Cast, Const, DType, Expr, Index, Read, Statement, TensorType, as_index
 from .def_use import DefUse
 from .match import Match
 from .patterns import Scattered
 from .rewriter import RewriteRule
-from .scatter_rows import ScatterRows
+from .scatter_rows import arriving_rows, element_of
 
 #: Fewest terms an element with which its unit is computed once, in a kernel of its own.
 MIN_TERMS_FOR_UNITS = 8
@@ -63,21 +63,14 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
         yield evolve(statement, target=name, write=place, into=None)
         value = Read(name, place)
     value = index.convert(value, wide)
-    rows = ScatterRows.of(statement, type_)
-    if rows is not None:
-        slot = _add_tensor(index, f"{statement.target}.slot", DType.U32, rows.extents)
-        where = _add_tensor(index, f"{statement.target}.place", DType.U32, tuple(a.extent for a in rows.keys))
-        yield from rows.number_rows(slot, where, index.types)
-        statement = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
-        counted = rows.shape(type_)
-        elements = rows.at(slot, tuple(_elements(type_)[1][n] for n in rows.dims), _elements(type_)[1])
-    else:
-        counted, elements = type_.shape, _elements(type_)[1]
+    rows = arriving_rows(statement, index)
+    yield from rows.numbering
+    statement, counted, elements = rows.statement, rows.shape, rows.elements
     size = _add_tensor(index, f"{statement.target}.size", wide, counted)
     yield evolve(statement, target=size, body=Call("abs", (value,)), into="max")
     unit = _unit(Read(size, statement.write), bits, wide)
     if prod(a.extent for a in statement.axes) >= MIN_TERMS_FOR_UNITS * prod(counted):
-        axes, place = _elements(index.types[size])
+        axes, place = element_of(index.types[size])
         name = _add_tensor(index, f"{statement.target}.unit", wide, counted)
         yield Statement(name, axes, place, _unit(Read(size, place), bits, wide), span=statement.span)
         unit = Read(name, statement.write)
@@ -98,7 +91,7 @@ def _result(
 ) -> Statement:
     """Return the statement that converts counts to numbers, for each element at its place."""
     type_, place = index.types[statement.target], tuple(place)
-    axes, write = _elements(type_)
+    axes, write = element_of(type_)
     wide = index.types[size].dtype
     greatest = Read(size, place)
     parts = [Read(name, place) for name in totals]
@@ -113,12 +106,6 @@ def _result(
 
 def _add_tensor(index: DefUse, name: str, dtype: DType, shape: tuple[int, ...]) -> str:
     return index.add_tensor(name, TensorType(dtype, shape))
-
-
-def _elements(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
-    """Return variables for the dims of a tensor, and its element there."""
-    axes = tuple(Var(f"p{n}", extent) for n, extent in enumerate(type_.shape))
-    return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
 def _whole(value: int) -> Const:

@@ -8,18 +8,22 @@ both run along), one kernel that compares each of them is faster, and fuses with
 product of floats computed, for which there are no such integers.
 
     scatter prod y[at[j], k] = u[j, k]    ->    y[v, k] = prod over j of (u[j, k] if at[j] == v else 1)
+
+A scatter whose result only combines with another tensor begins with the elements of that.
+
+    scatter sum t[at[j]] = u[j];  y[v] = x[v] + t[v]    ->    y[v] = x[v];  scatter sum y[at[j]] = u[j]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from attrs import evolve
 
 from ...ir import (
     COMBINERS,
-    ONE_ARRIVAL,
+    VALUE_COMBINERS,
     Call,
     Const,
     Expr,
@@ -33,13 +37,16 @@ from ...ir import (
     Var,
     as_index,
     indirects,
+    reads,
     variables,
 )
 from ...ops.language import unused_name
 from .counted_scatter import COUNTED_SUM
+from .def_use import is_plain
 from .match import Match
 from .patterns import Scattered
-from .rewriter import RewriteRule, rewrite_program
+from .rewriter import Edit, RewriteRule, rewrite_program
+from .scatter_rows import arriving_rows, element_of
 
 #: Most pairs of a term and an element that are compared.
 MAX_COMPARED_PAIRS = 1 << 15
@@ -51,12 +58,13 @@ MAX_COMPARED_TERMS = 4
 def make_scatters_deterministic(program: Program) -> Program:
     """Return an equal program with deterministic scatters.
 
-    Scatters that ask for atomic operations stay.
+    Scatters that ask for atomic operations keep them.
     """
-    if not any(s.into and not s.atomic for s in program.statements):
+    if not any(s.combines_in_memory for s in program.statements):
         return program
-    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _compared_type, _compare_terms)
-    return rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
+    compared = RewriteRule(Scattered(VALUE_COMBINERS), _compared_type, _compare_terms)
+    program = rewrite_program(rewrite_program(program, compared), COUNTED_SUM)
+    return rewrite_program(rewrite_program(program, _in_any_order(atomic=True)), _START)
 
 
 def make_scatters_atomic(program: Program) -> Program:
@@ -64,9 +72,69 @@ def make_scatters_atomic(program: Program) -> Program:
 
     Few terms are still compared.
     """
-    compared = RewriteRule(Scattered(COMBINERS.keys() - {ONE_ARRIVAL}), _few_pairs, _compare_terms)
-    rest = RewriteRule(Scattered(("sum", "prod")), _float_type, lambda match, _: [evolve(match.root, atomic=True)])
-    return rewrite_program(rewrite_program(program, compared), rest)
+    compared = RewriteRule(Scattered(VALUE_COMBINERS), _few_pairs, _compare_terms)
+    program = rewrite_program(program, compared)
+    return rewrite_program(rewrite_program(program, _in_any_order(atomic=None)), _START)
+
+
+def _in_any_order(atomic: bool | None) -> RewriteRule[TensorType]:
+    """Return the rule of scatters that combine floats in any order."""
+    return RewriteRule(Scattered(("sum", "prod"), atomic), _float_type, _combine_in_any_order)
+
+
+def _combine_in_any_order(match: Match, type_: TensorType) -> Iterator[Statement]:
+    """Yield the statements of an atomic scatter.
+
+    Narrow types are combined in their accumulator, which has arriving rows alone where these are few:
+
+    scatter sum y[at[j], k] = u[j, k]   ->   atomic sum total[place[j], k] = f32(u[j, k]);  y[v, k] = total[slot[v], k]
+    """
+    root, index, wide = match.root, match.index, type_.dtype.accumulator
+    if wide is type_.dtype:
+        yield evolve(root, atomic=True)
+        return
+    rows = arriving_rows(root, index)
+    yield from rows.numbering
+    total = index.add_tensor(f"{root.target}.total", TensorType(wide, rows.shape))
+    yield evolve(rows.statement, target=total, body=index.convert(root.body, wide), atomic=True)
+    axes, place = element_of(type_)
+    result = index.convert(Read(total, rows.elements), type_.dtype)
+    yield Statement(root.target, axes, place, result, span=root.span)
+
+
+def _combined_later(match: Match) -> Statement | None:
+    """Return the statement that combines each element of a scatter's result with another value, if nothing else reads
+    that result.
+    """
+    scatter, index = match.root, match.index
+    found = index.uses.get(scatter.target, [])
+    if len(found) != 1 or not index.is_only_read_by(scatter.target, found):
+        return None
+    (reader,) = found
+    alone = index.single_definition(reader.target) is reader and index.single_definition(scatter.target) is scatter
+    same = index.types[reader.target] == index.types[scatter.target]
+    plain = is_plain(reader) and not reader.reduce
+    return reader if alone and same and plain and _start_of(scatter, reader) is not None else None
+
+
+def _start_of(scatter: Statement, reader: Statement) -> Expr | None:
+    """Return the value that a statement combines with the elements of a scatter's result."""
+    body, element = reader.body, Read(scatter.target, reader.write)
+    if not isinstance(body, Call) or body.fn != COMBINERS[str(scatter.into)].fn or body.args.count(element) != 1:
+        return None
+    (other,) = (a for a in body.args if a != element)
+    return None if any(r.tensor == scatter.target for r in reads(other)) else other
+
+
+def _start_elsewhere(match: Match, reader: Statement) -> Edit:
+    """Return a scatter that begins with the values that its result is combined with."""
+    scatter = match.root
+    start = _start_of(scatter, reader)
+    assert start is not None, "a value to begin with"
+    return {scatter: (), reader: (evolve(reader, body=start), evolve(scatter, target=reader.target))}
+
+
+_START = RewriteRule(Scattered(VALUE_COMBINERS, atomic=None), _combined_later, _start_elsewhere)
 
 
 def _float_type(match: Match) -> TensorType | None:

@@ -210,13 +210,15 @@ class Defined(Pattern):
 
 @frozen
 class Scattered:
-    """A scatter that is not atomic, with one of some combiners."""
+    """A scatter with one of some combiners; without `atomic`, both forms match."""
 
     combines: Collection[str]
+    atomic: bool | None = False
 
     def match_statement(self, statement: Statement, index: DefUse) -> Match | None:
         """Return the match of a statement."""
-        return Match(statement, index) if statement.into in self.combines and not statement.atomic else None
+        form = self.atomic in (None, statement.atomic)
+        return Match(statement, index) if statement.into in self.combines and form else None
 
 
 def pointwise(body: Pattern, name: str = "") -> Defined:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...ir import (
     Call,
@@ -28,6 +28,7 @@ from ...ir import (
     linearise,
     row_major,
 )
+from .def_use import DefUse
 
 #: Least reduction of counted elements that is worth numbering rows, which takes two kernels more.
 MIN_SAVED_ELEMENTS = 1 << 19
@@ -97,6 +98,41 @@ class ScatterRows:
                 for condition in _is_index(found, tensors):
                     body = Call("select", (condition, body, Const(self.count + 1, DType.U32)))
         yield Statement(place, self.keys, tuple(map(as_index, self.keys)), body)
+
+
+@frozen
+class ArrivingRows:
+    """A scatter into a tensor of arriving rows, or of all.
+
+    `numbering` are the statements that number them, `statement` is the scatter, which sends into a tensor of `shape`,
+    and `elements` is the place there of each element of the target.
+    """
+
+    numbering: tuple[Statement, ...]
+    statement: Statement
+    shape: tuple[int, ...]
+    elements: tuple[Index, ...]
+
+
+def arriving_rows(statement: Statement, index: DefUse) -> ArrivingRows:
+    """Return a scatter into arriving rows where that pays."""
+    type_ = index.types[statement.target]
+    every = element_of(type_)[1]
+    rows = ScatterRows.of(statement, type_)
+    if rows is None:
+        return ArrivingRows((), statement, type_.shape, every)
+    keys = TensorType(DType.U32, tuple(a.extent for a in rows.keys))
+    slot = index.add_tensor(f"{statement.target}.slot", TensorType(DType.U32, rows.extents))
+    where = index.add_tensor(f"{statement.target}.place", keys)
+    numbering = tuple(rows.number_rows(slot, where, index.types))
+    sent = evolve(statement, write=rows.at(where, tuple(map(as_index, rows.keys)), statement.write))
+    return ArrivingRows(numbering, sent, rows.shape(type_), rows.at(slot, tuple(every[n] for n in rows.dims), every))
+
+
+def element_of(type_: TensorType) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
+    """Return variables for the dims of a tensor, and its element there."""
+    axes = tuple(Var(f"p{n}", extent) for n, extent in enumerate(type_.shape))
+    return tuple(a for a in axes if a.extent > 1), tuple(map(as_index, axes))
 
 
 def _is_index(place: Indirect, tensors: Mapping[str, TensorType]) -> Iterator[Expr]:

@@ -205,6 +205,29 @@ def test_a_slice_of_one_part_is_the_part(reader: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("join", "expected"),
+    [
+        ("concat(%a, %b) {axis = 2}", "relu(%x) @z"),
+        ("concat(%c, %d) {axis = 2}", "relu(%x) @z"),  # through other shapes
+        ("concat(%b, %a) {axis = 2}", "relu(%j) @z"),  # in another order
+        ("concat(%a, %a) {axis = 2}", "relu(%j) @z"),
+        ("concat(%a, %e) {axis = 2}", "relu(%j) @z"),  # of another tensor
+        ("add(%a, %b)", "relu(%j) @z"),
+    ],
+)
+def test_a_join_of_all_parts_is_their_tensor(join: str, expected: str) -> None:
+    parts = {"a": "slice(%x) {starts = [0], ends = [1], axes = [2]}"}
+    parts |= {"b": "slice(%x) {starts = [1], ends = [2], axes = [2]}", "y": "exp(%x)"}
+    parts |= {"e": "slice(%y) {starts = [1], ends = [2], axes = [2]}"}
+    flat = {f"f{n}": f"reshape(%{n}) {{shape = [3, 5]}}" for n in "ab"}
+    back = {new: f"reshape(%f{n}) {{shape = [3, 5, 1]}}" for new, n in (("c", "a"), ("d", "b"))}
+    graph = parse_lines("f32[3, 5, 2]", {**parts, **flat, **back, "j": join, "z": "relu(%j)"}, "z")
+    after = run_passes(graph, [ComposeMovement(INSTANCES)], infer=INSTANCES.infer)
+    assert expected in print_graph(after)
+    assert all(np.array_equal(results(graph)[name], value) for name, value in results(after).items())
+
+
+@pytest.mark.parametrize(
     ("reader", "expected"),
     [
         ("matmul(%big, %a)", "matmul(%big, %x)"),

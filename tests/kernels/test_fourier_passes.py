@@ -121,6 +121,28 @@ def test_passes_are_one_kernel(op: str, shape: tuple[int, ...], attributes: dict
     assert _check(next(_graphs(op, shape, **attributes)), oracle) == 1
 
 
+LONG_ROWS = [
+    ((2, 10000, 2), {"axis": 1}, lambda x: _pairs(np.fft.fft(_complex(x), axis=1))),
+    ((9009, 3, 2), {"axis": 0, "inverse": True}, lambda x: _pairs(np.fft.ifft(_complex(x), axis=0))),
+    ((2, 9216, 1), {"axis": 1, "onesided": True}, lambda x: _pairs(np.fft.rfft(_complex(x), axis=1))),
+]
+
+
+@pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
+def test_long_rows_take_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
+    (graph,) = _graphs("dft", shape, **attributes)
+    x = _numbers(shape)
+    (found,) = evaluate_graph(graph, REGISTRY, {"x": x}).values()
+    assert np.abs(found - oracle(x)).max() <= 3e-15 * np.abs(oracle(x)).max()
+
+
+@needs_opencl
+@pytest.mark.parametrize(("shape", "attributes", "oracle"), LONG_ROWS)
+def test_kernels_of_four_steps(shape: tuple[int, ...], attributes: dict[str, Any], oracle: Any) -> None:
+    (graph,) = _graphs("dft", shape, **attributes)
+    assert _check(graph, oracle) <= 3
+
+
 @needs_opencl
 def test_planes() -> None:
     (graph,) = _graphs("rfft2", (2, 6, 20))

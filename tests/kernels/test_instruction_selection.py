@@ -103,6 +103,14 @@ def test_a_failed_guard_of_the_source_copies_zeros() -> None:
     assert select_phase("phase fetch p async unroll u", both).endswith("by 4 if 0 <= tid < 20")
 
 
+def test_neighbours_are_added_at_once() -> None:
+    lines = COPY.replace("shared s[4*tid + u]", "global y[4*tid + u] into sum")
+    assert select_phase("phase exit p unroll u", lines).endswith("into sum: f32 = %0 over u")
+    for other in (lines.replace("sum", "max"), lines.replace("4*tid", "5*tid")):
+        assert "over u" not in select_phase("phase exit p unroll u", other).splitlines()[-1]
+    assert "over u" not in select_phase("phase exit p unroll u", lines, "opencl").splitlines()[-1]
+
+
 def test_opencl_copies_by_vectors() -> None:
     found = select_phase("phase fetch p async unroll u", COPY, "opencl")
     assert "async_copy" not in found and "vector_load" in found and "vector_store" in found

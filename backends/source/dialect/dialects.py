@@ -22,7 +22,13 @@ from .halves import (
     cuda_halves,
     opencl_halves,
 )
-from .instruction_text import CUDA_INSTRUCTIONS, OPENCL_INSTRUCTIONS, copy_helpers, matrix_load_helpers
+from .instruction_text import (
+    CUDA_INSTRUCTIONS,
+    OPENCL_INSTRUCTIONS,
+    addition_helpers,
+    copy_helpers,
+    matrix_load_helpers,
+)
 from .mma_text import emulations, instructions
 from .special_functions import half_functions
 from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
@@ -252,6 +258,7 @@ _CUDA_HELPERS = (
         **cuda_halves(_DEVICE),
         **dict(cuda_floats8(_DEVICE)),
         **{f"cuts_guarded{words}": _guarded_load(words) for words in (1, 2, 4)},
+        **addition_helpers(_DEVICE),
         **copy_helpers(_DEVICE),
         # The rounding to even is one instruction from sm_90 on; before, halves go away from zero.
         "cuts_tf32": f"{_DEVICE} float cuts_tf32(float x) {{\n  unsigned r;\n#if __CUDA_ARCH__ >= 900\n"

@@ -3,7 +3,8 @@
 The rows are those of `ir.machine.instructions` and `ir.machine.matrix_instructions`.
 
 A template calls a helper. Its fields are the operands: {registers} and the address {p}[{i}] of a row for a load of
-fragments; destination {d}[{di}], source {s}[{si}] and condition {ok} for a copy; {operands} for a matrix instruction.
+fragments; destination {d}[{di}], source {s}[{si}] and condition {ok} for a copy; {operands} for a matrix instruction;
+{element} and {values} for additions to memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ....ir import (
     MATRIX_LOADS,
     MIN_COPY_BYTES,
     MMA_INSTRUCTIONS,
+    VECTOR_ADDITIONS,
     WIDEST_BYTES,
     CopyInstruction,
     DType,
@@ -67,12 +69,33 @@ def copy_helpers(qualifier: str) -> dict[str, str]:
     return found
 
 
+def addition_helpers(qualifier: str) -> Mapping[str, str]:
+    """Return the helpers that add neighbours to global memory.
+
+    Targets before sm_90 add them one by one.
+    """
+    found: dict[str, str] = {}
+    for name, width in VECTOR_ADDITIONS.items():
+        values = [f"v{n}" for n in range(width)]
+        places, given = ", ".join(f"%{n + 1}" for n in range(width)), ", ".join(f'"f"({v})' for v in values)
+        found[f"cuts_{name}"] = (
+            f"{qualifier} void cuts_{name}(float* p, {', '.join(f'float {v}' for v in values)}) {{\n"
+            "#if __CUDA_ARCH__ >= 900\n"
+            f'  asm volatile("red.global.add.v{width}.f32 [%0], {{{places}}};" :: "l"(p), {given} : "memory");\n'
+            "#else\n"
+            f"  {' '.join(f'atomicAdd(p + {n}, {v});' for n, v in enumerate(values))}\n"
+            "#endif\n}"
+        )
+    return found
+
+
 #: Text of the instructions of CUDA C++. Copies that are too narrow move one element.
 CUDA_INSTRUCTIONS: Mapping[str, str] = {
     **{name: f"{_matrix_helper(row)}({{registers}}, &{{p}}[{{i}}]);" for name, row in MATRIX_LOADS.items()},
     **{name: f"{_copy_helper(row)}(&{{d}}[{{di}}], &{{s}}[{{si}}], {{ok}});" for name, row in COPIES.items()},
     **{name: "{d}[{di}] = {ok} ? {s}[{si}] : 0;" for name, row in COPIES.items() if row.nbytes < MIN_COPY_BYTES},
     **{name: f"cuts_{name}({{operands}});" for name, row in MMA_INSTRUCTIONS.items() if not row.reads_shared},
+    **{name: f"cuts_{name}({{element}}, {{values}});" for name in VECTOR_ADDITIONS},
     **{
         row.name + end: warpgroup_helper_name(row, "{columns}")
         + end

@@ -212,10 +212,12 @@ class GroupBuilder:
         return Group(parts, form, {new: names.get(old, old) for old, new in canonical.items()})
 
     def _pointwise_parts(self, parts: tuple[tuple[str, ...], ...]) -> list[Group]:
-        """Return the parts of a group as groups if all of them are pointwise, else nothing."""
+        """Return the parts of a group, with the views of other parts, as groups if all of them are pointwise."""
         if any(s.combine for part in parts for name in part for s in self.units[name].statements):
             return []
-        found = [self._form((part,), self.policy if len(part) > 1 else None) for part in parts]
+        inside = {name for part in parts for name in part}
+        shown = [tuple(u.name for u in self._with_views(part, inside)) for part in parts]
+        found = [self._form((part,), self.policy if len(part) > 1 else None) for part in shown]
         single = [g for g in found if isinstance(g, Group) and is_pointwise(g.form)]
         return single if len(single) == len(parts) else []
 

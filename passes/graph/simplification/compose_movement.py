@@ -12,6 +12,11 @@ A movement that reads one whole part of a join is that part, and depends on no o
 
     %j: f32[4, 3] = concat(%a, %b) {axis = 0}
     %y: f32[2, 3] = slice(%j) {starts = [2], ends = [4], axes = [0]}     ->     %b
+
+A join of movements of one tensor that puts each of its elements back is that tensor.
+
+    %r = slice(%x) {starts = [0], ends = [1], axes = [1]};  %i = slice(%x) {starts = [1], ends = [2], axes = [1]}
+    %y: f32[4, 2] = concat(%r, %i) {axis = 1}                            ->     %x
 """
 
 from __future__ import annotations
@@ -79,6 +84,9 @@ class ComposeMovement:
     def _shorten(self, graph: Graph, position: int, producers: Mapping[str, Node]) -> Graph | None:
         """Return the graph with a movement composed with its predecessor, or None."""
         last = graph.nodes[position]
+        whole = self._whole_of_join(last, graph, producers)
+        if whole is not None:
+            return replace_value(graph, last.outputs[0], whole)
         second = self._move(last, graph)
         first_node = None if second is None else producers.get(last.operands[0])
         if second is None or first_node is None:
@@ -102,6 +110,28 @@ class ComposeMovement:
         if len(node.inputs) != 1 or len(node.operands) != 1 or len(node.outputs) != 1:
             return None
         return read_move(self.instances.of_node(node, graph).program)
+
+    def _whole_of_join(self, join: Node, graph: Graph, producers: Mapping[str, Node]) -> str | None:
+        """Return the tensor whose parts a join puts back in their places, or None."""
+        if len(join.operands) < 2 or len(join.operands) != len(join.inputs) or len(join.outputs) != 1:
+            return None
+        first, *others = (self._origins(operand, graph, producers) for operand in join.operands)
+        sources = [s for s in first if all(s in o for o in others) and graph.types[s] == graph.types[join.outputs[0]]]
+        program = self.instances.of_node(join, graph).program if sources else None
+        for source in sources:
+            assert program is not None
+            moves = {t: o[source] for t, o in zip(program.inputs, (first, *others), strict=True)}
+            if all(_keeps_place(statement, moves) for statement in program.statements):
+                return source
+        return None
+
+    def _origins(self, value: str, graph: Graph, producers: Mapping[str, Node]) -> dict[str, IndexMap]:
+        """Map the tensors from which movements lead to a value to the movement from each."""
+        found: dict[str, IndexMap] = {}
+        while (node := producers.get(value)) is not None and (move := self._move(node, graph)) is not None:
+            value = node.operands[0]
+            found[value] = compose(move, next(reversed(found.values())), graph.types[value]) if found else move
+        return found
 
     def _part(self, join: Node, move: IndexMap, graph: Graph) -> str | None:
         """Return the operand of a node that a movement of its result restores, or None."""
@@ -196,6 +226,18 @@ def joined_operand(program: Program, move: IndexMap) -> int | None:
         if values is not None and values.keys() >= set(statement.axes) and written == wanted:
             return program.inputs.index(read.tensor)
     return None
+
+
+def _keeps_place(statement: Statement, moves: Mapping[str, IndexMap]) -> bool:
+    """Return whether a statement copies each element, through movements of its operands, to its own place."""
+    read = statement.body
+    if not statement.is_pointwise or not isinstance(read, Read) or read.guards or read.tensor not in moves:
+        return False
+    move = moves[read.tensor]
+    if not isinstance(move.body, Read) or move.body.guards:
+        return False
+    values = {Var(f"d{n}", extent): read.indices[n] for n, extent in enumerate(move.result.shape)}
+    return tuple(substitute(index, values) for index in move.body.indices) == statement.write
 
 
 def _axes_of(indices: Sequence[Index]) -> dict[Var, IndexLike] | None:

@@ -74,7 +74,7 @@ class StreamedRows:
         """Return the items of a part's maxima, which scale row sums."""
         greatest, *others = self.state.frame.segment.reductions
         dtype, context = self._dtype(greatest), self.state.context(self._binding, {})
-        most, before, shift, scale = (self._value(greatest, what) for what in ("", "before", "shift", "scale"))
+        most, before, shift, scale = (self.state.register(greatest, what) for what in ("", "before", "shift", "scale"))
         scores = value_of(greatest.body, context)
         if self.scores is not None and self.is_scaled:
             scores = self.scores.held if self.scores.held.dtype is dtype else Convert(self.scores.held, dtype)
@@ -83,18 +83,18 @@ class StreamedRows:
         exp = Op("exp", (Op("sub", (before, shift), dtype),), dtype)
         ratio = exp if self.scores is None else self.scores.ratio(before, shift)
         return [
-            self._phase("before", self._set(greatest, "before", most)),
+            self._phase("before", self.state.assign(greatest, "before", most)),
             self._row_phase("compute", "greatest", self._part(greatest, scores)),
-            self._phase("most", [self._add(greatest, self._value(greatest, "part"))]),
-            self._phase("shift", self._set(greatest, "shift", finite)),
-            self._phase("scale", self._set(greatest, "scale", ratio)),
+            self._phase("most", [self._add(greatest, self.state.register(greatest, "part"))]),
+            self._phase("shift", self.state.assign(greatest, "shift", finite)),
+            self._phase("scale", self.state.assign(greatest, "scale", ratio)),
             *(self._phase(f"again{r.name}", [evolve(self._add(r, scale), combine="prod")]) for r in others),
         ]
 
     def weights(self) -> list[Item]:
         """Return the items of a part's weights, which add its sums."""
         state, (greatest, *others) = self.state, self.state.frame.segment.reductions
-        context, shift = state.context(self._binding, {}), self._value(greatest, "shift")
+        context, shift = state.context(self._binding, {}), self.state.register(greatest, "shift")
         wide = [o for o in state.frame.segment.outputs if o.extra]
         weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
         bodies = (*(r.body for r in others), *weights.values())
@@ -103,11 +103,11 @@ class StreamedRows:
         roots += [self._weight(o, self._binding, self.local, value_of(body, shifted)) for o, body in weights.items()]
         found: list[Item] = [self._row_phase("exit", "rows", roots)]
         if self.chain is None:
-            lane, scale = Guard(as_index(state.frame.lane), 0, 1), self._value(greatest, "scale")
+            lane, scale = Guard(as_index(state.frame.lane), 0, 1), self.state.register(greatest, "scale")
             guards = () if lane.always else (lane,)
             store = Store("shared", SCALES, self._place(state), scale, self._dtype(greatest), guards)
             found.append(self._phase("scaled", [store]))
-        return [*found, *(self._phase(f"sum{r.name}", [self._add(r, self._value(r, "part"))]) for r in others)]
+        return [*found, *(self._phase(f"sum{r.name}", [self._add(r, self.state.register(r, "part"))]) for r in others)]
 
     @property
     def _binding(self) -> AxisBinding:
@@ -213,25 +213,14 @@ class StreamedRows:
     def _dtype(self, reduction: Reduction) -> DType:
         return self.layout.group.tensors[reduction.name].dtype
 
-    def _value(self, reduction: Reduction, what: str = "") -> RegisterRead:
-        """Return the read of a row's register."""
-        name = f"{reduction.name}.{what}" if what else reduction.name
-        return RegisterRead(name, tuple(map(as_index, self.state.frame.tiles)), self._dtype(reduction))
-
     def _add(self, reduction: Reduction, value: Value, what: str = "") -> Accumulate:
         """Return the accumulation of a value into a row's register."""
-        held = self._value(reduction, what)
+        held = self.state.register(reduction, what)
         return Accumulate(held.name, held.at, reduction.combine, value, (), held.dtype)
-
-    def _set(self, reduction: Reduction, what: str, value: Value) -> list[Root]:
-        """Return the roots that assign a row's register."""
-        held = self._value(reduction, what)
-        begin = evolve(self.state.initialise(reduction), name=held.name, combine="sum")
-        return [begin, Accumulate(held.name, held.at, "sum", value, (), held.dtype)]
 
     def _part(self, reduction: Reduction, value: Value) -> tuple[Root, ...]:
         """Return the roots that reduce the values of a part into registers of their own."""
-        held, local = self._value(reduction, "part"), self.local
+        held, local = self.state.register(reduction, "part"), self.local
         valid = () if self.ended else tuple(g for v, g in self._binding.valid.items() if v == local)
         if valid:
             identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
