@@ -75,7 +75,7 @@ def count_features(
     useful, unique = work or group_work(group)
     spared = mask_savings(group, geometry, blocks, target) if streamed_segment(geometry)[0] else None
     if spared is not None:
-        totals.apply_mask(spared, geometry[-1].threads)
+        totals.apply_mask(spared)
         unique = unique * spared.seen
     limit = _register_limit(geometry, totals.threads, min_blocks, target)
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
