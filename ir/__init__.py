@@ -173,6 +173,8 @@ from .kernel import (
     ProxyFence,
     Share,
     SharedBuffer,
+    TurnPass,
+    TurnWait,
     Wait,
     bulk_fetches,
     has_synchronisation,

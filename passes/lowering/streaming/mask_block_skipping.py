@@ -54,10 +54,23 @@ def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[It
 
 
 def _longest_first(layout: BlockLayout, place: int) -> None:
-    """Number blocks so that those with the longest rows start first, for balance. `place` is the dim of rows."""
-    counts = [d.blocks for d in layout.schedule.segments[-1].dims]
+    """Number blocks so that those with the longest rows start first, for balance.
+
+    `place` is the dim of rows. Blocks of the other dims are taken in sections whose tensors lie in L2: else the blocks
+    of a wave would read all keys from memory.
+    """
+    counts, block = [d.blocks for d in layout.schedule.segments[-1].dims], as_index(layout.block)
     names = [Var(f"b{d}", count) for d, count in enumerate(counts)]
     inner, rows, counts[place] = layout.schedule.blocks // counts[place], counts[place], 1
-    values = dict(zip(names, delinearise(as_index(layout.block) % inner, counts), strict=True))
-    values[names[place]] = as_index(rows - 1) - as_index(layout.block) // inner
+    section = _section(layout, inner)
+    other = block // (section * rows) * section + block % section
+    values = dict(zip(names, delinearise(other, counts), strict=True))
+    values[names[place]] = as_index(rows - 1) - block // section % rows
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
+
+
+def _section(layout: BlockLayout, count: int) -> int:
+    """Return how many of `count` blocks of other dims than the rows read no more than L2 holds."""
+    nbytes = sum(layout.group.tensors[t].nbytes for t in layout.group.inputs)
+    most = layout.target.l2_bytes * count // nbytes
+    return max(n for n in range(1, count + 1) if count % n == 0 and n <= max(most, 1))
