@@ -173,8 +173,6 @@ from .kernel import (
     ProxyFence,
     Share,
     SharedBuffer,
-    TurnPass,
-    TurnWait,
     Wait,
     bulk_fetches,
     has_synchronisation,

@@ -124,27 +124,6 @@ class ProductWait:
 
 
 @frozen(cache_hash=True)
-class TurnWait:
-    """Wait for a warpgroup's turn to issue products.
-
-    Turns of warpgroups are a cycle of `warpgroups`.
-    """
-
-    warpgroups: int
-
-
-@frozen(cache_hash=True)
-class TurnPass:
-    """Give the turn to the next of `warpgroups` warpgroups.
-
-    To open the cycle, the last one alone gives the first one its turn.
-    """
-
-    warpgroups: int
-    opens: bool = False
-
-
-@frozen(cache_hash=True)
 class MbarrierInit:
     """Initialise all mbarriers of the shared buffer `barriers`.
 
@@ -212,8 +191,6 @@ Item: TypeAlias = Union[
     ProductFence,
     ProductCommit,
     ProductWait,
-    TurnWait,
-    TurnPass,
     MbarrierInit,
     BulkFetch,
     MbarrierWait,

@@ -29,8 +29,6 @@ from ...ir import (
     RegisterWrite,
     SharedBuffer,
     SharedMatrix,
-    TurnPass,
-    TurnWait,
     Var,
     Wait,
     WarpgroupMma,
@@ -214,18 +212,8 @@ def _item(item: Item, names: KernelNames, out: Writer) -> None:
             _pin_registers(name, names, out)
     elif isinstance(item, (MbarrierInit, BulkFetch, MbarrierWait, MbarrierArrive)):
         print_bulk(item, names, out)
-    elif isinstance(item, (TurnWait, TurnPass)):
-        _print_turn(item, names, out)
     elif text := names.dialect.fences.get(type(item).__name__):
         if isinstance(item, ProductFence) and names.dialect.pin:  # nor a write after the fence
             for name in item.names:
                 _pin_registers(name, names, out)
         out.line(text)
-
-
-def _print_turn(item: TurnWait | TurnPass, names: KernelNames, out: Writer) -> None:
-    """Print a turn of warpgroups, nothing where they run in step."""
-    text = names.dialect.turns.get(type(item).__name__, "").replace("{warpgroups}", str(item.warpgroups))
-    if text:
-        last = isinstance(item, TurnPass) and item.opens
-        out.line(f"if (tid / 128 == {item.warpgroups - 1}) {text}" if last else text)

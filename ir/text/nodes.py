@@ -64,8 +64,6 @@ from ..kernel import (
     ProxyFence,
     Share,
     SharedBuffer,
-    TurnPass,
-    TurnWait,
     Wait,
 )
 from ..machine import TensorMap
@@ -172,8 +170,6 @@ FORMS: dict[type, Form] = {
     ProductFence: Form("fence_products{? of (<names>)?}"),
     ProductCommit: Form("commit_products"),
     ProductWait: Form("wait_products <pending>{? of (<names>)?}{? after (<before>)?}"),
-    TurnWait: Form("wait_turn of <warpgroups>"),
-    TurnPass: Form("pass_turn of <warpgroups>{? opens<!opens>?}"),
     Producer: Form("producer" + _options(Producer), ("*body",)),
     MbarrierInit: Form("init_mbarriers <barriers> for <arrivals>"),
     BulkFetch: Form("bulk_fetch <barriers>[<slot>] bytes <nbytes>{? when <when>?}", ("*copies",)),

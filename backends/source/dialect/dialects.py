@@ -102,7 +102,6 @@ class Dialect:
     fences: Mapping[str, str] = field(factory=dict)
     product_wait: str = ""
     product_wait_after: str = ""
-    turns: Mapping[str, str] = field(factory=dict)
     pin: str = ""
     shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
 
@@ -335,10 +334,6 @@ CUDA = Dialect(
     product_wait_after='asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; vote.sync.any.pred p, p, -1; '
     "@p bra.uni a; wgmma.wait_group.sync.aligned {pending}; bra.uni b; "
     'a: wgmma.wait_group.sync.aligned {pending}; b:}" :: "f"({x}) : "memory");',
-    turns={  # named barriers, on which a warpgroup and the one before it meet; 0 is that of a block
-        "TurnWait": 'asm volatile("bar.sync %0, 256;" :: "r"(tid / 128 + 1));',
-        "TurnPass": 'asm volatile("bar.arrive %0, 256;" :: "r"((tid / 128 + 1) % {warpgroups} + 1));',
-    },
     pin='asm volatile("" : "+{kind}"({x}) :: "memory");',
     shared_matrix=descriptor_text,
 )

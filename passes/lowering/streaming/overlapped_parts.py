@@ -19,7 +19,6 @@ from attrs import evolve, frozen
 
 from ....ir import (
     LANES,
-    WARPGROUP,
     Barrier,
     BulkFetch,
     DType,
@@ -36,8 +35,6 @@ from ....ir import (
     ProductWait,
     ProxyFence,
     SharedBuffer,
-    TurnPass,
-    TurnWait,
     Var,
     Wait,
     as_index,
@@ -136,16 +133,15 @@ class OverlappedParts:
         if self.bulk is not None:
             self.bulk.declare(turn, self.until)
             begin = [MbarrierWait(ROWS, Index(), Index())]
-        wait, give, first = self._turns
         begin += [
-            *self._arrival(distance, Index()), self.zero, *first, *wait, ProductFence((in_scores,)),
-            *_substitute_part(self.scores.unfinished, self.part, Index()), *give, ProductWait(0, (in_scores,)),
+            *self._arrival(distance, Index()), self.zero, ProductFence((in_scores,)),
+            *_substitute_part(self.scores.unfinished, self.part, Index()), ProductWait(0, (in_scores,)),
             *_substitute_part([*rows, *pack], self.part, Index()),
         ]  # fmt: skip
         body = [
-            *self._arrival(distance - 1, at + 1), *wait, ProductFence((in_sums, *packed)),
+            *self._arrival(distance - 1, at + 1), ProductFence((in_sums, *packed)),
             *_substitute_part(self.scores.unfinished, self.part, at + 1),
-            *_substitute_part(self.sums.unfinished, self.part, at), *give,
+            *_substitute_part(self.sums.unfinished, self.part, at),
             *self._copies(at + distance),
             ProductWait(1, (in_scores,)), *_substitute_part(rows, self.part, at + 1),
             ProductWait(0, (in_sums, *packed), self.rows.part_sums),
@@ -157,17 +153,6 @@ class OverlappedParts:
             *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
         return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
-
-    @property
-    def _turns(self) -> tuple[list[Item], list[Item], list[Item]]:
-        """Items that wait for the turn to issue products, that pass it, and that give the first one.
-
-        Warpgroups that meet at no barrier take turns: while products of one are computed, others process rows.
-        """
-        warpgroups = self.scores.copies.state.layout.schedule.threads // (WARPGROUP * LANES)
-        if self.bulk is None or warpgroups == 1 or self.part.extent == 1:
-            return [], [], []
-        return [TurnWait(warpgroups)], [TurnPass(warpgroups)], [TurnPass(warpgroups, opens=True)]
 
     def _copies(self, number: Index) -> list[Item]:
         """Return the copies for the sums of a part, and for the scores of the next one, as a group."""
