@@ -61,7 +61,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
 
 
 def chain_work(features: Features, work: Count, waves: Count, target: Target) -> Count:
-    """Return the seconds of the parts of chains of warpgroups, which take `work` seconds without waits."""
+    """Return the seconds of the parts of warpgroups, `work` without waits."""
     waiting = features.rounds * np.maximum(0, features.in_step - 1) * IN_STEP_CLOCKS / target.clock
     return CHAIN_WEIGHT * work + waves * waiting
 

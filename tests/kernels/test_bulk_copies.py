@@ -122,7 +122,7 @@ def test_ragged_columns_are_zeros_opencl() -> None:
 
 
 @needs_opencl
-def test_ragged_rows_that_are_copied_once_are_several_boxes_opencl() -> None:
+def test_ragged_rows_copied_once_are_boxes_opencl() -> None:
     group = halves((1, 70, 64, 64), (True, True))
     schedule = with_tma(point(group, (True, True)))
     (fetch,) = bulk_fetches(lower(group, schedule, {}, GPU).items)
