@@ -22,7 +22,7 @@ from ..geometry import Count, ceil_div
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
 from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
-from .product_cost import CHAIN_LATENCIES, L2_WEIGHT, chain_work, product_seconds
+from .product_cost import CHAIN_WEIGHT, L2_WEIGHT, chain_waits, product_seconds
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
@@ -124,9 +124,9 @@ def estimate_time(
         moving = _transfer_seconds(features, blocks, fitting, target, costs)
         work = _soft_maximum((*compute, moving[0], L2_WEIGHT * moving[1]), MMA_OVERLAP_POWER)
         warpgroups = np.greater(features.chained, 1)
-        busy, exposed = np.where(warpgroups, chain_work(features, work, waves, target), busy), exposed * ~warpgroups
-        barriers = barriers * ~warpgroups
-        exposed = exposed + waves * CHAIN_LATENCIES * features.chained * target.dram_latency
+        waiting = np.where(np.greater(features.chained, 0), chain_waits(features, waves, resident, target), 0.0)
+        busy, barriers = np.where(warpgroups, CHAIN_WEIGHT * work, busy), barriers * ~warpgroups
+        exposed = exposed * ~warpgroups + waiting
     if np.any(features.bulk):
         dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)

@@ -35,10 +35,11 @@ EPILOGUE_CLOCKS, EPILOGUE_WARPS = 1.6, 16.0
 PRODUCT_BARRIER_CLOCKS = 100.0
 #: Latencies of DRAM after which a K block arrives, and the power in which products and arrivals add up.
 ARRIVAL_LATENCIES, LOOP_POWER = 2.3, 3.0
-#: Weight of a chain's work, latencies of DRAM in which a block of warps begins and ends, one of warpgroups in twice as
-#: many, and the clocks of each warpgroup beyond the first one that waits for the others in each part: of 32 schedules
-#: of 10 chains in bf16, measured on an H200, which are estimated at 0.83 to 1.15 of their time.
-CHAIN_WEIGHT, CHAIN_LATENCIES, IN_STEP_CLOCKS = 0.96, 10.0, 870.0
+#: Weight of the work of a chain of warpgroups; latencies of DRAM in which a block of any chain begins and ends; clocks
+#: in which no block of an SM works in a part of warpgroups, and those of each warpgroup beyond the first one that waits
+#: for the others: of 50 schedules of 18 chains in halves, measured on an H200, which are estimated at 0.75 to 1.36 of
+#: their time.
+CHAIN_WEIGHT, CHAIN_LATENCIES, CHAIN_PART_CLOCKS, IN_STEP_CLOCKS = 0.96, 12.3, 430.0, 765.0
 #: Power in which the times of a block's parts add up, for each resident block beyond the first.
 POWER_PER_RESIDENT = 0.15
 
@@ -60,10 +61,11 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     return _power_sum((loop, blocks * slow * slots / target.clock, latency), power)
 
 
-def chain_work(features: Features, work: Count, waves: Count, target: Target) -> Count:
-    """Return the seconds of the parts of warpgroups, `work` without waits."""
-    waiting = features.rounds * np.maximum(0, features.in_step - 1) * IN_STEP_CLOCKS / target.clock
-    return CHAIN_WEIGHT * work + waves * waiting
+def chain_waits(features: Features, waves: Count, resident: Count, target: Target) -> Count:
+    """Return the seconds in which a chain in registers waits, as its blocks begin and end and in each part."""
+    part = np.where(np.greater(features.chained, 1), CHAIN_PART_CLOCKS / resident, 0.0)
+    part = part + IN_STEP_CLOCKS * np.maximum(0, features.in_step - 1)
+    return waves * (CHAIN_LATENCIES * target.dram_latency + features.rounds * part / target.clock)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:

@@ -174,7 +174,8 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     fragments = first.thread[first.structure.rows] * 2.0 * steps
     looped = np.greater(rows.trips[0], 1)
     if reads_shared_matrices(last.structure.mma):  # scores of a part beside sums and packed weights of the one before
-        needed = BASE_REGISTERS + WARPGROUP_CHAIN_REGISTERS + results * 1.5 + sums
+        held = np.where(looped, results * 1.5 + sums, np.maximum(results * 1.5, results / 2 + sums))
+        needed = BASE_REGISTERS + WARPGROUP_CHAIN_REGISTERS + held
         return Registers(sums, needed, needed)
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
     together = np.where(looped, fragments + results + sums, single)

@@ -45,7 +45,7 @@ CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 
 #: Least elements of a part that a producer brings: warpgroups wait for shorter ones longer than they multiply them.
 MIN_PRODUCED_PART = 96
 #: Elements of a part of products of warpgroups.
-WARPGROUP_PARTS = (32, 64, 96, 112, 128)
+WARPGROUP_PARTS = (64, 96, 112, 128)
 #: Warpgroups along the rows: more have too few registers for two parts.
 CHAIN_WARPGROUPS = (1, 2, 3)
 #: Longest row that is one part.

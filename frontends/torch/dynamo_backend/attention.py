@@ -33,7 +33,7 @@ _TYPES = (*_HALVES, torch.float32)
 
 @contextmanager
 def whole_attention(trained: bool) -> Iterator[None]:
-    """Keep attention whole while PyTorch traces, with its gradients where it is `trained`."""
+    """Keep attention whole while PyTorch traces, also where it is `trained`."""
     kernels = _ATTENTION.py_kernels
     earlier = kernels.get(_COMPOSITE)
     kernels[_COMPOSITE] = _attend_trained if trained else _attend
@@ -80,7 +80,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, chosen: int, form: dict[str, Any]) -> Any:
-        """Return the results in the layout of the routine that PyTorch would have `chosen`."""
+        """Return results in the layout of the `chosen` routine of PyTorch."""
         y, sums = layer_operator("attention_state")(q, k, v, mask, **form)
         y = _as_pytorch_lays_out(y, chosen)
         ctx.save_for_backward(q, k, v, y, sums, mask)
