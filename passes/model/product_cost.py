@@ -62,7 +62,7 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
 
 
 def chain_waits(features: Features, waves: Count, resident: Count, target: Target) -> Count:
-    """Return the seconds in which a chain in registers waits, as its blocks begin and end and in each part."""
+    """Return the seconds in which chains wait for blocks and parts."""
     part = np.where(np.greater(features.chained, 1), CHAIN_PART_CLOCKS / resident, 0.0)
     part = part + IN_STEP_CLOCKS * np.maximum(0, features.in_step - 1)
     return waves * (CHAIN_LATENCIES * target.dram_latency + features.rounds * part / target.clock)

@@ -146,7 +146,7 @@ def test_causal_attention_of_more_queries_than_keys() -> None:
 
 
 #: Halves whose gradients compute scores again: heads of queries and of keys, queries, keys, arguments.
-TRAINED: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
+TRAINED_CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
     "whole": (4, 4, 64, 64, {}),
     "causal": (2, 2, 40, 40, {"is_causal": True}),
     "groups": (4, 2, 33, 47, {"enable_gqa": True, "scale": 0.3}),
@@ -156,9 +156,9 @@ TRAINED: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
 
 @needs_opencl
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", TRAINED_CASES)
 def test_gradients_of_halves_are_those_of_doubles(name: str, dtype: Any) -> None:
-    heads, groups, queries, keys, given = TRAINED[name]
+    heads, groups, queries, keys, given = TRAINED_CASES[name]
     torch.manual_seed(1)
     given = dict(given)
     if "attn_mask" in given:
