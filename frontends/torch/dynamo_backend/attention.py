@@ -72,7 +72,8 @@ def _attend_trained(
         with sdpa_kernel([SDPBackend.MATH]):
             return _ATTENTION._op_dk(_COMPOSITE, q, k, v, mask, dropout, causal, **more)
     chosen = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, **more)
-    return _Attention.apply(q, k, v, mask, chosen, {"causal": causal, "scale": more.get("scale")})
+    apply: Any = _Attention.apply
+    return apply(q, k, v, mask, chosen, {"causal": causal, "scale": more.get("scale")})
 
 
 class _Attention(torch.autograd.Function):
