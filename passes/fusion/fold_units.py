@@ -9,6 +9,10 @@ The float64 reference computes them, and rounds once to the declared type.
 tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
 left too, as they may be views.
 
+A constant condition that holds everywhere chooses: frameworks give attention a mask of all keys.
+
+    select(%mask[i, j], %z[i, j], -inf), %mask = [true, true, ...]   ->   %z[i, j]
+
 Unused units are dropped: a node stays whole if one of its results is read, and its other results may be many units,
 whose operands would have to be written to memory.
 """
@@ -18,10 +22,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
+from operator import is_
 
+import numpy as np
 from attrs import evolve
 
-from ...ir import Array, Program, as_dtype
+from ...ir import Array, Call, Expr, Program, Read, as_dtype, distinct
 from ...ops import evaluate
 from ..statements import Programs, Unit
 from .cut_units import copy_source
@@ -44,10 +50,32 @@ def fold_units(programs: Programs) -> Programs:
             constants.update(_values(unit, programs, constants))
         else:
             kept.append(unit)
-    if len(kept) == len(programs.units):
+    true = {t for t, a in constants.items() if a.dtype == np.bool_ and not writers[t] and a.all()} - {*programs.slices}
+    kept = [_choose_where(unit, true) if unit.repeat is None and true & {*unit.reads} else unit for unit in kept]
+    if all(map(is_, kept, programs.units)) and len(kept) == len(programs.units):
         return programs
     types = {**graph.types, **{tensor: programs.types[tensor] for tensor in constants}}
     return evolve(programs, graph=evolve(graph, constants=constants, types=types), units=tuple(kept))
+
+
+def _choose_where(unit: Unit, true: Collection[str]) -> Unit:
+    """Return a unit whose conditions on tensors of truth are chosen."""
+    statements = tuple(evolve(s, body=_choose(s.body, true)) for s in unit.statements)
+    before, left = ({t for s in each for t in s.tensors_read} for each in (unit.statements, statements))
+    return evolve(unit, statements=statements, reads=tuple(t for t in unit.reads if t in left or t not in before))
+
+
+def _choose(expr: Expr, true: Collection[str]) -> Expr:
+    """Return an expression whose choices by tensors of truth are made."""
+    done: dict[int, Expr] = {}
+    for node in distinct(expr):
+        found = node.with_children(tuple(done[id(child)] for child in node.children)) if node.children else node
+        if isinstance(node, Call) and node.fn == "select":
+            condition = node.args[0]
+            if isinstance(condition, Read) and condition.tensor in true and not condition.guards:
+                found = done[id(node.args[1])]
+        done[id(node)] = found
+    return done[id(expr)]
 
 
 def _is_fixed(unit: Unit, constants: Collection[str]) -> bool:

@@ -91,11 +91,8 @@ from .shared_matrices import (
     shared_matrix_faults,
 )
 from .shared_memory import (
-    SKIPPED_VECTOR,
     shared_bytes,
     shared_layouts,
-    skipped_elements,
-    skipped_rows,
     streamed_segment,
 )
 from .shared_tensors import (

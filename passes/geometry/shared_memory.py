@@ -21,19 +21,13 @@ from ...ir import (
     sorts_by_radix,
 )
 from .footprint import Count, ceil_div, product
-from .mask_bounds import mask_bound
 from .matrix_instructions import reads_shared_matrices
-from .row_sharing import ROW_LANES, cached_reads, is_register_chain
+from .row_sharing import cached_reads, is_register_chain
 from .scatter_bins import bin_count
 from .segment_geometry import Geometry
 from .shared_tensors import exchange_extents, extents_of, shared_pitches, tensors_in_place
 from .staged_tiles import StagedTile
 from .warp_split_k import may_split_k, partial_sum_bytes
-
-#: Elements of a skipped part that a thread loads together.
-SKIPPED_VECTOR = 8
-#: Bytes of a sum that threads exchange.
-SUM_BYTES = 4
 
 
 def shared_bytes(
@@ -58,29 +52,7 @@ def shared_bytes(
             key = position, dtype_of(tile.expr, group.tensors)
             staged[key] = staged.get(key, 0) + tile.bytes
     _, turns = streamed_segment(geometry)
-    if chained and mask_bound(group) is not None:
-        total = total + np.where(np.greater(turns, 1), skipped_elements(geometry[-1]) * SUM_BYTES, 0)
     return total + np.where(np.greater(turns, 1) | chained, sum(staged.values(), 0), _most_staged(staged))
-
-
-def skipped_elements(last: Geometry) -> Count:
-    """Return the numbers that threads exchange about skipped parts.
-
-    Threads that share columns have a number for each: those of `skipped_rows`, or of a row's lanes.
-    """
-    columns = last.block[last.structure.columns]
-    rows = skipped_rows(last.threads, columns)
-    return np.where(np.equal(rows, 0) | np.not_equal(last.block_k[0] % np.maximum(rows, 1), 0),
-                    last.threads // ROW_LANES, rows) * columns  # fmt: skip
-
-
-def skipped_rows(threads: Count, columns: Count) -> Count:
-    """Return the rows of skipped parts that threads read together.
-
-    Each thread reads a vector. The result is 0 where threads do not divide rows.
-    """
-    across = np.maximum(columns // SKIPPED_VECTOR, 1)
-    return np.where(np.equal(columns % SKIPPED_VECTOR, 0) & np.equal(threads % across, 0), threads // across, 0)
 
 
 def _aligned_size(nbytes: Count) -> Count:

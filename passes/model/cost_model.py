@@ -22,7 +22,7 @@ from ..geometry import Count, ceil_div
 from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
 from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
-from .product_cost import product_seconds
+from .product_cost import CHAIN_L2_WEIGHT, CHAIN_WEIGHT, chain_waits, product_seconds
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
@@ -116,13 +116,21 @@ def estimate_time(
         np.where(np.greater(features.tensor, 0), MMA_OVERLAP_POWER, 1.0 + costs.overlap),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
+    barriers = (
+        waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
+    )
+    if np.any(features.chained):
+        compute = _compute_seconds(features, blocks, resident, target, conflicts, costs)
+        moving = _transfer_seconds(features, blocks, fitting, target, costs)
+        work = _soft_maximum((*compute, moving[0], CHAIN_L2_WEIGHT * moving[1]), MMA_OVERLAP_POWER)
+        warpgroups = np.greater(features.chained, 1)
+        waiting = np.where(np.greater(features.chained, 0), chain_waits(features, waves, resident, target), 0.0)
+        busy, barriers = np.where(warpgroups, CHAIN_WEIGHT * work, busy), barriers * ~warpgroups
+        exposed = exposed * ~warpgroups + waiting
     if np.any(features.bulk):
         dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
-    barriers = (
-        waves * features.barriers * costs.barrier * target.barrier_clocks / target.clock / np.minimum(resident, 2.0)
-    )
     joined = waves * features.joined * SPLIT_DOUBLING_CLOCKS / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))

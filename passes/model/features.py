@@ -13,7 +13,20 @@ from math import prod
 import numpy as np
 from attrs import evolve
 
-from ...ir import WITH_PRODUCER, Expr, FusedGroup, Output, Read, Schedule, Segment, Target, Var, expr_variables
+from ...ir import (
+    LANES,
+    WARPGROUP,
+    WITH_PRODUCER,
+    Expr,
+    FusedGroup,
+    Output,
+    Read,
+    Schedule,
+    Segment,
+    Target,
+    Var,
+    expr_variables,
+)
 from ..geometry import (
     Count,
     Geometry,
@@ -79,12 +92,16 @@ def count_features(
     useful, unique = work or group_work(group)
     spared = mask_savings(group, geometry, blocks, target) if streamed_segment(geometry)[0] else None
     if spared is not None:
-        totals.apply_mask(spared, geometry[-1].threads)
+        totals.apply_mask(spared)
         unique = unique * spared.seen
     limit = _register_limit(geometry, registers.held, totals.threads, min_blocks, target)
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
     bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
-    return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
+    chained = np.int64((2 if products else 1) if totals.in_registers else 0)
+    alone = not products or not totals.in_registers or products[-1].loop.tma
+    in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
+    return Features(grid=blocks, bulk=bulk, chained=chained, in_step=in_step, outer=outer,
+                    batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
                     stages=_most(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),

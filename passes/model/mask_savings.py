@@ -1,6 +1,6 @@
 """Savings of mask-block skipping, for all candidate schedules of a template.
 
-Blocks process only the parts within the mask bound, and check one factor of their sums in the others.
+Blocks process only the parts within the mask bound.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import frozen
 
-from ...ir import FusedGroup, Read, Target, expr_variables, factors
-from ..geometry import Count, Geometry, MaskBound, ceil_div, mask_bound, product
+from ...ir import FusedGroup, Target
+from ..geometry import Count, Geometry, MaskBound, ceil_div, mask_bound
 
 #: Sums that do not grow with the parts of a row.
 CONSTANT_SUMS = frozenset({"stored", "stores", "body"})
@@ -26,13 +26,12 @@ class MaskSavings:
     """Share of all parts that blocks process.
 
     `average` is the mean, `fullest` that of the fullest SM, `waited` that of the longest sequence of its blocks;
-    `looked` are instructions of a thread for skipped parts; `seen` is the share of keys that any block processes.
+    `seen` is the share of keys that any block processes.
     """
 
     average: Count
     fullest: Count
     waited: Count
-    looked: Count
     seen: float
 
     def share(self, name: str) -> Count:
@@ -67,7 +66,6 @@ def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, t
         average,
         np.where(several, np.maximum(average * np.maximum(1.0, share), most) / np.ceil(share), 1.0),
         np.where(several, average * np.maximum(0.5, waves / (waves + 1.0)), 1.0),
-        (1.0 - average) * np.maximum(1.0, share) / np.ceil(share) * parts * length * _columns(group, last),
         min(1.0, longest / keys),
     )
 
@@ -87,16 +85,3 @@ def _mean_parts(edge: MaskBound, block: Count, length: Count, parts: Count) -> C
         ends = _ends(edge, begins + (rows - 1) if edge.slope > 0 else begins)
         found.append(np.minimum(most, ceil_div(ends, size)).mean())
     return np.reshape(np.array(found)[np.ravel(which)], sizes[0].shape)
-
-
-def _columns(group: FusedGroup, last: Geometry) -> Count:
-    """Return the elements of the other factors that a thread checks per key, on average: threads with the same columns
-    divide the keys.
-    """
-    total: Count = 0.0
-    for reduction in group.segments[-1].reductions:
-        others = [p for p in factors(reduction.body) if not (isinstance(p, Read) and p.tensor in group.shared)]
-        used = frozenset[object]().union(*map(expr_variables, others))
-        sizes = zip(last.structure.dims, last.thread, last.counts, strict=True)
-        total = total + product(size if used.intersection(dim) else 1.0 / count for dim, size, count in sizes)
-    return total

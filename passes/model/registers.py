@@ -74,6 +74,8 @@ DESCRIPTOR_REGISTERS = 12.0
 #: Registers of a chain for the numbers of its rows and the fragments of the second operands: 80 of fragments, results
 #: and sums took 123 to 128, 132 took 168.
 CHAIN_REGISTERS = 14.0
+#: Registers of a chain of warpgroups, likewise: with 32, 48 and 64 results beside 32 sums 107, 130 and 154 to 162.
+WARPGROUP_CHAIN_REGISTERS = 6.0
 #: Registers of a chain beyond which it takes more, and their share. Where parts follow each other, results of one are
 #: held beside weights of another: 64 results and 128 sums took 255, 96 and 64 spilled 88 bytes or more, as did 32 and
 #: 128 beside 64 of fragments.
@@ -174,7 +176,8 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     fragments = first.thread[first.structure.rows] * 2.0 * steps
     looped = np.greater(rows.trips[0], 1)
     if reads_shared_matrices(last.structure.mma):  # scores of a part beside sums and packed weights of the one before
-        needed = BASE_REGISTERS + CHAIN_REGISTERS + results * 1.5 + sums
+        held = np.where(looped, results * 1.5 + sums, np.maximum(results * 1.5, results / 2 + sums))
+        needed = BASE_REGISTERS + WARPGROUP_CHAIN_REGISTERS + held
         return Registers(sums, needed, needed)
     single = np.maximum(fragments + results + sums * 0.75, results / 2 + sums)
     together = np.where(looped, fragments + results + sums, single)

@@ -33,7 +33,6 @@ from ..geometry import (
     SegmentTemplate,
     ceil_div,
     is_register_chain,
-    mask_bound,
     next_power,
     register_chain,
     runs,
@@ -46,9 +45,9 @@ CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 
 #: Least elements of a part that a producer brings: warpgroups wait for shorter ones longer than they multiply them.
 MIN_PRODUCED_PART = 96
 #: Elements of a part of products of warpgroups.
-WARPGROUP_PARTS = (32, 64, 96, 112, 128)
+WARPGROUP_PARTS = (64, 96, 112, 128)
 #: Warpgroups along the rows: more have too few registers for two parts.
-CHAIN_WARPGROUPS = (1, 2)
+CHAIN_WARPGROUPS = (1, 2, 3)
 #: Longest row that is one part.
 MAX_SINGLE_PART = 256
 
@@ -155,7 +154,5 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
     produced = np.greater(last.loop.tma, 0) & np.greater(rows.trips[0], 1)
     idle = produced & np.less(last.loop.stages, MIN_PRODUCT_STAGES)
     yield idle, "a producer has no free stage of {}: products read two", last.loop.stages
-    if mask_bound(sizes.group) is not None:  # measured slower beside the checks of skipped parts
-        yield np.greater(last.loop.tma, 0), "a producer brings parts that a mask skips"
     yield produced & np.less(rows.block_k[0], MIN_PRODUCED_PART), "a producer's part has {} elements", rows.block_k[0]
     yield uneven | many, "a chain in registers has parts of {} elements, one K block each", rows.block_k[0]

@@ -143,3 +143,43 @@ def test_causal_attention_of_more_queries_than_keys() -> None:
     seen = torch.ones(5, 3).tril().bool()
     with torch.no_grad():
         assert torch.allclose(compile_function(causal)(q, k, v), attend(q, k, v, seen), atol=1e-5)
+
+
+#: Halves whose gradients compute scores again: heads of queries and of keys, queries, keys, arguments.
+TRAINED_CASES: dict[str, tuple[int, int, int, int, dict[str, Any]]] = {
+    "whole": (4, 4, 64, 64, {}),
+    "causal": (2, 2, 40, 40, {"is_causal": True}),
+    "groups": (4, 2, 33, 47, {"enable_gqa": True, "scale": 0.3}),
+    "a mask": (2, 2, 33, 47, {"attn_mask": True}),
+}
+
+
+@needs_opencl
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", TRAINED_CASES)
+def test_gradients_of_halves_are_those_of_doubles(name: str, dtype: Any) -> None:
+    heads, groups, queries, keys, given = TRAINED_CASES[name]
+    torch.manual_seed(1)
+    given = dict(given)
+    if "attn_mask" in given:
+        given["attn_mask"] = torch.rand(queries, keys) < 0.5
+        given["attn_mask"][3] = False
+
+    def attend_to(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, **given)
+
+    sizes = ((heads, queries), (groups, keys), (groups, keys), (heads, queries))
+    *tensors, g = (torch.randn(2, n, rows, 16).to(dtype) for n, rows in sizes)
+
+    def results(function: Callable[..., Any], kind: Any) -> list[Any]:
+        leaves = [t.to(kind).requires_grad_() for t in (t.detach().clone() for t in tensors)]
+        y = function(*leaves)
+        y.backward(g.to(kind))
+        return [y.detach(), *(leaf.grad for leaf in leaves)]
+
+    expected, eager = results(attend_to, torch.float64), results(attend_to, dtype)
+    found = results(compile_function(attend_to), dtype)
+    assert [t.stride() for t in found] == [t.stride() for t in eager]
+    for value, right in zip(found, expected, strict=True):
+        error = (value.double() - right).norm() / right.norm()
+        assert error < 4 * torch.finfo(dtype).eps

@@ -62,6 +62,16 @@ def test_large_results_stay_kernels():
     assert fold_units(programs) is programs
 
 
+def test_a_condition_that_holds_everywhere_chooses():
+    """One that holds for all elements but one stays."""
+    types = {"m": TensorType(DType.BOOL, (3, 8)), "x": X, "z": X, "y": X}
+    node = Node("n", "where", ("m", "x", "z"), ("y",), {})
+    for mask in (np.ones((3, 8), np.bool_), np.arange(24).reshape(3, 8) != 7):
+        programs = fold_programs(Graph("g", ("x", "z"), ("y",), types, (node,), {"m": mask}))
+        (unit,) = programs.units
+        assert unit.reads == (("x",) if mask.all() else ("m", "x", "z"))
+
+
 @needs_opencl
 def test_the_plan_computes_the_reference(tmp_path):
     spec = tmp_path / "smooth.cuts"

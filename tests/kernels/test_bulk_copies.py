@@ -122,6 +122,15 @@ def test_ragged_columns_are_zeros_opencl() -> None:
     check(_device("opencl"), GPU, group, with_tma(point(group, (True, False))))
 
 
+@needs_opencl
+def test_ragged_rows_copied_once_are_boxes_opencl() -> None:
+    group = halves((1, 70, 64, 64), (True, True))
+    schedule = with_tma(point(group, (True, True)))
+    (fetch,) = bulk_fetches(lower(group, schedule, {}, GPU).items)
+    assert len(fetch.copies) == 9
+    check(_device("opencl"), GPU, group, schedule)
+
+
 def test_each_operand_is_one_box() -> None:
     for deep in MAJORS:
         group = large() if not deep[1] else halves((1, 4096, 4096, 4096), deep, DType.BF16)
@@ -133,7 +142,7 @@ def test_each_operand_is_one_box() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "deep"),
-    [((1, 70, 64, 64), (True, True)), ((1, 64, 72, 64), (False, True)), ((1, 64, 64, 60), (True, True))],
+    [((1, 70, 64, 128), (True, True)), ((1, 64, 72, 64), (False, True)), ((1, 64, 64, 60), (True, True))],
 )
 def test_operands_that_are_no_box_are_named(shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> None:
     group = halves(shape, deep)

@@ -106,6 +106,7 @@ BULK_CASES: dict[str, Graph] = {
     "groups": halves(1, 4, 2, 128, 256, 64, 64),
     "tail": halves(1, 2, 2, 64, 200, 128, 64, dtype=DType.BF16),
     "one part": halves(1, 1, 1, 64, 96, 64, 64),
+    "tail of rows": halves(1, 2, 2, 100, 256, 64, 64),
 }
 
 

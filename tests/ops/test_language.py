@@ -76,6 +76,8 @@ LONG_OPERATIONS = {
     "mixed_radix": "matrices of two factors of a radix, twiddles, and the layout between passes",
     "mixed_radix_real": "matrices of two factors of a radix, twiddles and signs, and the layout between passes",
     "attention": "scores, what each kind of mask chooses of them, and a softmax that kernels may take in parts",
+    "attention_state": "the statements of attention, and the logarithm of its sums",
+    "attention_scores_gradient": "scores, masks and weights once more, and two sums over the width",
     "grouped_matmul": "blocks of rows that belong to one group, and the place of each row in its block",
     "roi_align_adaptive": "regions with as many samples as pixels: bounds, counts and weights along each axis",
     "top_k": "the parts of a row and what is left of them are compared in the same way, NaN included",

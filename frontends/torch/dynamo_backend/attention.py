@@ -1,4 +1,4 @@
-"""Attention stays one operation while autograd traces a graph without gradients.
+"""Attention stays one operation while autograd traces a graph.
 
 PyTorch's dispatcher chooses between routines of the device by masks, strides and element types, and otherwise
 decomposes attention into products of f32. Here it becomes the vocabulary's `attention`, in the types of its operands:
@@ -6,6 +6,11 @@ decomposes attention into products of f32. Here it becomes the vocabulary's `att
     aten.scaled_dot_product_attention(q, k, v, mask) -> cuts._layer_attention(q, k, v, mask)
 
 Results have the memory layout of the routine that PyTorch would choose: of a fused one, heads within positions.
+
+Where gradients are wanted, attention of half types keeps the logarithms of its sums, and computes its scores again:
+
+    y, l = attention_state(q, k, v);   w, x = attention_scores_gradient(q, k, v, y, l, g)
+    gradients:   scale * x k,   scale * x' q,   w' g
 """
 
 from __future__ import annotations
@@ -16,21 +21,22 @@ from typing import Any
 
 import torch
 from torch._C import DispatchKey
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..decompositions import layer_operator
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
-_TYPES = (torch.float16, torch.bfloat16, torch.float32)
+_HALVES = (torch.float16, torch.bfloat16)
+_TYPES = (*_HALVES, torch.float32)
 
 
 @contextmanager
-def whole_attention() -> Iterator[None]:
-    """Keep attention whole while PyTorch traces."""
+def whole_attention(trained: bool) -> Iterator[None]:
+    """Keep attention whole while PyTorch traces, also where it is `trained`."""
     kernels = _ATTENTION.py_kernels
     earlier = kernels.get(_COMPOSITE)
-    kernels[_COMPOSITE] = _attend
+    kernels[_COMPOSITE] = _attend_trained if trained else _attend
     _ATTENTION._dispatch_cache.clear()
     try:
         yield
@@ -49,8 +55,49 @@ def _attend(q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, caus
     if mask is not None and mask.dtype is not torch.bool:
         mask = mask.to(q.dtype)
     y = layer_operator("attention")(q, k, v, mask, causal=causal, scale=more.get("scale"))
-    chosen = torch._fused_sdp_choice(q, k, v, given, dropout, causal, **more)
+    return _as_pytorch_lays_out(y, torch._fused_sdp_choice(q, k, v, given, dropout, causal, **more))
+
+
+def _as_pytorch_lays_out(y: Any, chosen: int) -> Any:
+    """Return results in the layout of PyTorch's routine: heads within positions, if it is a fused one."""
     return y if chosen == SDPBackend.MATH.value else y.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _attend_trained(
+    q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False, **more: Any
+) -> Any:
+    """Return attention with our gradient, or as PyTorch decomposes it where ours does not fit."""
+    grouped, masked = bool(more.get("enable_gqa")), mask is not None and mask.dtype is not torch.bool
+    if dropout or masked or q.dtype not in _HALVES or not _fits(q, k, v, mask, grouped):
+        with sdpa_kernel([SDPBackend.MATH]):
+            return _ATTENTION._op_dk(_COMPOSITE, q, k, v, mask, dropout, causal, **more)
+    chosen = torch._fused_sdp_choice(q, k, v, mask, dropout, causal, **more)
+    apply: Any = _Attention.apply
+    return apply(q, k, v, mask, chosen, {"causal": causal, "scale": more.get("scale")})
+
+
+class _Attention(torch.autograd.Function):
+    """Attention that keeps the logarithm of each row's sum, and computes its weights again."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, chosen: int, form: dict[str, Any]) -> Any:
+        """Return results in the layout of the `chosen` routine of PyTorch."""
+        y, sums = layer_operator("attention_state")(q, k, v, mask, **form)
+        y = _as_pytorch_lays_out(y, chosen)
+        ctx.save_for_backward(q, k, v, y, sums, mask)
+        ctx.form = form
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Return the gradients of queries, keys and values."""
+        q, k, v, y, sums, mask = ctx.saved_tensors
+        g, scale = gradients[0], ctx.form["scale"] or q.shape[-1] ** -0.5
+        w, x = layer_operator("attention_scores_gradient")(q, k, v, y, sums, g, mask, **ctx.form)
+        rows = (*k.shape[:2], -1)  # a head of keys, and the queries of all heads that it serves
+        own, w, asked, g = (t.reshape(*rows, t.shape[-1]) for t in (x, w, q, g))
+        keys, values = scale * (own.transpose(-1, -2) @ asked), w.transpose(-1, -2) @ g
+        return (scale * (own @ k)).reshape(q.shape), keys, values, None, None, None
 
 
 def _fits(q: Any, k: Any, v: Any, mask: Any, grouped: bool) -> bool:

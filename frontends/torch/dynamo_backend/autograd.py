@@ -12,7 +12,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
@@ -98,6 +97,6 @@ def _resizing_whole() -> Iterator[None]:
 
 
 def _attention_form(arguments: Sequence[Any]) -> AbstractContextManager[None]:
-    """Return the form of attention: one operation, or decomposed where gradients are wanted."""
+    """Return the form of attention: one operation, with its gradients where they are wanted."""
     trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
-    return sdpa_kernel([SDPBackend.MATH]) if trained else whole_attention()
+    return whole_attention(trained)

@@ -67,7 +67,7 @@ class BulkPipeline:
     @property
     def nbytes(self) -> int:
         """Bytes that fill a stage."""
-        return sum(tile.box.map.nbytes * tile.lines for tile in self.tiles)
+        return sum(tile.box.map.nbytes * tile.lines * len(tile.box.rows) for tile in self.tiles)
 
     @property
     def turn(self) -> Var:
@@ -90,17 +90,18 @@ class BulkPipeline:
         return tuple(
             BulkCopy(
                 tile.box.map.name,
-                self._coordinates(tile, deep + line * (self.ring.schedule.dims[0].block_k // tile.lines)),
+                self._coordinates(tile, row, deep + line * (self.ring.schedule.dims[0].block_k // tile.lines)),
                 tile.buffer.name,
-                stage * tile.size + line * tile.box.map.elements,
+                stage * tile.size + (line * len(tile.box.rows) + number) * tile.box.map.elements,
             )
             for tile in self.tiles
             for line in range(tile.lines)
+            for number, row in enumerate(tile.box.rows)
         )
 
-    def _coordinates(self, tile: BulkTile, deep: Index) -> tuple[Index, ...]:
+    def _coordinates(self, tile: BulkTile, row: int, deep: Index) -> tuple[Index, ...]:
         context = self.ring.state.context(AxisBinding({}, (), (), {}), {})
-        return tuple(resolve(c, context) for c in tile.box.coordinates(tile.start, deep, self.places))
+        return tuple(resolve(c, context) for c in tile.box.coordinates(tile.start + row, deep, self.places))
 
     def wait(self, at: Index) -> MbarrierWait:
         """Return the wait for K block `at`.

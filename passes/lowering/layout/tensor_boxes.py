@@ -6,7 +6,9 @@ instruction (`shared_matrices.py`), which for `T` threads along them are four di
 
     row = 2*T*outer + T*second + 8*warp + lane    ->    dims (k, lane, second, warp, outer)
 
-Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored.
+Elements of k past its end are 0. A row or column past the end may be another one's: its results are not stored. Where
+the rows are not divisible into tiles, one that is copied once is several boxes of the first digit, one for each value
+of the others.
 
 An element of an integer tensor that is equal for the whole tile adds to the coordinate of the first digit with its
 step, or has a dim of its own, which ends where the guard of its read does:
@@ -63,13 +65,15 @@ class TileDigit:
 class TensorBox:
     """Tensor map of a tile, and the coordinates of a box.
 
-    `outer` has, by the axis (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of
-    further variables, of quotients of them, and of elements of integer tensors, in coordinates.
+    A tile has a box at each of some `rows` from its first row, in the order of shared memory. `outer` has, by the axis
+    (`deep` or not), the coordinate that counts `step` elements of it; `others` the steps of further variables, of
+    quotients of them, and of elements of integer tensors, in coordinates.
     """
 
     map: TensorMap
     outer: Mapping[bool, tuple[int, int]]
     others: tuple[tuple[int, Primary, int], ...]
+    rows: tuple[int, ...] = (0,)
 
     def coordinates(self, along: Index, deep: Index, places: Mapping[Var, Index]) -> tuple[Index, ...]:
         """Return the first element of a box.
@@ -137,6 +141,9 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     rest = [v for v in steps if v not in (*axes[False], *axes[True]) and v.extent > 1]
     if digits is None or None in pitch.values() or pitch[digits[0].deep] != 1:
         return None
+    rows: tuple[int, ...] = (0,)
+    if loop.dims[0].trips == 1 and extents[False] % max(d.step for d in digits if not d.deep) and not digits[-1].deep:
+        digits, rows = _split_rows(digits)
     last = {d.deep: n for n, d in enumerate(digits) if d.step == max(e.step for e in digits if e.deep == d.deep)}
     if any(extents[deep] % digits[n].step for deep, n in last.items()):
         return None
@@ -168,7 +175,15 @@ def tensor_box(tile: MatrixTile, read: Read, loop: ReductionSchedule, pitches: S
     inner = tuple(stride * dtype.size for stride in boxed.strides[1:])
     sizes, box = tuple(boxed.sizes), tuple(boxed.box)
     result = TensorMap(name, read.tensor, dtype, sizes, inner, box, tile.layout.swizzle)
-    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others))
+    return None if result.faults() else TensorBox(result, outer, tuple(boxed.others), rows)
+
+
+def _split_rows(digits: Sequence[TileDigit]) -> tuple[list[TileDigit], tuple[int, ...]]:
+    """Return digits with the first one of the rows alone, and the rows that the values of the others begin."""
+    own, rows = [d for d in digits if not d.deep], [0]
+    for digit in own[1:]:
+        rows = [value * digit.step + row for value in range(digit.extent) for row in rows]
+    return [d for d in digits if d.deep or d is own[0]], tuple(rows)
 
 
 def lines_of(tile: MatrixTile, loop: ReductionSchedule) -> tuple[int, int]:

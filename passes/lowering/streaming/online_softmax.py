@@ -22,7 +22,7 @@ from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chained_contraction import instance_phase, part_copies, part_loop
-from .mask_block_skipping import SkippedParts, guard_copies, streamed_loop_end
+from .mask_block_skipping import guard_copies, streamed_loop_end
 from .streamed_rows import StreamedRows
 
 
@@ -56,9 +56,6 @@ def lower_online_softmax(
     turn = [*product, Barrier(), *following, *early, *shift.items(), Barrier(), shift.rescale(last), *sums, Barrier()]
     copied = guard_copies([part_copies(item, part, Index()) for item in ahead], Index(), until)
     items = [*begin, *copied, Loop(part, tuple(turn), until)]
-    if until is not None:
-        skipped = SkippedParts(last)
-        items += [*skipped.begin(), *skipped.rest(as_index(until))]
     for state in (rows, last):
         state.shares = {s.var: s for s in state.frame.shares}
         for number, output in enumerate(state.frame.segment.outputs):

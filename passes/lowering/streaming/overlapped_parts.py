@@ -46,7 +46,6 @@ from ..segment_state import SegmentState
 from ..substitute_phase import substitute_phase
 from .chain_products import ChainProduct
 from .chained_contraction import part_copies
-from .mask_block_skipping import SkippedParts
 from .streamed_rows import StreamedRows
 
 #: The mbarrier of the rows' factor.
@@ -106,8 +105,7 @@ class OverlappedParts:
     """Parts of two products and the rows between them.
 
     `part` numbers parts; those after the first are `last` in number, or up to a definition `until`. `zero` initialises
-    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave. After
-    all products, threads check parts that are `skipped`, if any are.
+    the scores of a part, `epilogue` are the items after their products, `weights` the registers that these leave.
     """
 
     scores: ChainProduct
@@ -120,7 +118,6 @@ class OverlappedParts:
     zero: Phase
     epilogue: Sequence[Item]
     weights: str
-    skipped: SkippedParts | None
     bulk: BulkParts | None = None
 
     def items(self) -> list[Item]:
@@ -156,8 +153,6 @@ class OverlappedParts:
             *([] if self.bulk else self._arrival(0, self.last)), ProductFence((in_sums, *packed)),
             *_substitute_part(self.sums.unfinished, self.part, self.last), ProductWait(0, (in_sums,)),
         ]  # fmt: skip
-        if self.skipped is not None:
-            end += [*self.skipped.begin(), *self.skipped.rest(self.last + 1)]
         return [*begin, *([Loop(turn, tuple(body), self.until)] if self.part.extent > 1 else []), *end]
 
     def _copies(self, number: Index) -> list[Item]:

@@ -31,7 +31,6 @@ from ....ir import (
     RegisterRead,
     RegisterWrite,
     Root,
-    SharedBuffer,
     Test,
     Value,
     Var,
@@ -43,12 +42,9 @@ from ....ir import (
 )
 from ...geometry import (
     RegisterChain,
-    geometry_of,
-    mask_bound,
     maximises_scores,
     reads_shared_matrices,
     register_chain,
-    skipped_elements,
     weighs_scores_alone,
 )
 from ..index_values import value_of
@@ -66,7 +62,7 @@ from ..outputs import emit_output
 from ..segment_state import SegmentState
 from .chain_products import ChainProduct
 from .chained_contraction import instance_phase, part_copies
-from .mask_block_skipping import SKIPPED_SUMS_BUFFER, SkippedParts, guard_copies, streamed_loop_end
+from .mask_block_skipping import guard_copies, streamed_loop_end
 from .overlapped_parts import BulkParts, OverlappedParts
 from .score_masks import ScoreMask, score_masks, split_masks
 from .score_scale import ScaledScores, split_scale
@@ -188,7 +184,6 @@ class _Chain:
             return [*head, *wait(0), sums.product.with_held_rows(weights_register(self.chain))]
 
         until = streamed_loop_end(self.layout, self.last)
-        self._declare_skipped()
 
         def copies(at: Index) -> list[Item]:
             every = (*early.fetch(as_index(part)).whole, *late.fetch(as_index(part)).whole)
@@ -202,27 +197,18 @@ class _Chain:
         loop = Loop(part, (*wait(distance - 1), *copies(as_index(part) + distance), *work), until)
         if until is None:
             return [*begin, loop]
-        skipped = SkippedParts(self.last)
         # A block without parts has copied its rows all the same.
-        return [*begin, loop, *([Wait(0)] if waits else []), *skipped.begin(), *skipped.rest(as_index(until))]
-
-    def _declare_skipped(self) -> None:
-        """Declare the buffer in which threads add their results of skipped parts."""
-        if mask_bound(self.layout.group) is not None:
-            elements = skipped_elements(geometry_of(self.layout.group, self.layout.schedule)[-1])
-            self.layout.buffers[SKIPPED_SUMS_BUFFER] = SharedBuffer(SKIPPED_SUMS_BUFFER, DType.F32, int(elements))
+        return [*begin, loop, *([Wait(0)] if waits else [])]
 
     def _overlapped_loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
         """Return the parts of products of warpgroups."""
         (reduction,), part, until = self.first.frame.segment.reductions, self.part, None
         if part.extent > 1:
             until = streamed_loop_end(self.layout, self.last, 1)
-            self._declare_skipped()
         zero = instance_phase(self.first, "zero", [self.first.initialise(reduction)])
         last, weights = as_index(until) if until is not None else Index(part.extent - 1), weights_register(self.chain)
-        skipped = SkippedParts(self.last) if until is not None else None
         parts = OverlappedParts(
-            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights, skipped,
+            scores, sums, self.statistics, self.last, part, last, until, zero, self._score_epilogue(), weights,
             self._bulk_parts(scores, sums),
         )  # fmt: skip
         return parts.items()

@@ -103,10 +103,9 @@ class Totals:
             self.add("stores", found.bins)
         self.add("combined", found.sectors)
 
-    def apply_mask(self, masked: MaskSavings, threads: Count) -> None:
-        """Apply the savings of mask-block skipping, and add its checks."""
+    def apply_mask(self, masked: MaskSavings) -> None:
+        """Apply the savings of mask-block skipping."""
         self.sums = {name: value * masked.share(name) for name, value in self.sums.items()}
-        self.add("issue", masked.looked * threads)
 
     def begin_segment(self, segment: Segment, geometry: Geometry) -> None:
         """Begin a segment, with the share of rows in its row cache."""
