@@ -151,7 +151,7 @@ def warpgroup_parameters(
 
 
 def _row_neighbours(extent: int, block: int, instructions: int, deep: bool, held: bool) -> int:
-    """Return the neighbours of a lane along rows, of which registers hold words that lie along them."""
+    """Return the neighbours of a lane along rows; registers may hold words that lie along rows."""
     if held:
         return 1 if deep else 2 * instructions
     return row_vector(extent, block, deep)

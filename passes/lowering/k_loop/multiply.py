@@ -118,7 +118,7 @@ class Multiplication:
             return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit(), *beside]
         loop = self._loop(None)
         products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
-        # Of a single K block a compiler sees no loop, and would set the sums to 0 behind a fence without them.
+        # Of a single K block a compiler sees no loop, and would set the sums to 0 after a fence without them.
         fence = ProductFence((self.accumulator,) if self.block_k.extent == 1 else ())
         return [fence, self._phase("", products, loop), ProductCommit(), *beside]
 
