@@ -98,7 +98,7 @@ def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
     for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
         if not reads_shared_matrices(part.structure.mma):
             continue
-        trips, lone = product(part.trips), np.not_equal(part.loop.tma, PERSISTENT)
+        trips, lone = product(part.trips), part.structure.bulk & np.not_equal(part.loop.tma, PERSISTENT)
         yield lone & np.greater(part.loop.stages, np.maximum(trips, MIN_PRODUCT_STAGES)), "stages without a K block"
         if not np.any(part.loop.tma):
             continue

@@ -401,7 +401,7 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
 @pytest.mark.parametrize(("groups", "atoms"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("shape", [(1, 208, 96, 200), (2, 144, 64, 64)])
 def test_rows_end_within_a_block_opencl(shape: tuple[int, int, int, int], groups: int, atoms: int, form: int) -> None:
-    """Blocks that do not divide the rows are boxes where a lane holds pairs of rows."""
+    """A lane holds pairs of rows where blocks do not divide them."""
     group = halves(shape, (True, False))
     (segment,) = point(group, (True, False), (128, 128), groups, atoms, 64, 8, 3 if shape[3] > 64 else 1).segments
     batch, rows, columns = segment.dims

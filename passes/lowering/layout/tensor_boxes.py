@@ -235,7 +235,7 @@ def _side_digits(tile: MatrixTile) -> list[TileDigit]:
     vector, lanes, neighbours = dim.vector, ACCUMULATOR_THREADS[axis], ACCUMULATOR_VECTOR[axis]
     if tile.in_order:
         return [TileDigit(False, dim.block, 1)]
-    around = dim.threads * vector
+    around, inner = dim.threads * vector, tuple[tuple[int, int], ...]()
     if axis:
         inner = ((neighbours, 1), (lanes, vector), (vector // neighbours, neighbours), (dim.block // around, around))
     elif vector > 1:  # pairs of a lane, so that warps have neighbouring rows
