@@ -59,7 +59,8 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
         dtypes={t: group.tensors[t].dtype for t in (*group.inputs, *group.outputs, *group.constants)},
         aligned=aligned,
         constants=group.constants,
-        min_blocks=schedule.min_blocks,
+        # A compiler knows the registers that warps exchange only where it knows the blocks of an SM.
+        min_blocks=max(schedule.min_blocks, *(int(p.registers > 0) for p in layout.producer), 0),
         maps=tuple(layout.maps),
         producer=tuple(layout.producer),
         launched=layout.launched,

@@ -67,6 +67,7 @@ class Features:
     body: Count = _sum("operations of a thread's longest unrolled loop body")
     chain: Count = _sum("longest chain of dependent operations of a thread")
     decoding: Count = _sum("instructions of all threads for guards and flattened indices of direct loads")
+    promoted: Count = _sum("issue slots of all threads, of `issue`, in which products wait for sums that are promoted")
     tensor: Count = _sum("clocks that atoms keep all tensor cores of an SM busy")
     # Loads and stores
     thread_loads: Count = _sum("loads of one thread: `N_load` of the paper")

@@ -77,7 +77,7 @@ def count_features(
     if spared is not None:
         totals.apply_mask(spared, geometry[-1].threads)
         unique = unique * spared.seen
-    limit = _register_limit(geometry, totals.threads, min_blocks, target)
+    limit = _register_limit(geometry, registers.held, totals.threads, min_blocks, target)
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
     bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
     return Features(grid=blocks, bulk=bulk, outer=outer, batches=batches, threads=totals.threads,
@@ -118,15 +118,15 @@ def _count_segments(
     return tuple(parts), registers, working
 
 
-def _register_limit(geometry: Sequence[Geometry], threads: Count, min_blocks: Count, target: Target) -> Count:
-    """Return the register limit of a thread, beside a producer where there is one."""
+def _register_limit(
+    geometry: Sequence[Geometry], held: Count, threads: Count, min_blocks: Count, target: Target
+) -> Count:
+    """Return the register limit of a thread that holds some sums, beside a producer where there is one."""
     limit = register_limit(threads, min_blocks, target)
-    products = [p for p in geometry if reads_shared_matrices(p.structure.mma)]
-    for part in products:
-        sums = product(part.thread)
-        if is_register_chain([p.structure for p in geometry]):
-            sums = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
-        own, others = producer_share(part.threads, sums, target.registers_per_sm)
+    if is_register_chain([p.structure for p in geometry]):
+        held = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
+    for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
+        own, others = producer_share(part.threads, held, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))
         limit = np.where(np.greater_equal(part.loop.tma, WITH_PRODUCER), beside, limit)
     return limit

@@ -73,7 +73,7 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
     It is 0 where not one fits. Each scheduler has its own registers, which whole warps share;
     a producer that gives none back is a warp.
     """
-    _, others = producer_share(features.threads, features.instances, target.registers_per_sm)
+    _, others = producer_share(features.threads, np.maximum(features.instances, features.held), target.registers_per_sm)
     alone = np.greater_equal(features.bulk, WITH_PRODUCER) & np.equal(others, 0)
     warps = ceil_div(features.threads, target.warp_size) + alone
     registers = np.ceil(registers / 8) * 8 * target.warp_size

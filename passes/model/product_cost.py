@@ -16,7 +16,7 @@ import functools
 
 import numpy as np
 
-from ...ir import PERSISTENT, Target
+from ...ir import PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
@@ -46,10 +46,11 @@ def product_seconds(features: Features, blocks: Count, resident: Count, dram: Co
     through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
     barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
     work = TENSOR_WEIGHT * tensor + L2_WEIGHT * through
+    work = work + _promotion_seconds(features, blocks, resident, target)
     arrival = waves * ARRIVAL_LATENCIES * target.dram_latency * features.rounds / _blocks_ahead(features)
     warps = resident * ceil_div(features.threads, target.warp_size)
     slow = EPILOGUE_CLOCKS * np.maximum(1.0, EPILOGUE_WARPS / warps) ** EPILOGUE_POWER
-    slots = features.issue / (target.warp_size * target.issue_per_clock)
+    slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)
     epilogue = blocks * (slow * slots + LINE_CLOCKS * features.lines) / target.clock
     exposed = np.where(np.equal(features.bulk, PERSISTENT), 1.0, waves / resident)
     latency = exposed * BLOCK_LATENCIES * target.dram_latency
@@ -65,6 +66,17 @@ def _blocks_ahead(features: Features) -> Count:
     distance = np.maximum(1.0, features.stages - np.equal(features.bulk, 1))
     short = np.less_equal(features.rounds, features.stages) & np.not_equal(features.bulk, PERSISTENT)
     return np.where(short, np.maximum(1.0, features.rounds), distance)
+
+
+def _promotion_seconds(features: Features, blocks: Count, resident: Count, target: Target) -> Count:
+    """Return the seconds in which no warpgroup multiplies while others add.
+
+    Beside a producer warpgroups do so in turn; else barriers let all of a block add at the same time.
+    """
+    together = np.where(np.greater_equal(features.bulk, WITH_PRODUCER), WARPGROUP * target.warp_size, features.threads)
+    turns = resident * features.threads / together
+    slots = features.promoted / (target.warp_size * target.issue_per_clock)
+    return blocks * slots / (turns * target.clock)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:

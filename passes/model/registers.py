@@ -189,7 +189,8 @@ def _atom_registers(
     fragments of a warp's step: one of each part, and those that are loaded ahead, besides the sources of several parts.
     """
     work = mma_work(segment, geometry)
-    held = product(geometry.thread) * (2.0 if promotion_interval(segment.reductions[0].math, work.mma.name) else 1.0)
+    promoted = product(geometry.thread) * bool(promotion_interval(segment.reductions[0].math, work.mma.name))
+    held = product(geometry.thread) * 1.0 + promoted
     sets = work.parts + np.where(geometry.loop.prefetch, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
@@ -201,6 +202,8 @@ def _atom_registers(
         read = {r.tensor for o in segment.outputs for r in reads(o.body)} - {r.name for r in segment.reductions}
         spent = min(spent, MAX_EPILOGUE_REGISTERS) + EPILOGUE_TENSOR_REGISTERS * len(read)
         addresses = np.where(geometry.loop.tma, 2.0 * len(tiles), 0.0)
+        # Partial sums have ended before the epilogue.
+        spent = np.maximum(0.0, spent - promoted)
         needed = needed - beside + DESCRIPTOR_REGISTERS + spent - addresses
     # Of 286 kernels the occupancy is right for 256 so, for 245 with half of the fragments once more.
     return Registers(held, needed, needed)

@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import legal_point
 from .test_matrix_instructions import GPU, _device, check, product
-from .test_warpgroup_products import SMALL_SHARED, halves, large, point
+from .test_warpgroup_products import SMALL_SHARED, halves, large, point, product_of_two
 
 
 def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
@@ -423,6 +423,16 @@ def test_one_k_block_compiles_without_serialisation(form: int) -> None:
     schedule = with_tma(point(group, (True, False), (128, 128), 1, 2, 128, 8, 1), form)
     assert check_schedule(group, schedule, GPU) == []
     cubin = compile_kernel(emit(extract(lower(group, schedule, {}, SMALL_GPU)), "cuda"), GPU.arch)
+    assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
+@needs_toolchain
+@pytest.mark.parametrize(("atoms", "columns"), [(1, 192), (2, 96)])
+def test_promoted_sums_take_the_registers_of_a_producer(atoms: int, columns: int) -> None:
+    group = product_of_two((DType.F8E4M3, DType.F8E5M2), (1, 4096, 4096, 4096))
+    schedule = with_tma(point(group, (True, True), (128, 128), 2, atoms, columns, 8, 4, 128), 2)
+    assert check_schedule(group, schedule, GPU) == []
+    cubin = compile_kernel(emit(extract(lower(group, schedule, {}, GPU)), "cuda"), GPU.arch)
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 

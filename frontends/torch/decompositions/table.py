@@ -10,6 +10,7 @@ import torch
 from attrs import frozen
 from torch._decomp import get_decompositions
 
+from .attention_layers import ATTENTION_LAYERS
 from .recurrent_layers import RECURRENT
 
 aten = torch.ops.aten
@@ -48,7 +49,7 @@ def _decomposition_table(*registered: str) -> Mapping[Any, Any]:
     for name in WHOLE_OPERATIONS:
         packet, _, overload = name.partition(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    return table | dict(RECURRENT)
+    return table | dict(RECURRENT) | ATTENTION_LAYERS
 
 
 def training_decompositions() -> dict[Any, Any]:

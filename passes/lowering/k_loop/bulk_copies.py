@@ -216,12 +216,13 @@ def produced_k_loop(pipeline: BulkPipeline, multiplication: Multiplication) -> l
     free = MbarrierWait(EMPTY, place % stages, (place // stages + 1) % 2)
     items = (ring.turns((free, pipeline.fetch(at))),)
     threads, sums = layout.schedule.threads, prod(dim.thread for dim in ring.state.frame.schedule.dims)
+    begin, wait, end = _products_of_block(multiplication, trips)
+    sums *= 2 if end else 1
     own, others = map(int, producer_share(threads, sums, ring.state.target.registers_per_sm))
     layout.producer.append(Producer(items, own, PRODUCER_REGISTERS if others else 0, others))
     layout.buffers[EMPTY] = SharedBuffer(EMPTY, DType.U64, stages)
     warps = layout.schedule.threads // LANES
     layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), Barrier()]
-    begin, wait, end = _products_of_block(multiplication, trips)
     begun = Guard(at, wait.pending, trips)
     release = MbarrierArrive(EMPTY, (place + stages - wait.pending) % stages, () if begun.always else (begun,))
     released = (release,) if trips > (wait.pending if again else 1) else ()

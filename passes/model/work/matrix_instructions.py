@@ -140,7 +140,9 @@ def _add_warpgroup_products(
     read = (columns if rows_held else atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
     if promotion_interval(segment.reductions[0].math, atom.name):
-        totals.add("issue", 2.0 * product(geometry.thread) * trips * geometry.threads)
+        promoted = 1.0 * product(geometry.thread) * trips * geometry.threads
+        totals.add("issue", promoted)
+        totals.add("promoted", promoted)
     _exchange_lanes(totals, staged.get(work.sides[1].expr), geometry)
     if rows_held:
         elements = work.sides[0].atoms * (atom.m // atom.warps * atom.k // LANES) * work.steps * trips * 1.0
