@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import legal_point
 from .test_matrix_instructions import GPU, _device, check, product
-from .test_warpgroup_products import SMALL_SHARED, halves, large, point, product_of_two
+from .test_warpgroup_products import SMALL_SHARED, halves, large, others, point, product_of_two
 
 
 def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
@@ -294,6 +294,15 @@ def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool
 def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
     faults = check_barriers(replace_items(persistent_kernel(), bug))
     assert any(report in fault for fault in faults), faults
+
+
+@needs_opencl
+@pytest.mark.parametrize(("name", "deep"), [("f8e4m3", 128), ("i8", 128), ("tf32", 32)])
+def test_tiles_of_other_numbers_in_turn_opencl(name: str, deep: int) -> None:
+    group = others(name, (1, 448, 64, 3 * deep + 16), (True, True))
+    schedule = with_tma(point(group, (True, True), (128, 128), 1, 1, 64, 2, 3, deep), 3)
+    assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
+    check(_device("opencl"), SMALL_GPU, group, schedule)
 
 
 def test_few_tiles_take_one_turn() -> None:
