@@ -338,14 +338,14 @@ def test_a_producer_has_a_warp_of_its_own() -> None:
 
 
 def test_many_sums_take_registers_of_the_producer() -> None:
-    for groups, columns, threads, others in ((1, 64, 32, 0), (1, 256, 32, 0), (2, 256, 128, 240), (2, 128, 32, 0)):
+    for groups, columns, threads, taken in ((1, 64, 32, 0), (1, 256, 32, 0), (2, 256, 128, 240), (2, 128, 32, 0)):
         schedule = with_tma(point(large(), (True, False), groups=groups, columns=columns, stages=4), 2)
         kernel = lower(large(), schedule, {}, GPU)
         (producer,) = kernel.producer
-        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if others else 0, others)
-        assert (groups * 128 * others + threads * producer.registers) <= GPU.registers_per_sm
-        assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(others)
-        assert features_of(large(), schedule, GPU).limit == (240 if others else 168 if groups == 2 else 255)
+        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if taken else 0, taken)
+        assert (groups * 128 * taken + threads * producer.registers) <= GPU.registers_per_sm
+        assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(taken)
+        assert features_of(large(), schedule, GPU).limit == (240 if taken else 168 if groups == 2 else 255)
 
 
 def test_a_stage_that_products_read_is_not_refilled() -> None:
