@@ -17,7 +17,6 @@ from ...ir import (
     HALF_BYTES,
     MATH_MODES,
     MMA_INSTRUCTIONS,
-    PERSISTENT,
     FusedGroup,
     ReduceDim,
     Reduction,
@@ -30,14 +29,12 @@ from ...ir import (
     variables,
 )
 from ..geometry import (
-    MIN_PRODUCT_STAGES,
     Geometry,
     SegmentTemplate,
     held_swizzle,
     is_held,
     main_read,
     mma_operands,
-    product,
     reads_shared_matrices,
     row_vector,
     widest_swizzle,
@@ -96,15 +93,10 @@ def _lies_deep(reduction: Reduction, indices: Sequence[object]) -> bool:
 
 
 def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
-    """Bulk copies bring boxes of tensor maps.
-
-    Stages beyond the K blocks of a tile serve a persistent grid.
-    """
+    """Bulk copies bring boxes of tensor maps."""
     for part, segment in zip(sizes.parts, sizes.group.segments, strict=True):
         if not reads_shared_matrices(part.structure.mma):
             continue
-        trips, lone = product(part.trips), np.not_equal(part.loop.tma, PERSISTENT)
-        yield lone & np.greater(part.loop.stages, np.maximum(trips, MIN_PRODUCT_STAGES)), "stages without a K block"
         if not np.any(part.loop.tma):
             continue
         yield np.logical_and(part.loop.tma, _are_no_boxes(sizes.group, segment, part)), "operands are no boxes"

@@ -38,8 +38,6 @@ from .staging_parameters import MMA_STAGES, cache_parameter
 WARPGROUPS, PRODUCT_COLUMNS, K_BLOCK_BYTES = (1, 2, 3), (32, 64, 96, 128, 192, 256), 128
 #: Columns of instructions that divide all columns of a product, where others do not.
 EXACT_COLUMNS = (48, 80, 112, 160, 224)
-#: Stages of a persistent grid's loop of one or two K blocks, which its producer fills with those of the next tiles.
-AHEAD_STAGES = 4
 #: Results of a block that keeps an SM's tensor cores busy: 128 rows and columns.
 FULL_TILE_RESULTS = 128 * 128
 
@@ -141,7 +139,6 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}reduction_threads", (1,))
     trips = -(-prod(a.extent for a in structure.loops[0]) // block_depth(structure))
     stages = [s for s in MMA_STAGES if s >= min(MIN_PRODUCT_STAGES, trips) and (s <= trips or s < 2 * trips - 2)]
-    stages += [AHEAD_STAGES] * (structure.bulk and trips < MIN_PRODUCT_STAGES)
     rings = tuple((s, 0) for s in stages[: 2 if coarse else None])
     yield ScheduleParameter((f"{prefix}stages", f"{prefix}prefetch"), rings)
     yield cache_parameter(prefix, target, coarse)

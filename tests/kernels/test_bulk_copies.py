@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import legal_point
 from .test_matrix_instructions import GPU, _device, check, product
-from .test_warpgroup_products import SMALL_SHARED, halves, large, point, product_of_two
+from .test_warpgroup_products import SMALL_SHARED, halves, large, others, point, product_of_two
 
 
 def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
@@ -305,6 +305,15 @@ def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report
     assert any(report in fault for fault in faults), faults
 
 
+@needs_opencl
+@pytest.mark.parametrize(("name", "deep"), [("f8e4m3", 128), ("i8", 128), ("tf32", 32)])
+def test_tiles_of_other_numbers_in_turn_opencl(name: str, deep: int) -> None:
+    group = others(name, (1, 448, 64, 3 * deep + 16), (True, True))
+    schedule = with_tma(point(group, (True, True), (128, 128), 1, 1, 64, 2, 3, deep), 3)
+    assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
+    check(_device("opencl"), SMALL_GPU, group, schedule)
+
+
 def test_few_tiles_take_one_turn() -> None:
     kernel = persistent_kernel(tiles=3)
     assert kernel.turn.extent == 1
@@ -338,14 +347,14 @@ def test_a_producer_has_a_warp_of_its_own() -> None:
 
 
 def test_many_sums_take_registers_of_the_producer() -> None:
-    for groups, columns, threads, others in ((1, 64, 32, 0), (1, 256, 32, 0), (2, 256, 128, 240), (2, 128, 32, 0)):
+    for groups, columns, threads, taken in ((1, 64, 32, 0), (1, 256, 32, 0), (2, 256, 128, 240), (2, 128, 32, 0)):
         schedule = with_tma(point(large(), (True, False), groups=groups, columns=columns, stages=4), 2)
         kernel = lower(large(), schedule, {}, GPU)
         (producer,) = kernel.producer
-        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if others else 0, others)
-        assert (groups * 128 * others + threads * producer.registers) <= GPU.registers_per_sm
-        assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(others)
-        assert features_of(large(), schedule, GPU).limit == (240 if others else 168 if groups == 2 else 255)
+        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if taken else 0, taken)
+        assert (groups * 128 * taken + threads * producer.registers) <= GPU.registers_per_sm
+        assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(taken)
+        assert features_of(large(), schedule, GPU).limit == (240 if taken else 168 if groups == 2 else 255)
 
 
 def test_a_stage_that_products_read_is_not_refilled() -> None:
@@ -410,7 +419,7 @@ def test_kernels_compile_without_serialisation(groups: int, atoms: int, columns:
 @pytest.mark.parametrize(("groups", "atoms"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("shape", [(1, 208, 96, 200), (2, 144, 64, 64)])
 def test_rows_end_within_a_block_opencl(shape: tuple[int, int, int, int], groups: int, atoms: int, form: int) -> None:
-    """Copy boxes where blocks end beyond the rows, and lanes hold pairs."""
+    """A lane holds pairs of rows where blocks do not divide them."""
     group = halves(shape, (True, False))
     (segment,) = point(group, (True, False), (128, 128), groups, atoms, 64, 8, 3 if shape[3] > 64 else 1).segments
     batch, rows, columns = segment.dims
