@@ -191,6 +191,14 @@ def test_kernels_compile_without_serialisation(mode: str, tma: int) -> None:
     assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
 
 
+@needs_toolchain
+def test_single_blocks_compile_without_serialisation() -> None:
+    group = product(DType.F32, "tf32", (1, 256, 256, 32), (False, False))
+    for schedule in (p for tma in (0, 1, 2) for p in points_of(group, 2, tma)):
+        cubin = compile_kernel(emit(extract(lower(group, schedule, {}, TARGET)), "cuda"), GPU.arch)
+        assert (cubin.serialised, cubin.spill_bytes) == ("", 0)
+
+
 @st.composite
 def drawn_points(draw: st.DrawFn) -> tuple[FusedGroup, Schedule]:
     """Draw a product or a convolution, and a legal point."""

@@ -118,9 +118,16 @@ class Multiplication:
             return [ProductFence(sums), *(self.step_in_place(n) for n in steps), ProductCommit(), *beside]
         loop = self._loop(None)
         products: list[Root] = [root for pair in self.pairs for root in self._products(*pair, loop)]
-        # Of a single K block a compiler sees no loop, and would set the sums to 0 after a fence without them.
-        fence = ProductFence((self.accumulator,) if self.block_k.extent == 1 else ())
+        fence = ProductFence((self.accumulator,) if self._writes_sums else ())
         return [fence, self._phase("", products, loop), ProductCommit(), *beside]
+
+    @property
+    def _writes_sums(self) -> bool:
+        """True where a compiler may write the sums of a K block just before its products.
+
+        Of a single K block it sees no loop, and would set the sums to 0 after a fence without them.
+        """
+        return self.is_promoted or self.block_k.extent == 1
 
     def initialise_partial(self) -> list[Item]:
         """Return the phase that declares the sums of a K block."""
@@ -131,7 +138,7 @@ class Multiplication:
         """Return the items that load a step's rows and issue its products."""
         rows, values = self.held_rows(number), [*self._held_rows(number)]
         ended = [] if self.is_promoted else [ProductWait(self.steps - 1, rows)]
-        fence = ProductFence((self.accumulator, *rows) if self.is_promoted and number == 0 else rows)
+        fence = ProductFence((self.accumulator, *rows) if self._writes_sums and number == 0 else rows)
         step = self.step_in_place(number, self.is_promoted)
         return [*ended, self.load_held_rows(number, values), fence, step, ProductCommit()]
 
