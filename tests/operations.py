@@ -105,6 +105,7 @@ DIFFERENTIABLE: list[Use] = [
     uses("mixed_radix", (2, 36, 2), axis=1, length=36, inverse=True),
     uses("mixed_radix", (2, 20, 1), axis=1, length=36, onesided=True),
     uses("mixed_radix_real", (2, 19, 2), axis=1, length=36),
+    *(uses("twiddle", (2, 3, 4, 2, 2), axis=1, inverse=inverse) for inverse in (False, True)),
     uses("chirp", to="f32", length=3, samples=6),
     *(uses("chirp_in", (2, 4, 2), axis=1, length=3, samples=6, mirrored=mirrored) for mirrored in (False, True)),
     uses("chirp_product", (2, 3, 2), (3, 2), axis=1),

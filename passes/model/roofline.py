@@ -73,7 +73,8 @@ def group_work(group: FusedGroup) -> tuple[float, float]:
             _touch(group, [o.body for o in outputs], cover, own, touched)
             for output in outputs:
                 if output.tensor not in group.shared:
-                    written = float(product(cover.sizes)) * group.tensors[output.tensor].dtype.size
+                    kind, count = group.tensors[output.tensor], float(product(cover.sizes))
+                    written = (min(count, kind.size) if output.into else count) * kind.dtype.size
                     touched[output.tensor] = touched.get(output.tensor, 0.0) + written
     return flops, sum(touched.values())
 

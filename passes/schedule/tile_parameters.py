@@ -69,7 +69,7 @@ def _exchange_tiles(
     """Return the threads, thread tiles and vectors of a dim of an exchange: all of a whole dim, a tile of others."""
     if d in structure.exchanged:
         most = next(e for e in range(1, extent + 1) if extent % e == 0 and extent // e <= target.MAX_thread)
-        sizes = (most, 2 * most, 4 * most, *(e * most for e in (8, 16) if extent >= MIN_WHOLE_THREADS * e * most))
+        sizes = (most, 2 * most, 4 * most, *((8 * most,) if extent >= 8 * MIN_WHOLE_THREADS * most else ()))
         return tuple((extent // e, e, 1) for e in sizes if extent % e == 0)
     counts = (1,) if structure.shared else powers(1, min(next_power(extent), MAX_OWNED_THREADS))
     return tuple((t, 1, 1) for t in counts)

@@ -32,6 +32,7 @@ WITHOUT: dict[str, str] = {
                     "A step of Fourier transforms by chirps; `tests/kernels/test_fourier_passes.py` has the whole."),
     **dict.fromkeys(("attention_state", "attention_scores_gradient"),
                     "A step of training; `tests/frontends/test_torch_attention.py` has the gradients in whole."),
+    "twiddle": "A step of long Fourier transforms; `tests/kernels/test_fourier_passes.py` has the whole.",
     "octave_conv": "No library has octave convolution as one operation.",
     "dropout_training": "Its random numbers are a hash of its own; other generators give other numbers.",
     "dequantize": "Libraries compute it in the single precision that the declaration states; a table of exact values is"
