@@ -194,6 +194,15 @@ def test_column_sums_with_short_rows_are_split() -> None:
 GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 
 
+def test_column_sums_have_parts_of_two_axes() -> None:
+    make = builder()
+    value = make.node("reduce_sum", make.input(64, 56, 56, 256), axes=(0, 1, 2), keepdims=False)
+    total = whole(make.programs(), value)
+    assert max(candidates(total, GPU)) == 512
+    halves = split_reduction(total, 512)
+    assert halves is not None and [a.extent for a in halves[0].segments[0].axes] == [64, 8, 256]
+
+
 def long_product() -> Graph:
     """Return a product with few results, a long sum and two functions."""
     shapes = {"a": (5, 4096), "b": (4096, 6), "c": (6,), "y": (5, 6), "z": (5, 6), "u": (5, 6)}

@@ -61,8 +61,9 @@ from .shifted_mean import find_means
 
 #: Elements that a block holds, and neighbours that are loaded together from rows across memory.
 MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS = 1 << 15, 8
-#: Least elements of a part, and most: of rows across memory, and of rows along it.
-MIN_PART, MAX_PART, MAX_PART_ALONG = 16, 256, 4096
+#: Least elements of a part, and most: of rows across memory, whose second pass L2 serves for all resident blocks, and
+#: of rows along it.
+MIN_PART, MAX_PART, MAX_PART_ALONG = 16, 64, 4096
 
 VALUE = converted_element("x")
 MEAN = pointwise(reduction("sum", VALUE, "total") / anything(), "average")
