@@ -11,8 +11,8 @@ fusion mode and precision; 2,000 random graphs of one seed; the winners of the s
 records of these packs, replayed; cost and order of the points of the recorded spaces, bit by bit. A digest of a
 compiled graph covers source, grid, block and arguments of its kernels, the order of launches and the size of the arena;
 names of kernels, which are digests of IR text, are left out. Each finished case is written at once: a run that was
-broken off continues with the same command. The whole takes about 20 minutes of two processors (2,400 CPU seconds), of
-which 30 are the limit. The exit code is 1 where a case differs from `--against`.
+broken off continues with the same command. The limit of a whole run is 30 minutes of two idle processors, 3,600 CPU
+seconds. The exit code is 1 where a case differs from `--against`.
 """
 
 from __future__ import annotations
