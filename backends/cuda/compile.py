@@ -156,9 +156,10 @@ def begin_compiling() -> None:
 def compile_kernels(kernels: Sequence[KernelFunction], arch: str, timeout: float = _TIMEOUT) -> tuple[Cubin, ...]:
     """Compile kernels in parallel, equal sources once.
 
-    Library steps have no generated code.
+    Library steps have no generated code. The longest source is first: no processor ends with it alone.
     """
-    unique = {kernel.source: kernel for kernel in kernels if kernel.dialect != DIALECT}
+    longest_first = sorted(kernels, key=lambda kernel: len(kernel.source), reverse=True)
+    unique = {kernel.source: kernel for kernel in longest_first if kernel.dialect != DIALECT}
     with ThreadPoolExecutor(max_workers=processor_count()) as pool:
         cubins = dict(
             zip(unique, pool.map(lambda kernel: compile_kernel(kernel, arch, timeout), unique.values()), strict=True)
