@@ -76,13 +76,20 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     programs = _with_orders(programs, turned)
     aliases = find_aliases(programs)
     fixed, costs = fixed_tensors(programs, aliases), InstructionCosts(programs.types)
-    seen = {root_tensor(tensor, aliases) for tensor, _ in _views(aliases, programs, {}, fixed)}
+    views = _views(aliases, programs, {}, fixed)
+    seen = {root_tensor(t, aliases) for t, order in views if _moves(programs.types[t], order)}
     if not products and not turned and seen.isdisjoint(programs.graph.inputs):
         return programs
     lines = _lines(programs, aliases, products)
     orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
     ordered = _with_views(programs, aliases, orders, fixed)
     return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
+
+
+def _moves(type_: TensorType, order: Order) -> bool:
+    """Return whether an order moves dims of several elements."""
+    wide = [d for d in order if type_.shape[d] > 1]
+    return wide != sorted(wide)
 
 
 def _for_windows(programs: Programs, given: frozenset[str]) -> Programs:

@@ -205,6 +205,14 @@ def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
     check(made, "mixed")
 
 
+def test_views_with_dims_of_one_element_change_nothing() -> None:
+    """The order of dims of one element is none: others lie as before."""
+    made = graph({"x": TensorType(DType.F32, (64, 128))}, op("c", "reshape", "x", shape=(64, 128, 1)),
+                 op("e", "exp", "c"), op("y", "softmax", "e", axis=1), out="y")  # fmt: skip
+    programs = build_programs(made, REGISTRY)
+    assert choose_layouts(programs, GPU) is programs
+
+
 def test_views_of_computed_tensors_alone_change_nothing() -> None:
     made = graph({"x": TensorType(DType.F32, (4, 32, 16))}, op("a", "exp", "x"),
                  op("t", "transpose", "a", perm=(0, 2, 1)), op("y", "softmax", "t"), out="y")  # fmt: skip
