@@ -118,9 +118,13 @@ def warpgroup_parameters(
         if d == structure.rows:
             sizes = ((w, n) for w in WARPGROUPS for n in (1, 2) if w * n * atom.m <= limit)
             deep, held = _lies_deep(reduction, structure, 0), atom.held.size > HALF_BYTES
-            extent = prod(a.extent for a in axes)
+            extent, paired = prod(a.extent for a in axes), deep and structure.bulk and not held
             values = (
-                (w * WARPGROUP * ACCUMULATOR_THREADS[0], n * 2, _row_neighbours(extent, w * n * atom.m, n, deep, held))
+                (
+                    w * WARPGROUP * ACCUMULATOR_THREADS[0],
+                    n * 2,
+                    2 * n if held and not deep else row_vector(extent, w * n * atom.m, paired),
+                )
                 for w, n in sizes
             )
         elif d == structure.columns:
@@ -145,13 +149,6 @@ def warpgroup_parameters(
     yield ScheduleParameter.of(f"{prefix}order", (2,))
     if structure.bulk:
         yield ScheduleParameter.of(f"{prefix}tma", (0, 1, WITH_PRODUCER, PERSISTENT))
-
-
-def _row_neighbours(extent: int, block: int, instructions: int, deep: bool, held: bool) -> int:
-    """Return the neighbours of a lane along rows; registers may hold words that lie along rows."""
-    if held:
-        return 1 if deep else 2 * instructions
-    return row_vector(extent, block, deep)
 
 
 def _depth_warps(structure: SegmentTemplate, depth: int, step: int, target: Target, coarse: bool) -> tuple[int, ...]:
