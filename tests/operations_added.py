@@ -40,6 +40,8 @@ DIFFERENTIABLE: list[Use] = [
 ]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
+    uses("attention_state", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), causal=True),
+    uses("attention_scores_gradient", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), (1, 4, 3, 3), (1, 4, 3), (1, 4, 3, 3)),
     uses("quantize", (2, 3), (3,), _floats8(3), low=0.1, to="f8e4m3"),
     uses("dequantize", _floats8(2, 3), (3,), _floats8(3), low=0.1),
     *(uses("scaled_matmul", *(_floats8(*shape) for shape in ((4, 8), (8, 6))), *scales, low=0.2, to="bf16")

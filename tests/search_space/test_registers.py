@@ -80,7 +80,8 @@ def test_row_held_by_lanes_is_loaded_once():
     assert all(d.trips == 1 for r in part.reductions for d in r.dims)
     halved = tuple(evolve(r, dims=tuple(evolve(d, block_k=d.block_k // 2) for d in r.dims)) for r in part.reductions)
     again = evolve(best, segments=(evolve(part, reductions=halved),))
-    assert float(features_of(group, best, H200).fetched) * 3 == float(features_of(group, again, H200).fetched)
+    # Otherwise the loop of both reductions reads it, and the results do.
+    assert float(features_of(group, best, H200).fetched) * 2 == float(features_of(group, again, H200).fetched)
 
 
 def test_rows_that_several_statements_read_are_all_held():

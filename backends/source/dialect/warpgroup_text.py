@@ -57,7 +57,8 @@ def swizzle_helper(qualifier: str) -> str:
 def exchange_helper(qualifier: str) -> str:
     """Return CUDA C++'s helper of an exchange among four lanes.
 
-    Every `p`th of eight registers from `s` on takes part. Lanes whose numbers differ in one bit exchange pairs.
+    Every `p`th of eight registers from `s` on takes part. Lanes whose numbers differ in one bit exchange pairs. The
+    empty instructions at the end keep selections that follow apart from those of the exchange: merged, they spill.
     """
     return (
         f"template <int p> {qualifier} void cuts_exchange(float* s) {{\n  #pragma unroll\n"
@@ -65,7 +66,8 @@ def exchange_helper(qualifier: str) -> str:
         "    for (int i = 0; i < 8; ++i) {\n      if (i / 2 & d) continue;\n"
         "      float& a = s[i * p]; float& b = s[(i + 2 * d) * p];\n"
         "      const float x = __shfl_xor_sync(0xffffffffu, high ? a : b, d);\n"
-        "      if (high) a = x; else b = x;\n    }\n  }\n}"
+        "      if (high) a = x; else b = x;\n    }\n  }\n  #pragma unroll\n"
+        '  for (int i = 0; i < 8; ++i) asm volatile("" : "+f"(s[i * p]));\n}'
     )
 
 
