@@ -203,6 +203,8 @@ from .machine import (
     WARPGROUP,
     WARPGROUP_THREAD,
     CopyInstruction,
+    CoreCoefficients,
+    CostCoefficients,
     MathMode,
     MatrixFragment,
     MatrixLoadInstruction,

@@ -19,38 +19,27 @@ from ...ir import Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
-#: Weights of the clocks of tensor cores and of L2 traffic, and the latency of a block in those of DRAM. These and the
-#: constants below are of 161 schedules of eleven products in halves, measured on an H200: the first of the order takes
-#: at most 1.04 times the best.
-TENSOR_WEIGHT, L2_WEIGHT, BLOCK_LATENCIES = 0.97, 0.43, 6.0
-#: Weight of DRAM traffic beside products.
-DRAM_WEIGHT = 1.2
-#: Share of a tile that neighbouring blocks have in common which passes through L2 for each.
-NEIGHBOUR_SHARE = 0.5
-#: Clocks of an epilogue's instruction of a warp per scheduler, and warps of an SM that hide its latency.
-EPILOGUE_CLOCKS, EPILOGUE_WARPS = 1.6, 16.0
-#: Clocks of a K block's barrier, where there is no producer.
-PRODUCT_BARRIER_CLOCKS = 100.0
-#: Latencies of DRAM after which a K block arrives, and the power in which products and arrivals add up.
-ARRIVAL_LATENCIES, LOOP_POWER = 2.3, 3.0
-#: Power in which the times of a block's parts add up, for each resident block beyond the first.
-POWER_PER_RESIDENT = 0.15
-
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
     """Return the seconds of the fullest SM's blocks, `dram` those of DRAM."""
+    costs = target.costs
     waves = np.maximum(1.0, blocks / resident)
     tensor = blocks * features.tensor / target.clock
-    through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
-    barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
-    work = np.maximum(TENSOR_WEIGHT * tensor + L2_WEIGHT * through, DRAM_WEIGHT * dram)
-    arrival = waves * features.rounds * ARRIVAL_LATENCIES * target.dram_latency / features.stages
-    loop = _power_sum((work, arrival), LOOP_POWER) + barriers
+    through = (
+        blocks
+        * target.NUM_SM
+        * (_bytes_through_l2(features, costs.bulk_neighbour) + features.stored)
+        / target.l2_bandwidth
+    )
+    barriers = waves * costs.bulk_barrier * features.barriers / target.clock
+    work = np.maximum(costs.bulk_tensor * tensor + costs.bulk_l2 * through, costs.bulk_dram * dram)
+    arrival = waves * features.rounds * costs.bulk_arrival * target.dram_latency / features.stages
+    loop = _power_sum((work, arrival), costs.bulk_loop) + barriers
     warps = resident * ceil_div(features.threads, target.warp_size)
-    slow = EPILOGUE_CLOCKS * np.maximum(1.0, (EPILOGUE_WARPS / warps) ** 0.5)
+    slow = costs.bulk_epilogue * np.maximum(1.0, (costs.bulk_epilogue_warps / warps) ** 0.5)
     slots = (features.issue + features.stores) / (target.warp_size * target.issue_per_clock)
-    latency = waves * BLOCK_LATENCIES * target.dram_latency
-    power = 1.0 + POWER_PER_RESIDENT * (resident - 1.0)
+    latency = waves * costs.bulk_latency * target.dram_latency
+    power = 1.0 + costs.bulk_resident * (resident - 1.0)
     return _power_sum((loop, blocks * slow * slots / target.clock, latency), power)
 
 
@@ -63,9 +52,9 @@ def _power_sum(times: tuple[Count, ...], power: Count) -> Count:
     return top * total ** (1.0 / power)
 
 
-def _bytes_through_l2(features: Features) -> Count:
+def _bytes_through_l2(features: Features, neighbour_share: float) -> Count:
     """Return the bytes of a block's reads, without those that its neighbour's bring."""
     raster = np.equal(features.outer % features.raster, 0) & np.greater(features.raster, 1)
     common = np.where(raster & np.equal(features.batches, 1), features.columns, features.rows)
     common = np.minimum(common, np.maximum(0.0, features.bytes - np.minimum(features.rows, features.columns)))
-    return features.bytes - (1.0 - NEIGHBOUR_SHARE) * common
+    return features.bytes - (1.0 - neighbour_share) * common
