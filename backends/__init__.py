@@ -11,5 +11,5 @@ from .launch_sequence import (
     SequenceLauncher,
     SequencePlan,
 )
-from .targets import known_targets, target_aliases
+from .targets import described_device, described_target, known_targets, target_aliases
 from .transfers import Transfers

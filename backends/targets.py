@@ -17,6 +17,8 @@ from ..ir import Target, UsageError, quote
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
+#: Machines whose coefficients of the cost model others have that list none.
+_COEFFICIENTS = {"costs": "h200", "core_costs": "pocl"}
 #: Target of "cuda" on a machine without a GPU.
 DEFAULT_CUDA = "cuda:sm_90"
 
@@ -39,15 +41,18 @@ class Description:
 
 @cache
 def descriptions() -> tuple[Description, ...]:
-    """Read every description once, in file order."""
-    folder = files(__package__) / "targets"
+    """Read every description once, in file order.
+
+    A table of coefficients lists those that differ from the default.
+    """
+    entries = sorted((files(__package__) / "targets").iterdir(), key=lambda item: item.name)
+    tables = {e.name[:-5]: tomllib.loads(e.read_text("utf-8")) for e in entries if e.name.endswith(".toml")}
     found = []
-    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
-        if entry.name.endswith(".toml"):
-            data = tomllib.loads(entry.read_text(encoding="utf-8"))
-            aliases = tuple(data.pop("aliases"))
-            data["atoms"] = tuple(data.get("atoms", {}).items())
-            found.append(Description(_CONVERTER.structure(data, Target), aliases))
+    for data in tables.values():
+        costs = {name: tables[machine][name] | data.get(name, {}) for name, machine in _COEFFICIENTS.items()}
+        numbers = {name: value for name, value in data.items() if name != "aliases"}
+        numbers |= costs | {"atoms": tuple(data.get("atoms", {}).items())}
+        found.append(Description(_CONVERTER.structure(numbers, Target), tuple(data["aliases"])))
     return tuple(found)
 
 

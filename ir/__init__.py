@@ -207,6 +207,8 @@ from .machine import (
     WARPGROUP,
     WARPGROUP_THREAD,
     CopyInstruction,
+    CoreCoefficients,
+    CostCoefficients,
     MathMode,
     MatrixFragment,
     MatrixLoadInstruction,

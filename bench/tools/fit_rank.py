@@ -5,8 +5,8 @@ It cross-validates the order of candidate schedules.
     python -m cuts.bench fit-rank FILE ... [--target TARGET]
 
 A file is a tuning database (`tuning.sqlite3`), or JSON with `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
-MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The printed constants are the text of
-`passes/model/cost_coefficients.py`.
+MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The printed constants are the table `[costs]` of
+the target's file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from cuts.backends.devices import find_target
 from cuts.ir.machine import Target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
-from cuts.passes.model.cost_coefficients import FITTED_COEFFICIENTS
 from cuts.search.learned.rank_fit import estimate, fit_constants
 from cuts.search.learned.rank_points import MIN_POINTS, RankPoints, features_and_conflicts, rank_points
 
@@ -116,15 +115,17 @@ def main() -> None:
     target = find_target(options.target)
     names, points = read(options.files, target)
     print(f"{len(points.seconds)} points of {len(names)} operations")
-    print("as committed", json.dumps(summary(quality(estimate(FITTED_COEFFICIENTS, points, target), points, names))))
+    print("as committed", json.dumps(summary(quality(estimate(points, target), points, names))))
     costs = fit_constants([(points, target)])
-    print(", ".join(f"{name}={value:.4g}" for name, value in attrs.asdict(costs).items()))
-    print("fitted", json.dumps(summary(quality(estimate(costs, points, target), points, names))))
+    print("[costs]", *(f"{name} = {value:.4g}" for name, value in attrs.asdict(costs).items()), sep="\n")
+    fitted = attrs.evolve(target, costs=costs)
+    print("fitted", json.dumps(summary(quality(estimate(points, fitted), points, names))))
     if options.folds:
         left_out = np.empty(len(points.seconds))
         for fold in range(options.folds):
             own = points.case % options.folds == fold
-            left_out[own] = estimate(fit_constants([(points.where(~own), target)], rounds=6), points, target)[own]
+            costs = fit_constants([(points.where(~own), target)], rounds=6)
+            left_out[own] = estimate(points, attrs.evolve(target, costs=costs))[own]
         print("left out", json.dumps(summary(quality(left_out, points, names))))
 
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import ceil, inf
 
-from attrs import asdict, define, evolve, field
+from attrs import asdict, define, evolve, field, filters
 from cuts.backends.source import unrolled_statements
-from cuts.ir import CutsError, Schedule
+from cuts.ir import CoreCoefficients, CostCoefficients, CutsError, Schedule
 from cuts.passes.schedule import Point, Space, best_points, candidate_of, make_space, neighbours
 from cuts.search.analysis.sweeps import CandidateList
 from cuts.search.building.factory import DRAW_LIMIT, BuildResult, ScoredCandidate, Worker, compile_candidate
@@ -201,7 +201,8 @@ class PoolRecorder:
 def recorded_space(task: PoolTask, whole: bool) -> RecordedSpace:
     """Return the recorded space of a pool."""
     problem = task.problem
-    target = asdict(problem.target, recurse=False)
+    numbers = filters.exclude(CostCoefficients, CoreCoefficients)
+    target = asdict(problem.target, recurse=False, filter=numbers)
     return RecordedSpace(
         problem.label, problem.key, problem.work, dict(problem.machine), target, tuple(task.built_points), whole
     )

@@ -33,7 +33,7 @@ class Inverse:
 
     `values` gives the solved variables; `free` are summed over; `guards` and `matches` (an indirect index equals a
     value) must hold. `phases` maps an axis of the element to the period with which its residues differ. `empty`:
-    nothing reads the element.
+    nothing reads the element. `unique`: the digits of the access determine the values, each variable by one equation.
     """
 
     values: Mapping[Var, Index]
@@ -42,11 +42,17 @@ class Inverse:
     matches: tuple[tuple[Indirect, Index], ...] = ()
     phases: Mapping[int, int] = field(factory=dict)
     empty: bool = False
+    unique: bool = True
 
 
-def invert(access: Sequence[Index], element: Sequence[Index], domain: Sequence[Var]) -> Inverse:
-    """Solve `access(domain) = element` for the variables of `domain`."""
-    inverter = _Inverter(set(domain))
+def invert(
+    access: Sequence[Index], element: Sequence[Index], domain: Sequence[Var], by_digits: bool = False
+) -> Inverse:
+    """Solve `access(domain) = element` for the variables of `domain`.
+
+    Guards of a `unique` solution bound its digits and imply the variables' ranges: `by_digits` leaves these out.
+    """
+    inverter = _Inverter(set(domain), by_digits)
     pending = [_Equation(left, right, axis) for axis, (left, right) in enumerate(zip(access, element, strict=True))]
     while pending:
         pending.sort(key=inverter.difficulty)
@@ -69,12 +75,14 @@ class _Inverter:
     """State of the derivation."""
 
     unknown: set[Var]
+    by_digits: bool
     values: dict[Var, Index] = field(factory=dict)
     guards: list[Guard] = field(factory=list)
     matches: list[tuple[Indirect, Index]] = field(factory=list)
     phases: dict[int, int] = field(factory=dict)
     fresh: list[Var] = field(factory=list)
     empty: bool = False
+    unique: bool = True
 
     def difficulty(self, equation: _Equation) -> tuple[int, int]:
         """Return a sort key for equations.
@@ -100,7 +108,10 @@ class _Inverter:
             and left.terms[0][1] == 1
         ):
             self.matches.append((left.terms[0][0], right))
+            self.unique = False
             return []
+        if variables(equation.left) & self.values.keys() and left != right:
+            self.unique = False
         loose = Index(0, tuple((a, f) for a, f in right.terms if variables(primary_index(a)) & self.unknown))
         left, right = left - loose, right - loose
         known = Index(
@@ -134,6 +145,7 @@ class _Inverter:
         if isinstance(primary, (FloorDiv, Mod)):
             base, digit = digit_of(primary, value)
             return [_Equation(base, self._join(base, [digit, *self._siblings(base, others)]), axis)]
+        self.unique = False
         if isinstance(primary, Clamp):
             low, last = primary.arg.bounds()
             before = max(0, primary.low - low)
@@ -162,14 +174,18 @@ class _Inverter:
         for digit in sorted(digits, key=lambda d: d.weight):
             if digit.weight % position:  # digits that overlap: each stands alone
                 self.require(Guard(digit.of(base) - digit.value, 0, 1))
+                self.unique = False
                 continue
             total = total + self._new(digit.weight // position) * position + digit.value * digit.weight
             if digit.size:
                 self.require(Guard(digit.value, 0, digit.size))
             position = digit.weight * digit.size
             if not digit.size:
+                self.unique &= base.bounds()[0] >= 0
                 return total
-        first, last = (bound // position for bound in base.bounds())
+        low, high = base.bounds()
+        self.unique &= low >= 0 and max(position, high + 1) % position == 0
+        first, last = low // position, high // position
         return total + (self._new(last - first + 1) + first) * position
 
     def _deviation(
@@ -182,6 +198,7 @@ class _Inverter:
     ) -> list[_Equation]:
         """Let an index that is not affine take every value of its range, and keep those that satisfy the equation."""
         low, high = Index(0, tuple(wild)).bounds()
+        self.unique = False
         self.require(Guard(left - right, 0, 1))
         room = max((v.extent for v in variables(left) & self.unknown), default=1)
         if not plain or high - low + 1 >= room:
@@ -208,6 +225,7 @@ class _Inverter:
         )
 
     def _eliminate(self, var: Var, terms: dict[Primary, int], right: Index, axis: int) -> None:
+        self.unique = False
         factor = terms[var]
         if factor < 0:
             factor, right, terms = -factor, -right, {a: -f for a, f in terms.items()}
@@ -252,7 +270,8 @@ class _Inverter:
         self.unknown.discard(var)
         self.values = {v: substitute(i, {var: value}) for v, i in self.values.items()}
         self.values[var] = value
-        self.require(Guard(value, 0, var.extent))
+        if not self.by_digits:
+            self.require(Guard(value, 0, var.extent))
 
     def require(self, guard: Guard) -> None:
         """Note a condition; one that never holds makes the solution empty."""
@@ -268,10 +287,10 @@ class _Inverter:
                 self.phases[axis] = max(self.phases.get(axis, 1), period or primary.den)
 
     def _new(self, extent: int) -> Index:
-        """Return a fresh unknown."""
+        """Return a fresh variable, unknown unless digits alone count."""
         var = Var(f".q{len(self.fresh)}", extent)
         self.fresh.append(var)
-        if extent > 1:
+        if extent > 1 and not self.by_digits:
             self.unknown.add(var)
         return as_index(var)
 
@@ -281,4 +300,4 @@ class _Inverter:
         guards = [Guard(substitute(g.index, values), g.low, g.high) for g in self.guards]
         free = tuple(v for v in (*domain, *self.fresh) if v not in values and v.extent > 1)
         kept = tuple(dict.fromkeys(g for g in guards if not g.always))
-        return Inverse(values, free, kept, tuple(self.matches), self.phases, self.empty)
+        return Inverse(values, free, kept, tuple(self.matches), self.phases, self.empty, self.unique)

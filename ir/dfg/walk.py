@@ -17,7 +17,6 @@ from ..affine import (
     MoveGuards,
     MoveIndex,
     Var,
-    indirects,
     map_guards,
     substitute,
     substitute_guards,
@@ -247,19 +246,3 @@ def substitute_node(node: Value, values: Mapping[Var, IndexLike], cache: dict[Va
 def substitute_indices(node: Node, values: Mapping[Var, IndexLike]) -> Node | Literal:
     """Replace variables in the indices and guards of a node itself."""
     return with_indices(node, lambda index: substitute(index, values), lambda guards: substitute_guards(guards, values))
-
-
-def buffers_read(roots: Iterable[DfgNode]) -> tuple[tuple[str, str], ...]:
-    """Return (space, buffer) of every load, in order of first use.
-
-    Tables of indirect indices count as global.
-    """
-    found: dict[tuple[str, str], None] = {}
-    for node in post_order(roots):
-        for access in buffer_accesses(node):
-            if not access.stores:
-                found[(access.space, access.buffer)] = None
-        for index in own_indices(node):
-            for inner in indirects(index):
-                found[("global", inner.tensor)] = None
-    return tuple(found)

@@ -1,6 +1,5 @@
 """Analytic models of candidate schedules: features, lower bound, and cost model."""
 
-from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .cost_model import estimate_time
 from .feature_schema import NUMBERS, SUMS, Features
 from .features import count_features, features_of

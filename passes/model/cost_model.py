@@ -1,7 +1,7 @@
 """Cost model: estimated kernel time, which orders candidate schedules for measurement.
 
 The model discards nothing. With lockstep warps it is a soft maximum of the time of each resource, plus exposed latency.
-`passes.model.cost_coefficients` holds the calibration, fitted to measured kernels:
+Its coefficients, fitted to measured kernels, are the target's:
 
 * issue: instructions of a warp, those of the loop, of barriers, guards, fetches and divisions included; cycles of
   shared memory; both
@@ -17,90 +17,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir import PERSISTENT, Target
+from ...ir import PERSISTENT, CoreCoefficients, CostCoefficients, Target
 from ..geometry import Count, ceil_div
-from .cost_coefficients import FITTED_COEFFICIENTS, CostCoefficients
 from .feature_schema import Features
-from .lower_bound import CACHED_LATENCY, Bound, resident_blocks
-from .product_cost import CHAIN_L2_WEIGHT, CHAIN_WEIGHT, chain_waits, product_seconds
+from .lower_bound import Bound, resident_blocks
+from .product_cost import chain_waits, product_seconds
+from .work import TENSOR_CORES
 
 #: Weight of the estimate among candidates at their lower bound.
 ORDER_WEIGHT = 0.001
-#: Operations of an unrolled body that the instruction caches hold.
-CACHED_BODY_OPERATIONS = 2048.0
-#: Power in which times add up with matrix instructions: they, loads and copies are each waited for by other warps only.
-#: 57 schedules of 4096^3 in four formats, measured without prefetched fragments, are then estimated at 0.89 to 1.17 of
-#: their time, those whose fetches transpose tiles at 0.73 to 0.85.
-MMA_OVERLAP_POWER = 3.0
-#: Weights of unmoved bytes of touched sectors, and of bytes that copies past L1 fetch again, relative to others through
-#: L2: by the order of 865 schedules of 34 kernels of networks in f16, measured on an H200.
-UNMOVED_WEIGHT, REFETCHED_WEIGHT = 5.0, 2.0
-#: Sectors that the L2 cache combines values in per clock, for each SM: of 33 million values at random places of 8,192
-#: rows of 512, on an H200.
-SECTORS_PER_CLOCK = 0.35
-#: Tensor cores of an SM: each serves the warps of a quarter of it.
-TENSOR_CORES = 4.0
-#: Warps of an SM that hide the latency of register staging's dependent instructions: four clocks, on each of four
-#: schedulers.
-MIN_STAGING_WARPS = 16.0
-#: Share of a K block that is multiplied before copies begin on average, where they are spread among its steps: of
-#: 4096^3, with two buffers of twice the depth instead of four, bf16 and TF32 took 1.17 times as long.
-INTERLEAVED_SHARE = 0.5
 #: Stands for zero rounds in a divisor.
 MIN_ROUNDS = 1e-9
 #: Elements of a thread in flight with register staging: a loop is unrolled so often.
 MAX_STAGED_IN_FLIGHT = 32.0
-#: Clocks of a block per doubling of the warps of a warp split-K, and the least saving of copies past L1 where one wave
-#: of blocks is the whole grid: of 209 schedules of 14 small products in f16, measured on an H200, the first of the
-#: order takes 1.10 times the best so, 1.14 without. Of 27 pairs of them 23 were faster with copies left in L1.
-SPLIT_DOUBLING_CLOCKS, PAST_L1_PENALTY = 90.0, 0.002
-#: Sums of a thread that leave room for addresses and the epilogue, and the loss beyond them: of 4096^3 in bf16 and f16,
-#: measured on an H200, tiles of 256x192 by two warpgroups took 1.09 times as long per result as of 128x256, where
-#: threads copied them.
-ROOMY_SUMS, CROWDED_LOSS = 128.0, 0.09
-#: Least saving of each doubling of the stages beyond four: L1 has less room, and the next launch none.
-EXTRA_STAGE_PENALTY = 0.01
-#: Clocks that a multiply-add waits for its factors where one of them comes from a vector along the depth: all such
-#: elements of a step lie in one of the two banks of registers, and half of the sums and of the other factors, too. Of
-#: 256 multiply-adds a compiler leaves 64 with three operands in one bank there, 4 elsewhere; products in strict f32
-#: reach 40 to 43 TFLOP/s so, 45 to 47 where the fetch transposes the tile, 48 to 50 where nothing is transposed.
-REGISTER_BANK_CLOCKS = 0.17
-#: Instructions of a warp in each round of a staged loop, per prefetched buffer, and clocks per cycle in which fetches
-#: write to shared memory: where an SM holds one block of many, its warps fetch together, and no other block multiplies
-#: meanwhile. Of 268 schedules of 18 products in f32, measured on an H100, the first of the order takes 1.033 times the
-#: best so, 1.065 without: 512 threads were slower than two blocks of 256, four stages by 1 to 2 %, K blocks of 8 by 5
-#: %.
-STAGE_INSTRUCTIONS, ALONE_WRITE_CLOCKS = 5.0, 1.5
-#: Memory latencies of a round of a loop without staging, beyond its work, and the share of that work that counts: all
-#: warps of an SM begin such a round together, and none prefetches.
-UNSTAGED_ROUND_LATENCIES, UNSTAGED_WORK_SHARE = 1.0, 1.0
-#: Latencies of each segment that loads from memory after its reductions.
-EPILOGUE_LATENCIES = 1.5
-#: Clocks that a shuffled word occupies the path to shared memory.
-SHUFFLE_CLOCKS = 2.0
-#: Instructions of a copy that finds its place in a tile by divisions, and compares it with the ends: 26 of each copy,
-#: in machine code, where 5 are left without. With these five, the waits after reductions, and idle warps of a segment,
-#: 1,650 schedules of 31 kernels of MobileNetV2 at batch 1, measured on an H100, are ordered with errors of 0.14 instead
-#: of 0.17 about the level of their operation, and these levels differ by 0.10 instead of 0.14; in 16 recorded spaces
-#: errors are 0.193 instead of 0.202.
-DIVIDING_COPY_INSTRUCTIONS = 20.0
 #: Share of the needed registers that a compiler takes without staging: it loads late.
 UNSTAGED_REGISTER_SHARE = 0.9
 
 
-def estimate_time(
-    features: Features,
-    found: Bound,
-    target: Target,
-    conflicts: Count = 1.0,
-    costs: CostCoefficients = FITTED_COEFFICIENTS,
-) -> Count:
+def estimate_time(features: Features, found: Bound, target: Target, conflicts: Count = 1.0) -> Count:
     """Return the estimated time, never much below the bound.
 
     `conflicts` is the bank conflict factor.
     """
     if not target.lockstep:
-        return _sequential_time(features, found, target)
+        return _sequential_time(features, found, target, target.core_costs)
+    costs = target.costs
     fitting = _occupancy(features, target)
     fullest = np.ceil(features.grid / target.NUM_SM)
     blocks = np.maximum(1.0, (1.0 - costs.tail) * features.grid / target.NUM_SM + costs.tail * fullest)
@@ -111,9 +52,9 @@ def estimate_time(
             *_compute_seconds(features, blocks, resident, target, conflicts, costs),
             *_transfer_seconds(features, blocks, fitting, target, costs),
             waves * _direct_latencies(features, costs) * target.dram_latency,
-            features.grid * features.combined / (SECTORS_PER_CLOCK * target.NUM_SM * target.clock),
+            features.grid * features.combined / (costs.combined * target.NUM_SM * target.clock),
         ),
-        np.where(np.greater(features.tensor, 0), MMA_OVERLAP_POWER, 1.0 + costs.overlap),
+        np.where(np.greater(features.tensor, 0), costs.mma_overlap, 1.0 + costs.overlap),
     )
     exposed = _exposed_seconds(features, busy, waves, resident, target, costs)
     barriers = (
@@ -122,16 +63,16 @@ def estimate_time(
     if np.any(features.chained):
         compute = _compute_seconds(features, blocks, resident, target, conflicts, costs)
         moving = _transfer_seconds(features, blocks, fitting, target, costs)
-        work = _soft_maximum((*compute, moving[0], CHAIN_L2_WEIGHT * moving[1]), MMA_OVERLAP_POWER)
+        work = _soft_maximum((*compute, moving[0], costs.chain_l2 * moving[1]), costs.mma_overlap)
         warpgroups = np.greater(features.chained, 1)
         waiting = np.where(np.greater(features.chained, 0), chain_waits(features, waves, resident, target), 0.0)
-        busy, barriers = np.where(warpgroups, CHAIN_WEIGHT * work, busy), barriers * ~warpgroups
+        busy, barriers = np.where(warpgroups, costs.chain_work * work, busy), barriers * ~warpgroups
         exposed = exposed * ~warpgroups + waiting
     if np.any(features.bulk):
         dram, _ = _transfer_seconds(features, blocks, fitting, target, costs)
         busy = np.where(np.greater(features.bulk, 0), product_seconds(features, blocks, resident, dram, target), busy)
         exposed = np.where(np.greater(features.bulk, 0), 0.0, exposed)
-    joined = waves * features.joined * SPLIT_DOUBLING_CLOCKS / target.clock
+    joined = waves * features.joined * costs.joined / target.clock
     total = blocks * costs.block / target.clock + busy + exposed + barriers + joined + costs.fixed * target.dram_latency
     time = target.launch_time + total * (_size_penalty(features, costs) + _past_l1_penalty(features, target))
     # Small kernels are estimated below their bound, and would not differ.
@@ -168,7 +109,7 @@ def _exposed_seconds(
         staged & np.greater(features.stages, 1) & np.greater(features.rounds, 1) & np.equal(features.register_staged, 0)
     )
     spread = np.greater(features.tensor, 0) & np.equal(features.waited, 0)
-    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, INTERLEAVED_SHARE, 0.0), 0.0) + 1.0 - 1.0 / others
+    ahead = np.where(ring, features.stages - 1.0 - np.where(spread, costs.interleaved, 0.0), 0.0) + 1.0 - 1.0 / others
     latency = np.where(staged, costs.staged_round, costs.direct_round) * target.dram_latency
     # Synchronous copies come in several batches, with a wait for each.
     turns = np.ceil(
@@ -181,14 +122,14 @@ def _exposed_seconds(
     waiting = staged_rounds * latency**2 / (latency + costs.ahead * ahead * busy * part / staged_rounds)
     waiting = waiting + _unstaged_seconds(busy * (1.0 - part), waves * np.maximum(MIN_ROUNDS, looped), target)
     waiting = np.maximum(waiting, _lone_block_clocks(features, waves, resident, target) / target.clock)
-    asked = EPILOGUE_LATENCIES * waves * features.asked * target.dram_latency
+    asked = costs.epilogue * waves * features.asked * target.dram_latency
     return waiting + asked + costs.first * waves * target.dram_latency / resident
 
 
 def _unstaged_seconds(work: Count, rounds: Count, target: Target) -> Count:
     """Return the seconds that rounds of loops without staging wait for memory beyond their work."""
-    latency = UNSTAGED_ROUND_LATENCIES * target.dram_latency
-    return rounds * latency**2 / (latency + UNSTAGED_WORK_SHARE * np.maximum(0.0, work) / rounds)
+    latency = target.dram_latency
+    return rounds * latency**2 / (latency + np.maximum(0.0, work) / rounds)
 
 
 def _lone_block_clocks(features: Features, waves: Count, resident: Count, target: Target) -> Count:
@@ -197,7 +138,7 @@ def _lone_block_clocks(features: Features, waves: Count, resident: Count, target
     """
     alone = np.equal(resident, 1) & np.greater(waves, 1) & np.greater(features.rounds, 1) & np.equal(features.tensor, 0)
     written = features.fetched / target.shared_bandwidth + features.scatter
-    return np.where(alone & np.greater(features.copies, 0), ALONE_WRITE_CLOCKS * waves * written, 0.0)
+    return np.where(alone & np.greater(features.copies, 0), target.costs.written_alone * waves * written, 0.0)
 
 
 def _compute_seconds(
@@ -212,22 +153,22 @@ def _compute_seconds(
     accesses = (
         costs.load * features.global_loads + costs.shared_load * features.shared_loads + costs.store * features.stores
     )
-    divisions = features.divided * costs.division + DIVIDING_COPY_INSTRUCTIONS * features.uneven
+    divisions = features.divided * costs.division + costs.dividing_copy * features.uneven
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
-    alone = np.maximum(1.0, MIN_STAGING_WARPS / (resident * warps))
+    alone = np.maximum(1.0, target.chain_clocks * target.issue_per_clock / (resident * warps))
     fetches = fetches * np.where(np.greater(features.register_staged, 0), alone, 1.0)
     # The pipelines of matrix instructions are not fitted: they multiply with far fewer instructions.
     ringed = np.greater(features.copies, 0) & np.equal(features.tensor, 0)
-    ring = np.where(ringed, STAGE_INSTRUCTIONS * np.maximum(1.0, features.stages - 1.0), 0.0)
+    ring = np.where(ringed, costs.stage * np.maximum(1.0, features.stages - 1.0), 0.0)
     overhead = warps * (costs.beginning + (costs.loop + ring) * features.rounds + features.barriers)
-    slots = features.issue + _extra_issue_slots(target) * features.flops / 2 + REGISTER_BANK_CLOCKS * features.alike
+    slots = features.issue + _extra_issue_slots(target) * features.flops / 2 + costs.register_bank * features.alike
     issue = (slots + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict
     shared = (
         shared + costs.written * features.copies / lanes + costs.turned * features.scatter + costs.line * features.lines
     )
-    shared = shared + SHUFFLE_CLOCKS * features.shuffles
+    shared = shared + costs.shuffle * features.shuffles
     working = np.minimum(warps, features.working)
     parallel = resident * working * np.minimum(features.instances, 64) ** costs.independent / costs.warps
     busy = blocks / target.clock * (1.0 + parallel**-4.0) ** (costs.hiding / 4.0)
@@ -265,7 +206,7 @@ def _transfer_seconds(
     dram = dram + costs.again * lost * features.grid * features.again
     asked = np.maximum(features.bytes, features.fetched)
     through = (1.0 - costs.asked) * features.bytes + costs.asked * asked + features.stored
-    through = through + UNMOVED_WEIGHT * features.partial + REFETCHED_WEIGHT * (1.0 - costs.asked) * features.missed
+    through = through + costs.unmoved * features.partial + costs.refetched * (1.0 - costs.asked) * features.missed
     return dram / (costs.dram * target.BW_global), blocks * through * target.NUM_SM / (costs.l2 * target.l2_bandwidth)
 
 
@@ -287,24 +228,24 @@ def _size_penalty(features: Features, costs: CostCoefficients) -> Count:
     """Return a soft penalty on long unrolled bodies (instruction cache, compile time), on impossible launch bounds, and
     on more stages than most loops need.
     """
-    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / CACHED_BODY_OPERATIONS)))
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
     roomy = np.greater(features.registers, 128)
     asked = np.where(
         np.greater(features.min_blocks, 1), 0.002, np.where(np.equal(features.min_blocks, 1) == roomy, 0.0, 0.001)
     )
     copied = np.greater(features.tensor, 0) & np.equal(features.bulk, 0)
-    crowded = CROWDED_LOSS * (copied & np.greater(features.held, ROOMY_SUMS))
-    deep = EXTRA_STAGE_PENALTY * np.log2(np.maximum(1.0, features.stages / 4.0))
+    crowded = costs.crowded * (copied & np.greater(features.held, costs.roomy_sums))
+    deep = costs.deep * np.log2(np.maximum(1.0, features.stages / 4.0))
     return long + asked + crowded + deep + 0.0005 * np.log2(features.raster)
 
 
 def _past_l1_penalty(features: Features, target: Target) -> Count:
     """Return a soft penalty on copies past L1 with matrix instructions and at most one block per SM."""
     past = np.greater(features.streamed, 0) & np.less_equal(features.grid, target.NUM_SM)
-    return np.where(np.greater(features.tensor, 0) & past, PAST_L1_PENALTY, 0.0)
+    return np.where(np.greater(features.tensor, 0) & past, target.costs.past_l1, 0.0)
 
 
-def _sequential_time(features: Features, found: Bound, target: Target) -> Count:
+def _sequential_time(features: Features, found: Bound, target: Target, costs: CoreCoefficients) -> Count:
     """Return the estimated time where a core runs a block's threads one after another: small blocks, few registers and
     barriers, no latency to hide.
     """
@@ -313,15 +254,16 @@ def _sequential_time(features: Features, found: Bound, target: Target) -> Count:
     busy = np.minimum(1.0, features.grid / target.NUM_SM)
     terms = found.terms
     busiest = np.maximum(terms["math"], np.maximum(terms["issue"], terms["shared"]))
-    compute = (0.9 * busiest + 0.05 * (terms["math"] + terms["issue"] + terms["shared"])) * idle
-    traffic = features.grid * (0.5 * features.bytes + 0.5 * features.fetched + features.stored) / target.l2_bandwidth
-    memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, 0.05)
+    compute = (costs.busiest * busiest + costs.others * (terms["math"] + terms["issue"] + terms["shared"])) * idle
+    asked = (1.0 - costs.asked) * features.bytes + costs.asked * features.fetched
+    traffic = features.grid * (asked + features.stored) / target.l2_bandwidth
+    memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, costs.least_busy)
     waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
-    exposed = np.where(np.greater(features.stages, 1), 0.35, 1.0)
-    rounds = waves * features.rounds * target.dram_latency * CACHED_LATENCY * exposed
+    exposed = np.where(np.greater(features.stages, 1), costs.prefetched, 1.0)
+    rounds = waves * features.rounds * target.dram_latency * target.cached_latency * exposed
     # A barrier ends a loop over the work-items and spills values that live across it.
-    barriers = waves * features.barriers * (target.barrier_clocks + features.threads * 16.0) / target.clock
-    long = 1.0 + 0.1 * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / 1024.0)))
-    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.threads / 64.0)))
-    long = long * (1.0 + 0.15 * np.maximum(0.0, np.log2(features.registers / 96.0)))
+    barriers = waves * features.barriers * (target.barrier_clocks + features.threads * costs.spilled) / target.clock
+    long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))
+    long = long * (1.0 + costs.crowded * np.maximum(0.0, np.log2(features.threads / costs.few_threads)))
+    long = long * (1.0 + costs.held * np.maximum(0.0, np.log2(features.registers / costs.few_registers)))
     return target.launch_time + (compute + memory + terms["latency"] + rounds + barriers) * long

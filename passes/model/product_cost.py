@@ -22,47 +22,30 @@ from ...ir import PERSISTENT, WARPGROUP, WITH_PRODUCER, Target
 from ..geometry import Count, ceil_div
 from .feature_schema import Features
 
-#: Weights of the clocks of tensor cores and of L2 traffic, and the latency of a block in those of DRAM. These and the
-#: constants below are of 330 schedules of 30 products in halves, measured on an H200: the first of the order takes at
-#: most 1.06 times the best, and 1.2 times in one product of two K blocks.
-TENSOR_WEIGHT, L2_WEIGHT, BLOCK_LATENCIES = 0.94, 0.3, 1.7
-#: Weight of DRAM traffic beside products, and the power in which both add up.
-DRAM_WEIGHT, DRAM_POWER = 1.53, 3.4
-#: Share of a tile that neighbouring blocks have in common which passes through L2 for each.
-NEIGHBOUR_SHARE = 0.7
-#: Clocks of an epilogue's instruction of a warp per scheduler, warps of an SM that hide its latency, and the power of
-#: the loss where there are fewer.
-EPILOGUE_CLOCKS, EPILOGUE_WARPS, EPILOGUE_POWER = 0.82, 16.0, 0.66
-#: Clocks in which an SM stores or loads one of a warp's memory lines, as many bytes of it as there are.
-LINE_CLOCKS = 3.1
-#: Clocks of a K block's barrier, where there is no producer.
-PRODUCT_BARRIER_CLOCKS = 27.0
-#: Latencies of DRAM after which a K block arrives, and the power in which work and arrivals add up.
-ARRIVAL_LATENCIES, LOOP_POWER = 2.06, 5.0
-#: Weights of the work of a chain of warpgroups and of its L2 traffic; latencies of DRAM in which a block of any chain
-#: begins and ends; clocks in which no block of an SM works in a part of warpgroups, and those of each warpgroup beyond
-#: the first one that waits for the others: of 50 schedules of 18 chains in halves, measured on an H200, which are
-#: estimated at 0.75 to 1.36 of their time.
-CHAIN_WEIGHT, CHAIN_L2_WEIGHT, CHAIN_LATENCIES, CHAIN_PART_CLOCKS, IN_STEP_CLOCKS = 0.96, 0.43, 12.3, 430.0, 765.0
-
 
 def product_seconds(features: Features, blocks: Count, resident: Count, dram: Count, target: Target) -> Count:
     """Return the seconds of the fullest SM's blocks, `dram` those of DRAM."""
+    costs = target.costs
     waves = np.maximum(1.0, blocks / resident)
     tensor = blocks * features.tensor / target.clock
-    through = blocks * target.NUM_SM * (_bytes_through_l2(features) + features.stored) / target.l2_bandwidth
-    barriers = waves * PRODUCT_BARRIER_CLOCKS * features.barriers / target.clock
-    work = TENSOR_WEIGHT * tensor + L2_WEIGHT * through
+    through = (
+        blocks
+        * target.NUM_SM
+        * (_bytes_through_l2(features, costs.bulk_neighbour) + features.stored)
+        / target.l2_bandwidth
+    )
+    barriers = waves * costs.bulk_barrier * features.barriers / target.clock
+    work = costs.bulk_tensor * tensor + costs.bulk_l2 * through
     work = work + _promotion_seconds(features, blocks, resident, target)
-    arrival = waves * ARRIVAL_LATENCIES * target.dram_latency * features.rounds / _blocks_ahead(features)
+    arrival = waves * costs.bulk_arrival * target.dram_latency * features.rounds / _blocks_ahead(features)
     warps = resident * ceil_div(features.threads, target.warp_size)
-    slow = EPILOGUE_CLOCKS * np.maximum(1.0, EPILOGUE_WARPS / warps) ** EPILOGUE_POWER
+    slow = costs.bulk_epilogue * np.maximum(1.0, costs.bulk_epilogue_warps / warps) ** costs.bulk_epilogue_power
     slots = (features.issue - features.promoted) / (target.warp_size * target.issue_per_clock)
-    epilogue = blocks * (slow * slots + LINE_CLOCKS * features.lines) / target.clock
+    epilogue = blocks * (slow * slots + costs.bulk_line * features.lines) / target.clock
     exposed = np.where(np.equal(features.bulk, PERSISTENT), 1.0, waves / resident)
-    latency = exposed * BLOCK_LATENCIES * target.dram_latency
-    alone = _power_sum((work, arrival), LOOP_POWER) + barriers + epilogue + latency
-    return _power_sum((alone, DRAM_WEIGHT * dram), DRAM_POWER)
+    latency = exposed * costs.bulk_latency * target.dram_latency
+    alone = _power_sum((work, arrival), costs.bulk_loop) + barriers + epilogue + latency
+    return _power_sum((alone, costs.bulk_dram * dram), costs.bulk_dram_power)
 
 
 def _blocks_ahead(features: Features) -> Count:
@@ -88,9 +71,10 @@ def _promotion_seconds(features: Features, blocks: Count, resident: Count, targe
 
 def chain_waits(features: Features, waves: Count, resident: Count, target: Target) -> Count:
     """Return the seconds in which chains wait for blocks and parts."""
-    part = np.where(np.greater(features.chained, 1), CHAIN_PART_CLOCKS / resident, 0.0)
-    part = part + IN_STEP_CLOCKS * np.maximum(0, features.in_step - 1)
-    return waves * (CHAIN_LATENCIES * target.dram_latency + features.rounds * part / target.clock)
+    costs = target.costs
+    part = np.where(np.greater(features.chained, 1), costs.chain_part / resident, 0.0)
+    part = part + costs.chain_in_step * np.maximum(0, features.in_step - 1)
+    return waves * (costs.chain_latency * target.dram_latency + features.rounds * part / target.clock)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:
@@ -102,9 +86,9 @@ def _power_sum(times: tuple[Count, ...], power: Count) -> Count:
     return top * total ** (1.0 / power)
 
 
-def _bytes_through_l2(features: Features) -> Count:
+def _bytes_through_l2(features: Features, neighbour_share: float) -> Count:
     """Return the bytes of a block's reads, without those that its neighbour's bring."""
     raster = np.equal(features.outer % features.raster, 0) & np.greater(features.raster, 1)
     common = np.where(raster & np.equal(features.batches, 1), features.columns, features.rows)
     common = np.minimum(common, np.maximum(0.0, features.bytes - np.minimum(features.rows, features.columns)))
-    return features.bytes - (1.0 - NEIGHBOUR_SHARE) * common
+    return features.bytes - (1.0 - neighbour_share) * common

@@ -8,8 +8,6 @@ from attrs import frozen
 from ...ir import FusedGroup, Segment, Target, variables
 from ..geometry import Count, Geometry, added_neighbours, bin_count, index_axes, least, product, scatter_bins
 
-#: Sectors that all parts of the L2 cache combine in parallel: values for fewer sectors wait for one another.
-MIN_PARALLEL_SECTORS = 4096.0
 #: Bytes of a word: the words of an element are combined one after another.
 WORD = 4
 #: Instructions of a thread for each bin that it clears and flushes to global memory.
@@ -35,7 +33,7 @@ def scatter_cost(segment: Segment, group: FusedGroup, geometry: Geometry, target
     (output,) = segment.outputs
     size = group.tensors[output.tensor].dtype.size
     sector = max(1.0, target.sector_bytes / size)
-    crowded = max(1.0, MIN_PARALLEL_SECTORS * sector / group.tensors[output.tensor].size)
+    crowded = max(1.0, target.parallel_sectors * sector / group.tensors[output.tensor].size)
     if geometry.structure.scatter_dim < 0:
         together = least(geometry.vector[-1], added_neighbours(segment, group) if target.vector_additions else 1)
         sectors = product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
-from ...ir import Target
-from ...passes.model import NUMBERS, SUMS, CostCoefficients, Features, estimate_time, lower_bound
+from ...ir import CostCoefficients, Target
+from ...passes.model import NUMBERS, SUMS, Features, estimate_time, lower_bound
 
 Array = np.ndarray[Any, Any]
 
@@ -45,23 +45,27 @@ class Tree:
 class LearnedOrder:
     """Cost model with calibrated constants, corrected in the logarithm by trees.
 
-    `evaluate_transfer` are seconds by schedule that another machine measured of the same operation: similar candidates
-    are corrected further (`elsewhere.py`).
+    The constants are the target's where `costs` is None. `recalled` are seconds by schedule that another machine
+    measured of the same operation: similar candidates are corrected further (`transfer.py`).
     """
 
-    costs: CostCoefficients
+    costs: CostCoefficients | None = None
     trees: tuple[Tree, ...] = ()
     recalled: tuple[tuple[str, float], ...] = ()
 
     def seconds(self, features: Features, conflicts: Array, target: Target) -> Array:
         """Return the predicted seconds of candidates."""
-        found = np.asarray(
-            estimate_time(features, lower_bound(features, target), target, conflicts, self.costs), np.float64
-        )
+        target = with_costs(target, self.costs)
+        found = np.asarray(estimate_time(features, lower_bound(features, target), target, conflicts), np.float64)
         if not self.trees:
             return found
         rows = feature_columns(features, target, found)
         return np.asarray(found * np.exp(sum(tree.values_of(rows) for tree in self.trees)))
+
+
+def with_costs(target: Target, costs: CostCoefficients | None) -> Target:
+    """Return the target with other coefficients, unless these are None."""
+    return target if costs is None else evolve(target, costs=costs)
 
 
 def feature_columns(features: Features, target: Target, estimated: Array) -> Array:

@@ -12,8 +12,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 
 from ...ir import Target
-from ...passes.model import FITTED_COEFFICIENTS
-from .correction import Array, LearnedOrder
+from .correction import Array, LearnedOrder, with_costs
 from .rank_fit import fit_constants
 from .rank_points import MeasuredOperation, RankPoints, rank_points
 from .residual import fit_trees
@@ -21,7 +20,7 @@ from .transfer import TransferModel, ordered_seconds
 
 #: Order of the cost model, and its learned variants: other constants, trees on top of the cost model's constants, or
 #: both.
-PLAIN = LearnedOrder(FITTED_COEFFICIENTS)
+PLAIN = LearnedOrder()
 VARIANTS = ("constants", "trees", "both")
 #: Number of folds, and the smallest number of operations for an evaluation.
 FOLDS, MIN_OPERATIONS = 10, 4
@@ -119,8 +118,9 @@ class LearnedModel:
 def learn(operations: Sequence[MeasuredOperation], variant: str) -> LearnedOrder:
     """Return the order that a variant learns from operations."""
     parts = group_by_target(operations)
-    costs = FITTED_COEFFICIENTS if variant == "trees" else fit_constants(parts, rounds=FIT_STEPS)
-    return LearnedOrder(costs, () if variant == "constants" else fit_trees(parts, costs))
+    costs = None if variant == "trees" else fit_constants(parts, rounds=FIT_STEPS)
+    corrected = [(points, with_costs(target, costs)) for points, target in parts]
+    return LearnedOrder(costs, () if variant == "constants" else fit_trees(corrected))
 
 
 def group_by_target(operations: Sequence[MeasuredOperation]) -> list[tuple[RankPoints, Target]]:

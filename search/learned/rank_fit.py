@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ...ir import Target
-from ...passes.model import FITTED_COEFFICIENTS, CostCoefficients, estimate_time, lower_bound
+from ...ir import CostCoefficients, Target
+from ...passes.model import estimate_time, lower_bound
+from .correction import with_costs
 from .rank_points import Array, RankPoints
 
 #: Weight of the ridge, ignored share of an operation's mean error, exponent of a candidate's weight.
@@ -21,9 +22,9 @@ RIDGE_WEIGHT, IGNORED_MEAN_SHARE, WEIGHT_EXPONENT = 0.01, 0.7, 2.0
 OVERHEAD = 11.0
 
 
-def estimate(costs: CostCoefficients, points: RankPoints, target: Target) -> Array:
+def estimate(points: RankPoints, target: Target) -> Array:
     """Return the estimated seconds of candidates."""
-    order = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts, costs)
+    order = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts)
     return np.asarray(order) + OVERHEAD * target.dram_latency
 
 
@@ -42,17 +43,20 @@ def subtract_mean(wrong: Array, points: RankPoints, part: float) -> Array:
     return np.asarray(wrong - part * (np.bincount(points.case, weight * wrong, len(total)) / total)[points.case])
 
 
-def fit_constants(
-    parts: Sequence[tuple[RankPoints, Target]], start: CostCoefficients = FITTED_COEFFICIENTS, rounds: int = 12
-) -> CostCoefficients:
-    """Return the constants that explain the candidates of all targets best."""
-    first = np.log(np.asarray(attrs.astuple(start)))
+def fit_constants(parts: Sequence[tuple[RankPoints, Target]], rounds: int = 12) -> CostCoefficients:
+    """Return the constants that explain the candidates of all targets best.
+
+    The fit starts from those of the first target.
+    """
+    first = np.log(np.asarray(attrs.astuple(parts[0][1].costs)))
 
     def errors(logs: Array) -> Array:
         costs, found = CostCoefficients(*np.exp(logs)), []
         for points, target in parts:
             weight, total = weights_of(points)
-            wrong = subtract_mean(np.log(estimate(costs, points, target) / points.seconds), points, IGNORED_MEAN_SHARE)
+            wrong = subtract_mean(
+                np.log(estimate(points, with_costs(target, costs)) / points.seconds), points, IGNORED_MEAN_SHARE
+            )
             found.append(wrong * np.sqrt(weight / total[points.case]))
         return np.concatenate([*found, np.sqrt(RIDGE_WEIGHT) * (logs - first)])
 

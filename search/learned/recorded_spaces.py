@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
+from ...backends import described_device, described_target
 from ...ir import Target, UsageError, renew_keywords
 
 #: Written format, and further readable ones: format 1 has no version of its recorder, and both have former keywords in
@@ -54,9 +55,11 @@ class RecordedSpace:
 
     @property
     def recorded_target(self) -> Target:
-        """Target of the recorded device."""
+        """Target of the recorded device, with today's coefficients of the cost model."""
         atoms = tuple((name, clocks) for name, clocks in self.target["atoms"])
-        return Target(**{**self.target, "atoms": atoms})
+        name, arch = self.target["name"], self.target["arch"]
+        described = described_device(name, arch) if arch else described_target(self.target["dialect"])
+        return evolve(described, **{**self.target, "atoms": atoms})
 
     @property
     def timed(self) -> int:

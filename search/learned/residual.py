@@ -11,7 +11,7 @@ import numpy as np
 from attrs import evolve
 
 from ...ir import Target, UsageError
-from ...passes.model import CostCoefficients, estimate_time, lower_bound
+from ...passes.model import estimate_time, lower_bound
 from .correction import Tree, feature_columns
 from .rank_fit import estimate, subtract_mean, weights_of
 from .rank_points import RankPoints
@@ -22,7 +22,7 @@ NUM_TREES, TREE_DEPTH, LEARNING_RATE = 60, 3, 0.04
 SUBSAMPLE, MIN_LEAF_POINTS = 0.7, 50
 
 
-def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: CostCoefficients) -> tuple[Tree, ...]:
+def fit_trees(parts: Sequence[tuple[RankPoints, Target]]) -> tuple[Tree, ...]:
     """Return trees that correct the logarithm of the estimate.
 
     The error common to all points of an operation is ignored. Points with a short time or estimate weigh most. Raises
@@ -34,9 +34,9 @@ def fit_trees(parts: Sequence[tuple[RankPoints, Target]], costs: CostCoefficient
         raise UsageError("--learn needs scikit-learn", hint="pip install 'cuts[learned]'") from error
     rows, wanted, weights = [], [], []
     for points, target in parts:
-        plain = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts, costs)
+        plain = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts)
         rows.append(feature_columns(points.features, target, np.asarray(plain)))
-        wanted.append(subtract_mean(np.log(points.seconds / estimate(costs, points, target)), points, 1.0))
+        wanted.append(subtract_mean(np.log(points.seconds / estimate(points, target)), points, 1.0))
         weight, total = weights_of(points)
         favoured, all_favoured = weights_of(evolve(points, seconds=np.asarray(plain)))
         weights.append(np.maximum(weight / total[points.case], favoured / all_favoured[points.case]))

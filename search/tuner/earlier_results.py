@@ -13,7 +13,6 @@ from attrs import evolve
 
 from ...ir import CutsError
 from ...passes import ScheduleRequest
-from ...passes.model import FITTED_COEFFICIENTS
 from ...passes.schedule import Candidate, assess, check_schedule, choose
 from ..building import Factory, PlanningWorkers, ScoredCandidate
 from ..database import Database, Measurement
@@ -135,7 +134,7 @@ def learned_order(database: Database, problem: TuningTask, settings: Settings) -
     if len(times) < MIN_RECALLED:
         return settings.correction
     fastest = sorted(times.items(), key=lambda each: (each[1], each[0]))
-    return evolve(settings.correction or LearnedOrder(FITTED_COEFFICIENTS), recalled=tuple(fastest[:MOST_RECALLED]))
+    return evolve(settings.correction or LearnedOrder(), recalled=tuple(fastest[:MOST_RECALLED]))
 
 
 def faster_before(task: TaskRecord) -> list[ScoredCandidate]:

@@ -144,3 +144,9 @@ def test_machines_list_known_instructions_and_instruction_set(description: Descr
             set(MMA_INSTRUCTIONS) if arch == 90 else warp if arch >= 80 else {"m16n8k8_f16"} if arch >= 75 else set()
         )
         assert {name for name, _ in target.atoms} == every
+
+
+def test_targets_without_coefficients_take_those_of_fitted_machines() -> None:
+    h200, cpu = find_target("cuda:h200"), find_target("opencl:cpu")
+    assert {item.target.costs for item in descriptions()} == {h200.costs}
+    assert {item.target.core_costs for item in descriptions()} == {cpu.core_costs}

@@ -69,6 +69,21 @@ def test_an_index_that_mixes_axes_has_no_inverse(left: Index) -> None:
     assert solve([(left, as_index(Var("p", 20)))], [Var("a", 5), Var("b", 5)]) is None
 
 
+CHANNEL = Var("c", 32)
+
+
+@pytest.mark.parametrize(
+    ("axis", "left"),
+    [
+        (Var("c", 10), [Var("c", 10) % 4]),
+        (CHANNEL, [CHANNEL % 8, CHANNEL // 4]),
+        (CHANNEL, [as_index(CHANNEL), CHANNEL // 4]),
+    ],
+)
+def test_incomplete_digits_have_no_inverse(axis: Var, left: list[Index]) -> None:
+    assert solve([(place, as_index(Var(f"p{n}", 8))) for n, place in enumerate(left)], [axis]) is None
+
+
 def test_a_duplicated_axis_is_no_bijection() -> None:
     p, q = Var("p", 3), Var("q", 3)
     a, b = Var("a", 3), Var("b", 3)

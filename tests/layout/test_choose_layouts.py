@@ -206,7 +206,7 @@ def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
 
 
 def test_views_with_dims_of_one_element_change_nothing() -> None:
-    """The order of dims of one element is none: others lie as before."""
+    """Dims of one element have no order."""
     made = graph({"x": TensorType(DType.F32, (64, 128))}, op("c", "reshape", "x", shape=(64, 128, 1)),
                  op("e", "exp", "c"), op("y", "softmax", "e", axis=1), out="y")  # fmt: skip
     programs = build_programs(made, REGISTRY)

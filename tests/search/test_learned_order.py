@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from cuts.cli.main import main
 from cuts.ir.schedule import Schedule
-from cuts.passes.model import FITTED_COEFFICIENTS
 from cuts.passes.schedule import make_space
 from cuts.search.building.factory import Factory
 from cuts.search.database import Database, Measurement
@@ -53,7 +52,7 @@ def plain() -> list[MeasuredOperation]:
         problem = problem_of(size)
         rows = [features_and_conflicts(problem.form, s, OPENCL) for s in schedules(problem, COUNT)]
         points = rank_points([[*row, 1.0, 0.0] for row in rows if row])
-        points = evolve(points, seconds=estimate(FITTED_COEFFICIENTS, points, OPENCL))
+        points = evolve(points, seconds=estimate(points, OPENCL))
         found.append(MeasuredOperation(problem.label, problem.work, "made up", OPENCL, points))
     return found
 

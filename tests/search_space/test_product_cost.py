@@ -70,3 +70,12 @@ def test_independent_products_share_reads_among_their_own_blocks() -> None:
         features = features_of(group, with_tma(point(group, (True, True), columns=128), 2), H200)
         found.append([float(x) for x in (features.rows, features.columns, features.batches, features.outer)])
     assert found == [[*found[0][:2], 1.0, 32.0], [*found[0][:2], 4.0, 8.0]]
+
+
+def test_coefficients_are_the_target_s() -> None:
+    group, schedule = square_point(4096, (2, 1, 256), 4, 2, 1)
+    features = features_of(group, schedule, H200)
+    slow = evolve(H200, costs=evolve(H200.costs, bulk_tensor=2.0 * H200.costs.bulk_tensor))
+    bound = lower_bound(features, H200)
+    assert lower_bound(features, slow) == bound
+    assert float(estimate_time(features, bound, slow)) > 1.3 * float(estimate_time(features, bound, H200))

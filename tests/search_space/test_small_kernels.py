@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.passes.model import FITTED_COEFFICIENTS
 from cuts.search.learned.rank_fit import estimate
 from cuts.search.learned.rank_points import of_spaces
 from cuts.search.learned.recorded_spaces import read_spaces
@@ -27,6 +26,6 @@ def test_reduction_threads_wait_in_every_round(number: str) -> None:
     """
     (operation,) = of_spaces(read_spaces(SPACES / f"mobilenetv2-1-{number}.json.gz"))
     target = evolve(operation.target, l2_bandwidth=find_target("cuda:h200").l2_bandwidth)
-    estimated = estimate(FITTED_COEFFICIENTS, operation.points, target)
+    estimated = estimate(operation.points, target)
     measured = operation.points.seconds
     assert measured[int(np.argmin(estimated))] <= 1.1 * measured.min()

@@ -58,7 +58,7 @@ def exchange_helper(qualifier: str) -> str:
     """Return CUDA C++'s helper of an exchange among four lanes.
 
     Every `p`th of eight registers from `s` on takes part. Lanes whose numbers differ in one bit exchange pairs. The
-    empty instructions at the end keep selections that follow apart from those of the exchange: merged, they spill.
+    empty instructions at the end separate later selections from those of the exchange: merged, they spill.
     """
     return (
         f"template <int p> {qualifier} void cuts_exchange(float* s) {{\n  #pragma unroll\n"

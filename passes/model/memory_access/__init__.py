@@ -1,7 +1,6 @@
 """Accesses to memory: sites, banks, copies and fetched rows."""
 
 from .access import (
-    SCATTERED_LINE_WEIGHT,
     access_vector,
     copied_width,
     decoding_cost,

@@ -28,10 +28,6 @@ from ...geometry import (
 )
 from .evaluation_sites import EvaluationSite
 
-#: Weight of a memory line at a data-dependent address, relative to lines of a run: 33.5 million loads of random
-#: addresses, most of them L1 hits, take 85 us on an H200, half a clock each.
-SCATTERED_LINE_WEIGHT = 4.0
-
 
 @lru_cache(maxsize=1 << 14)
 def running_axis(read: Read) -> tuple[Var | None, int]:
@@ -189,7 +185,7 @@ def warp_lines(
         return found
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
-    return np.maximum(found, SCATTERED_LINE_WEIGHT * random_groups(read, shape, cover, unit))
+    return np.maximum(found, target.scattered_line * random_groups(read, shape, cover, unit))
 
 
 def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]], vector: Sequence[Count]) -> Cover:

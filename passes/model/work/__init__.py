@@ -1,5 +1,5 @@
 """Work of a candidate schedule's reductions: loads, fetches, matrix instructions, cross-thread combinations."""
 
-from .matrix_instructions import add_chain_overhead
+from .matrix_instructions import TENSOR_CORES, add_chain_overhead
 from .reductions import add_reduction
 from .totals import Totals

@@ -28,10 +28,6 @@ from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 TENSOR_CORES = 4.0
-#: Barriers that a fence for products and a barrier of several warpgroups take.
-FENCED_BARRIERS = 12.0
-#: Barriers that the waits of a part for copies and products, and between lanes of rows, take.
-AWAITED_BARRIERS = 4.0
 #: Clocks of each part of a word that threads transpose on its way to products in place: 4096^3 with both factors along
 #: their sides took 570 to 660 us on an H200 in TF32; products of parts 1.39 ms, 1.32 ms without transposition.
 TRANSPOSED_CLOCKS = 0.05
@@ -114,7 +110,8 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
         totals.add("direct", elements / 2.0)
     barriers = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
     if reads_shared_matrices(last.structure.mma):  # copies of all threads end with a fence, and warpgroups in step
-        barriers = barriers * np.where(np.greater(last.loop.tma, 0), AWAITED_BARRIERS, FENCED_BARRIERS)
+        target = totals.target
+        barriers = barriers * np.where(np.greater(last.loop.tma, 0), target.awaited_barriers, target.fenced_barriers)
     totals.sums["barriers"] = barriers
     totals.sums["rounds"] = parts * 1.0
 

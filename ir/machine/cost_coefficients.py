@@ -1,0 +1,149 @@
+"""Coefficients of the cost model, as fields of a target.
+
+`python -m cuts.bench fit-rank` fits them to measurements.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen(cache_hash=True)
+class CostCoefficients:
+    """Coefficients of the counts, with lockstep warps; positive, fitted in their logarithms.
+
+    Instructions of a warp: `load` and `shared_load` each, `store`, `guard` per instruction of guards and flattened
+    indices of direct loads, `fetch` per instruction of staging, `division` per staged element found by divisions,
+    `dividing_copy` per copy whose place is, `beginning` of a kernel, `loop` per round, `stage` per round and
+    prefetched buffer. Cycles of shared memory: `returned` per load and lane, `written` per staged instruction,
+    `turned` per cycle of transposed tiles, `line` per line of direct accesses, `shuffle` per word; `conflict` is
+    the exponent of bank conflicts. `register_bank` is clocks per multiply-add whose factor comes from a vector
+    along the depth, `written_alone` those per cycle in which a lone block of several writes its tiles.
+
+    `warps` is how many warps of an SM hide the latency of arithmetic, `independent` the exponent of their results,
+    `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share
+    of re-read bytes that DRAM serves, `asked` the share of L2 traffic that follows the threads' requests, `unmoved`
+    and `refetched` weights of unmoved bytes of touched sectors and of bytes that copies past L1 fetch again,
+    `combined` the sectors that L2 combines values in per clock and SM. One more than `overlap` is the power in
+    which times add up, `mma_overlap` that with matrix instructions: the greater, the better resources work side by
+    side.
+
+    Latency, in units of that of DRAM: `direct` of a direct load, `divided` times more where its address takes
+    divisions, with exponents `guarded` and `line_spread` of its guards and its lines per 32 lanes; `staged_round`
+    and `direct_round` of a round; `first` of a block; `epilogue` of a segment that loads after its reductions;
+    `fixed` of a kernel. `ahead` is the share of it that the work of other rounds hides, `interleaved` the share of
+    a K block that is multiplied before copies begin on average. `barrier` scales the target's, `block` is clocks to
+    start one, `joined` those per doubling of the warps of a warp split-K, `tail` the share of the last wave that is
+    not filled.
+
+    Relative losses: `long` of each doubling of a body beyond `cached_body` operations, `crowded` of threads with
+    more than `roomy_sums` sums, `deep` of each doubling of the stages beyond four, `past_l1` of copies past L1
+    where one wave of blocks is the whole grid.
+
+    Products of bulk copies: weights `bulk_tensor`, `bulk_l2` and `bulk_dram` of clocks of tensor cores and of
+    traffic, `bulk_dram_power` in which DRAM and all else add up, `bulk_neighbour` the share of a tile that
+    neighbouring blocks have in common which passes through L2 for each. `bulk_latency` of a block and
+    `bulk_arrival` of a K block are in latencies of DRAM, `bulk_barrier` is clocks of a K block's barrier without a
+    producer, `bulk_loop` the power in which products and arrivals add up. An instruction of the epilogue takes
+    `bulk_epilogue` clocks per warp and scheduler, where `bulk_epilogue_warps` warps hide its latency, with fewer
+    more by the exponent `bulk_epilogue_power`; `bulk_line` is clocks of a line that it moves.
+
+    Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
+    block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
+    and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`).
+    """
+
+    load: float
+    shared_load: float
+    store: float
+    guard: float
+    fetch: float
+    division: float
+    dividing_copy: float
+    beginning: float
+    loop: float
+    stage: float
+    returned: float
+    written: float
+    turned: float
+    line: float
+    shuffle: float
+    conflict: float
+    register_bank: float
+    written_alone: float
+    warps: float
+    independent: float
+    hiding: float
+    dram: float
+    l2: float
+    again: float
+    asked: float
+    unmoved: float
+    refetched: float
+    combined: float
+    overlap: float
+    mma_overlap: float
+    direct: float
+    divided: float
+    guarded: float
+    line_spread: float
+    staged_round: float
+    direct_round: float
+    first: float
+    epilogue: float
+    fixed: float
+    ahead: float
+    interleaved: float
+    barrier: float
+    block: float
+    joined: float
+    tail: float
+    long: float
+    cached_body: float
+    crowded: float
+    roomy_sums: float
+    deep: float
+    past_l1: float
+    bulk_tensor: float
+    bulk_l2: float
+    bulk_dram: float
+    bulk_dram_power: float
+    bulk_neighbour: float
+    bulk_latency: float
+    bulk_arrival: float
+    bulk_barrier: float
+    bulk_loop: float
+    bulk_epilogue: float
+    bulk_epilogue_warps: float
+    bulk_epilogue_power: float
+    bulk_line: float
+    chain_work: float
+    chain_l2: float
+    chain_latency: float
+    chain_part: float
+    chain_in_step: float
+
+
+@frozen(cache_hash=True)
+class CoreCoefficients:
+    """Coefficients of the cost model without lockstep warps.
+
+    A core runs a block's threads one after another. `busiest` and `others` weigh the busiest unit of a core and the
+    sum of all, `asked` is the share of traffic that follows the threads' requests, `least_busy` the least share of
+    cores that memory serves, `prefetched` the share of latency that several stages leave, `spilled` clocks of a
+    barrier per thread. Relative losses of each doubling: `long` beyond `cached_body` operations of a body,
+    `crowded` beyond `few_threads` threads of a block, `held` beyond `few_registers` registers.
+    """
+
+    busiest: float
+    others: float
+    asked: float
+    least_busy: float
+    prefetched: float
+    spilled: float
+    long: float
+    cached_body: float
+    crowded: float
+    few_threads: float
+    held: float
+    few_registers: float
