@@ -169,37 +169,53 @@ def test_what_the_stage_leaves_keeps_the_law(model: Graph) -> None:
     verify_launches(found.launches, found.places, found.scheduled.partition.views)
 
 
-def update_partition() -> Partition:
+#: Filled memory of an atomic update, by type: fp32 sums begin with the other operand, in the result's memory, and
+#: narrow ones with zeros, in their accumulator.
+FILLED_TENSORS = {DType.F32: "s", DType.BF16: "n0.added.total"}
+with_fills = pytest.mark.parametrize(("dtype", "filled"), FILLED_TENSORS.items(), ids=str)
+
+
+def update_partition(dtype: DType) -> Partition:
     """Return an atomic update whose fill could share a launch."""
+    inputs = {"x": TensorType(dtype, (6, 24)), "i": INPUTS["i"], "u": TensorType(dtype, (3, 24))}
     lines = [op("s", "scatter_nd", "x", "i", "u", reduction="add", atomic=True), op("e", "softmax", "x", axis=1)]
-    return result_of(graph(INPUTS, *lines, out="s e"), "split")
+    return result_of(graph(inputs, *lines, out="s e"), "split")
 
 
-def test_an_update_before_its_fill_is_reported() -> None:
-    made = update_partition()
-    adding = next(n for n, group in enumerate(made.groups) if updated_tensors(group))
-    others = [n for n in range(len(made.groups)) if n != adding]
-    assert "adds to 'n0.added' before it is filled" in " ".join(
-        violations(single(made.groups, [adding, *others]), made.views)
-    )
-    assert violations(single(made.groups, range(len(made.groups))), made.views) == []
+def fill_and_update(made: Partition, filled: str) -> tuple[int, int]:
+    """Return the places of the groups that fill and update memory."""
+    (adding,) = (n for n, group in enumerate(made.groups) if updated_tensors(group) == (filled,))
+    (fill,) = (n for n, group in enumerate(made.groups) if filled in group.outputs and n != adding)
+    return fill, adding
 
 
-def test_a_reader_of_filled_memory_precedes_the_update() -> None:
+@with_fills
+def test_an_update_before_its_fill_is_reported(dtype: DType, filled: str) -> None:
+    made = update_partition(dtype)
+    fill, adding = fill_and_update(made, filled)
+    rest = [n for n in range(len(made.groups)) if n not in (fill, adding)]
+    found = violations(single(made.groups, [adding, fill, *rest]), made.views)
+    assert found == [f"group '{made.groups[adding].units[0]}' adds to '{filled}' before it is filled"]
+    assert violations(single(made.groups, [fill, adding, *rest]), made.views) == []
+
+
+@with_fills
+def test_a_reader_of_filled_memory_precedes_the_update(dtype: DType, filled: str) -> None:
     """The test makes a unit that reads between fill and update."""
-    made = update_partition()
+    made = update_partition(dtype)
     programs = made.views.programs
-    adding = next(n for n, group in enumerate(made.groups) if updated_tensors(group))
+    fill, adding = fill_and_update(made, filled)
     reader = next(n for n, group in enumerate(made.groups) if group.outputs == ("e",))
     units = {unit.name: unit for unit in programs.units}
-    early = evolve(units[made.groups[reader].units[0]], reads=("n0.added",))
+    early = evolve(units[made.groups[reader].units[0]], reads=(filled,))
     update = units[made.groups[adding].units[0]]
-    rest = tuple(u for u in programs.units if u.name not in (early.name, update.name))
-    views = evolve(made.views, programs=evolve(programs, units=(*rest, early, update)))
-    fills = [n for n in range(len(made.groups)) if n not in (adding, reader)]
-    assert violations(single(made.groups, [*fills, reader, adding]), views) == []
-    found = violations(single(made.groups, [*fills, adding, reader]), views)
-    assert found == [f"group '{update.name}' adds to 'n0.added' before '{early.name}' has read it"]
+    changed = [unit for unit in programs.units if unit.name != early.name]
+    changed.insert(changed.index(update), early)
+    views = evolve(made.views, programs=evolve(programs, units=tuple(changed)))
+    rest = [n for n in range(len(made.groups)) if n not in (fill, adding, reader)]
+    assert violations(single(made.groups, [fill, reader, adding, *rest]), views) == []
+    found = violations(single(made.groups, [fill, adding, reader, *rest]), views)
+    assert found == [f"group '{update.name}' adds to '{filled}' before '{early.name}' has read it"]
 
 
 def test_a_shared_or_divided_loop_is_reported() -> None:

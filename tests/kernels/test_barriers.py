@@ -299,8 +299,8 @@ HANGS = (
         "and not frame.when",
         ""),
     Bug("barrier", "idle threads miss where lanes combine", "passes.lowering.reductions:_combine",
-        "(state.lane_reduce(reduction),), state.frame.unrolled",
-        "(state.lane_reduce(reduction),), (), (), state.frame.when"),
+        "lanes, state.frame.unrolled",
+        "lanes, (), (), state.frame.when"),
 )  # fmt: skip
 LOWERING = [b for b in BUGS if b.area in ("barrier", "ring") and b.where.startswith("passes.")]
 
