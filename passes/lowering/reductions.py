@@ -46,6 +46,7 @@ from ...ir import (
     walk,
 )
 from ..geometry import (
+    drop_conversions,
     exchanges_lanes,
     holds_rows,
     is_row_maximum,
@@ -217,30 +218,34 @@ def _combine(state: SegmentState, shared: Sequence[Reduction], prefix: str) -> N
     """
     shares = {s.var: s for s in state.frame.shares}
     for reduction in shared:
-        sums, shift = _rescaled_sums(reduction, shared)
+        sums = _rescaled_sums(reduction, shared)
         if sums:
             own = state.assign(reduction, "before", state.register(reduction))
             state.items.append(state.phase("compute", f"{prefix}own", own, (), shares))
         if state.frame.schedule.reduction_threads > 1:
             lanes = (state.lane_reduce(reduction),)
             state.items.append(Phase("compute", f"{prefix}lanes", lanes, state.frame.unrolled))
-        if shift is not None:
-            ratio = _ratio(state, reduction, value_of(shift, state.context(state.bind((), (), ()), {})))
-            roots = [_rescale(state, each, ratio) for each in sums]
+        if sums:
+            context = state.context(state.bind((), (), ()), {})
+            roots = [_rescale(state, r, _ratio(state, reduction, value_of(shift, context))) for r, shift in sums]
             state.items.append(state.phase("compute", f"{prefix}scale", roots, (), shares))
 
 
-def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> tuple[list[Reduction], Expr | None]:
-    """Return the sums of a loop that a running maximum shifts, and their shift."""
+def _rescaled_sums(greatest: Reduction, shared: Sequence[Reduction]) -> list[tuple[Reduction, Expr]]:
+    """Return the sums of a loop that a running maximum shifts, each with its whole shift.
+
+    Conversions may stand within a shift: select(f16(m) != -inf, f16(m), 0).
+    """
     places = {r.name: n for n, r in enumerate(shared)}
     found = [r for r in shared if running_maximum(r, shared[: places[r.name]]) is greatest]
-    nodes = [n for r in found for n in walk(r.body) if is_row_maximum(n, greatest.name)]
-    return found, next((n for n in nodes if n.children), nodes[0]) if nodes else None
+    shifts = [[n for n in walk(r.body) if is_row_maximum(drop_conversions(n), greatest.name)] for r in found]
+    return [(r, nodes[-1]) for r, nodes in zip(found, shifts, strict=True)]
 
 
 def _ratio(state: SegmentState, greatest: Reduction, shift: Value) -> Value:
     """Return the ratio of exponentials shifted by `shift` to those shifted by the maximum before."""
     before = state.register(greatest, "before")
+    shift = shift if shift.dtype is before.dtype else Convert(shift, before.dtype)
     return Op("exp", (Op("sub", (before, shift), before.dtype),), before.dtype)
 
 
@@ -268,19 +273,19 @@ def _accumulate_all(
     roots: list[Root] = []
     shifts: dict[Expr, Value] = {}
     for each in shared:
-        sums, shift = _rescaled_sums(each, shared)
+        sums = _rescaled_sums(each, shared)
         if sums:
             roots += state.assign(each, "before", state.register(each))
         added = accumulate(state, each, binding, locals_, {**staged, **shifts}, covered)
         roots.append(evolve(added, name=_block_sum_name(each)) if each in blocked else added)
-        if shift is not None:
+        if sums:
             new, held = state.register(each), state.register(each, "shift")
             nothing = Op("eq", (new, Literal(-inf, new.dtype)), DType.BOOL)
             finite = Op("select", (nothing, Literal(0.0, new.dtype), new), new.dtype)
             # The scale's initialisation keeps conversions of the shift after its assignment.
             roots += state.assign(each, "shift", finite) + state.assign(each, "scale", _ratio(state, each, held))
-            roots += [_rescale(state, r, state.register(each, "scale")) for r in sums]
-            shifts |= {n: held for r in sums for n in walk(r.body) if is_row_maximum(n, each.name)}
+            roots += [_rescale(state, r, state.register(each, "scale")) for r, _ in sums]
+            shifts |= {n: held for r, _ in sums for n in walk(r.body) if is_row_maximum(n, each.name)}
     return roots
 
 

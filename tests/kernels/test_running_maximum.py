@@ -33,11 +33,11 @@ def softmax_sums(dtype: DType = DType.F32, weighted: bool = False, guarded: bool
     i, r = Var("i", ROWS), Var("r", COLUMNS)
     wide = DType.F64 if dtype is DType.F64 else DType.F32
     x: Expr = at("x", i, r) if dtype is wide else Cast(wide, at("x", i, r))
-    greatest: Expr = at("m", i)
+    greatest: Expr = at("m", i) if dtype is wide else Cast(dtype, at("m", i))
     if guarded:
-        low = Const(-np.inf, wide)
-        greatest = call("select", call("ne", greatest, low), greatest, Const(0.0, wide))
-    weight = call("exp", call("sub", x, greatest))
+        low = Const(-np.inf, dtype)
+        greatest = call("select", call("ne", greatest, low), greatest, Const(0.0, dtype))
+    weight = call("exp", call("sub", x, greatest if dtype is wide else Cast(wide, greatest)))
     body = call("mul", weight, at("v", r)) if weighted else weight
     reductions = (Reduction("m", (r,), "max", x), Reduction("t", (r,), "sum", body))
     outputs = (Output("y", write(i), at("m", i)), Output("z", write(i), at("t", i)))
@@ -102,14 +102,15 @@ def test_sums_over_a_row_cache(cached: int) -> None:
 @needs_opencl
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("guarded", [False, True])
-def test_infinities_and_numbers_far_below_zero(lanes: tuple[int, int, int], guarded: bool) -> None:
-    x = np.full((ROWS, COLUMNS), -np.inf, np.float32)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
+def test_infinities_and_numbers_far_below_zero(dtype: DType, lanes: tuple[int, int, int], guarded: bool) -> None:
+    x = np.full((ROWS, COLUMNS), -np.inf, np.float32 if dtype is DType.F32 else np.float16)
     x[0, 70] = -200.0  # a thread without finite elements, and exp(200) is infinite
     x[1, :2] = (-300.0, 300.0)
     x[2, 5] = np.nan
     x[3, 9] = np.inf
     x[4] = -1000.0
-    group = softmax_sums(guarded=guarded)
+    group = softmax_sums(dtype, guarded=guarded)
     greatest, total = run(group, schedule(group, *lanes), x)
     np.testing.assert_array_equal(greatest, [-200.0, 300.0, np.nan, np.inf, -1000.0, -np.inf])
     np.testing.assert_array_equal(total, [1.0, 1.0, np.nan, np.nan, COLUMNS, 0.0 if guarded else np.nan])
