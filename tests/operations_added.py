@@ -18,6 +18,8 @@ def _floats8(*shape: int) -> TensorType:
 
 
 DIFFERENTIABLE: list[Use] = [
+    uses("attention_state", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), causal=True),
+    uses("attention_scores_gradient", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), (1, 4, 3, 3), (1, 4, 3), (1, 4, 3, 3)),
     uses("average_pool", (1, 2, 5, 4), kernel_shape=(3, 2), strides=(2, 1), pads=(1, 0, 1, 1), divisor=5),
     uses("roi_align_adaptive", (1, 2, 5, 4), (3, 4), i64(3), low=0.1, sizes=(2, 1), scale=4.0),
     *(uses("grouped_matmul", (rows, 4), (2, 4, 3), i64(2), classes=rows + 1, ascending=True)
@@ -40,8 +42,6 @@ DIFFERENTIABLE: list[Use] = [
 ]  # fmt: skip
 #: Operations without gradients.
 FLAT: list[Use] = [
-    uses("attention_state", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), causal=True),
-    uses("attention_scores_gradient", (1, 4, 3, 2), (1, 2, 5, 2), (1, 2, 5, 3), (1, 4, 3, 3), (1, 4, 3), (1, 4, 3, 3)),
     uses("quantize", (2, 3), (3,), _floats8(3), low=0.1, to="f8e4m3"),
     uses("dequantize", _floats8(2, 3), (3,), _floats8(3), low=0.1),
     *(uses("scaled_matmul", *(_floats8(*shape) for shape in ((4, 8), (8, 6))), *scales, low=0.2, to="bf16")
