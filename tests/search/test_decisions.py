@@ -25,7 +25,6 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
@@ -131,7 +130,6 @@ def other_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
-    monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
