@@ -143,17 +143,3 @@ def longest(terms: Mapping[str, Count], first: Count) -> Count:
         if name != "latency":
             top = np.maximum(top, first + value)
     return top
-
-
-def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
-    """Return the bound, from its terms, with a warm L2 cache.
-
-    `nbytes` of the data were just written, and may be in the cache.
-    """
-    resources = {name: terms.get(name, 0.0) for name in RESOURCES}
-    if not nbytes:
-        return target.launch_time + float(longest(resources, terms["first"]))
-    # The first load, and with it the shortest chain of loads, may now hit the cache.
-    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
-    resources["latency"] = terms["latency"] - (1.0 - target.bounds.cached_latency) * target.dram_latency
-    return target.launch_time + float(longest(resources, target.bounds.cached_latency * terms["first"]))
