@@ -153,14 +153,23 @@ from .graph import (
     tensor_words,
 )
 from .kernel import (
+    Define,
+    HorizontalKernel,
+    Kernel,
+    SharedBuffer,
+    bulk_fetches,
+    loops,
+    member_name,
+    opening_items,
+    phases,
+    turn_variable,
+)
+from .kernel_items import (
     Barrier,
     BulkCopy,
     BulkFetch,
     Commit,
-    Define,
-    HorizontalKernel,
     Item,
-    Kernel,
     LaneExchange,
     Loop,
     MbarrierArrive,
@@ -173,15 +182,8 @@ from .kernel import (
     ProductWait,
     ProxyFence,
     Share,
-    SharedBuffer,
     Wait,
-    bulk_fetches,
     has_synchronisation,
-    loops,
-    member_name,
-    opening_items,
-    phases,
-    turn_variable,
 )
 from .machine import (
     ACCUMULATOR_THREADS,

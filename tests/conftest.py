@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
-from cuts.backends.opencl import device
+from cuts.backends.opencl import device, device_choice
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
 from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, chosen_cases, read_durations, write_durations
@@ -153,7 +153,7 @@ def quick_builds(request: pytest.FixtureRequest) -> Iterator[None]:
 def _build_declared(self: device.OpenCLDevice, build: Callable[[device.OpenCLDevice, str], Any], source: str) -> Any:
     """Build a program without PoCL's header, where the PoCL that comes as a package is its compiler."""
     platform = self.choice.platform
-    packaged = platform.name == device._POCL and device._version(platform) == (3, 0)
+    packaged = platform.name == device_choice.POCL and device_choice._version(platform) == (3, 0)
     program = declare_functions(source) if packaged else None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "_OPTIONS", [*device._OPTIONS, *([HEADER_GUARD_OPTION] if program else [])])

@@ -7,14 +7,12 @@ at which the tensor begins. Dynamic shared memory is one more `__local` pointer 
 from __future__ import annotations
 
 import ctypes
-import logging
 import os
 import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,130 +20,17 @@ import numpy as np
 from attrs import frozen
 
 from ...ir import BackendError, KernelFunction, Target
-from ...store import cache_root, create_private_folder
 from ..compiler_diagnostics import compile_error
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
 from ..host_memory import require_host_memory
-from .pocl_cache import quarantine_damaged, quarantine_programs
-from .probe import computes_right
-from .processor import name_processor
+from .device_choice import _LOG, POCL, DeviceChoice, choose_device, device_context, import_opencl
+from .pocl_cache import quarantine_programs
 from .programs import programs_of
 
 #: Options of builds; `-w`, since clang prints the number of its warnings to the terminal.
 _OPTIONS = ["-cl-std=CL1.2", "-cl-mad-enable", "-w"]
-_POCL = "Portable Computing Language"
 #: Variables that change PoCL's compilation; others set its folders.
 _SETTING = re.compile(r"POCL_(?!CACHE_DIR|KERNEL_CACHE)")
-_LOG = logging.getLogger("cuts.opencl")
-
-
-def _import() -> Any:
-    """Import PyOpenCL, with PoCL's cache inside the package's.
-
-    Raises `BackendError` in a process forked from one that used OpenCL: the threads of its driver are missing, so that
-    the first call would wait for them for ever.
-    """
-    if _open_cache() != os.getpid():
-        raise BackendError(
-            "this process was forked from one that had used OpenCL, whose driver does not work in a copy",
-            hint="start processes with multiprocessing.get_context('spawn')",
-        )
-    try:
-        import pyopencl
-    except ImportError as error:
-        raise BackendError("target 'opencl' needs PyOpenCL", hint="pip install 'cuts[opencl]'") from error
-    return pyopencl
-
-
-@cache
-def _open_cache() -> int:
-    """Set and check PoCL's cache before PoCL reads it, and return this process's id."""
-    root = cache_root()
-    folder = root and create_private_folder(root / "pocl")
-    if folder is not None:
-        # PoCL caches its programs, keyed by source and launch geometry; only its folder is set to a private one.
-        os.environ.setdefault("POCL_CACHE_DIR", str(folder))
-        for aside in quarantine_damaged(folder):
-            _LOG.warning("a damaged program in PoCL's cache was set aside as %s and is built anew", aside)
-    else:
-        os.environ.setdefault("POCL_KERNEL_CACHE", "0")
-    return os.getpid()
-
-
-@frozen
-class DeviceChoice:
-    """Chosen OpenCL platform and device."""
-
-    platform: Any
-    device: Any
-
-    @property
-    def text(self) -> str:
-        """Description in one line."""
-        return f"{self.platform.name} ({self.platform.version.strip()}): {self.device.name.strip()}"
-
-
-def _version(platform: Any) -> tuple[int, ...]:
-    match = re.search(r"PoCL (\d+)\.(\d+)", platform.version)
-    return tuple(map(int, match.groups())) if match else (0, 0)
-
-
-def choose_device() -> DeviceChoice:
-    """Choose a platform by rule, not by its position in the list.
-
-    `CUTS_OPENCL_PLATFORM` (part of a name or version) decides; without it the newest PoCL, otherwise the first platform
-    by name, among those that pass a correctness test (`probe`).
-
-    Raises `BackendError` where no platform is installed, none has that name, or none computes right.
-    """
-    cl = _import()
-    try:
-        platforms = [p for p in cl.get_platforms() if p.get_devices()]
-    except cl.Error:
-        platforms = []
-    if not platforms:
-        raise BackendError(
-            "no OpenCL platform is installed", hint="pip install 'cuts[opencl]' brings PoCL, which runs on the CPU"
-        )
-    wanted = os.environ.get("CUTS_OPENCL_PLATFORM", "").lower()
-    matching = [p for p in platforms if wanted in f"{p.name} {p.version}".lower()]
-    if not matching:
-        names = "; ".join(f"{p.name} ({p.version.strip()})" for p in platforms)
-        raise BackendError(
-            f"CUTS_OPENCL_PLATFORM: no platform has '{wanted}' in its name or version", hint=f"platforms are: {names}"
-        )
-    order = sorted(matching, key=lambda p: (p.name != _POCL, tuple(-n for n in _version(p)), p.name, p.version))
-    choices = [DeviceChoice(p, sorted(p.get_devices(), key=lambda d: d.name)[0]) for p in order]
-    if wanted:
-        return choices[0]
-    for choice in choices:
-        if _is_sound(choice.device):
-            return choice
-        _LOG.warning("%s computes a small kernel wrongly and is passed over", choice.text)
-    raise BackendError(
-        f"no OpenCL platform computes a small kernel with a barrier right: {'; '.join(c.text for c in choices)}",
-        hint="pip install 'cuts[opencl]' brings one that does; CUTS_OPENCL_PLATFORM=<part of a name> takes any",
-    )
-
-
-@cache
-def _is_sound(device: Any) -> bool:
-    """Return whether a device compiles a known difficult kernel correctly."""
-    cl = _import()
-    try:
-        return computes_right(cl, _context(device))
-    except cl.Error:
-        return False
-
-
-@cache
-def _context(device: Any) -> Any:
-    """Return the one context of a device: PoCL reads its library of functions again for each, which takes longer than a
-    kernel.
-    """
-    if device.platform.name == _POCL and _version(device.platform)[:1] == (3,) and name_processor(device.int_ptr):
-        _LOG.debug("PoCL does not know this processor and builds for an older one")
-    return _import().Context([device])
 
 
 @frozen(eq=False)
@@ -178,12 +63,12 @@ class OpenCLDevice(Device):
     """One OpenCL device with an in-order queue."""
 
     def __init__(self, target: Target, choice: DeviceChoice | None = None) -> None:
-        self._cl = _import()
+        self._cl = import_opencl()
         self._process = os.getpid()
         self.choice = choice or choose_device()
         self.target = target
         self.name = self.choice.text
-        self._context = _context(self.choice.device)
+        self._context = device_context(self.choice.device)
         self._queue = self._cl.CommandQueue(self._context)
 
     def allocate(self, nbytes: int) -> Buffer:
@@ -209,7 +94,7 @@ class OpenCLDevice(Device):
     @property
     def shares_host_memory(self) -> bool:
         """Return whether kernels run on host memory, as PoCL's do on CPUs."""
-        return self.choice.platform.name == _POCL and bool(self.choice.device.type & self._cl.device_type.CPU)
+        return self.choice.platform.name == POCL and bool(self.choice.device.type & self._cl.device_type.CPU)
 
     def wrap_host_memory(self, address: int, nbytes: int) -> Buffer:
         """Return host memory of another owner as device memory."""
@@ -351,7 +236,7 @@ class OpenCLDevice(Device):
     def current(self) -> AbstractContextManager[None]:
         """Refuse a process that was forked from the one with the device."""
         if os.getpid() != self._process:
-            _import()
+            import_opencl()
         return nullcontext()
 
     def synchronize(self) -> None:

@@ -380,8 +380,7 @@ class Importer:
 
     def fresh(self, hint: str) -> str:
         """Return a new value name: the hint, numbered where necessary."""
-        name = fresh_name(self.reserved, hint)
-        self.reserved.add(name)
+        self.reserved.add(name := fresh_name(self.reserved, hint))
         return name
 
 

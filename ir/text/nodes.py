@@ -44,14 +44,12 @@ from ..dfg import (
     WideStore,
     Window,
 )
-from ..kernel import (
+from ..kernel import Define, HorizontalKernel, Kernel, SharedBuffer
+from ..kernel_items import (
     Barrier,
     BulkCopy,
     BulkFetch,
     Commit,
-    Define,
-    HorizontalKernel,
-    Kernel,
     LaneExchange,
     Loop,
     MbarrierArrive,
@@ -64,7 +62,6 @@ from ..kernel import (
     ProductWait,
     ProxyFence,
     Share,
-    SharedBuffer,
     Wait,
 )
 from ..machine import TensorMap

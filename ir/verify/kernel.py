@@ -30,19 +30,8 @@ from ..dfg import (
     post_order,
 )
 from ..errors import VerifyError, quote
-from ..kernel import (
-    Barrier,
-    BulkFetch,
-    Item,
-    Kernel,
-    Loop,
-    MbarrierArrive,
-    MbarrierInit,
-    MbarrierWait,
-    Phase,
-    loops,
-    phases,
-)
+from ..kernel import Kernel, loops, phases
+from ..kernel_items import Barrier, BulkFetch, Item, Loop, MbarrierArrive, MbarrierInit, MbarrierWait, Phase
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers

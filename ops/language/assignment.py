@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import prod
 
 from attrs import evolve
 
@@ -12,26 +11,22 @@ from ...ir import (
     COMBINERS,
     Const,
     CutsError,
-    DType,
     Index,
     Read,
     SpecError,
     Statement,
-    TensorType,
     Var,
     as_index,
     indirects,
-    is_affine,
     reads,
-    variables,
 )
 from .canonical import unused_name
 from .checks import names_read, reads_itself, reads_unwritten
-from .declaration import Declaration
 from .evaluation import ExpressionEvaluator, Located, TensorList, TensorRef, Value, describe, to_expr
 from .recurrence import MAX_UNROLLED_ASSIGNMENTS, NotALoop, as_loop, as_rows, check_rows, with_own_rows
 from .text import syntax as s
 from .unroll import separate_rows
+from .write_checks import check_injective, check_places, data_index_error, write_axes
 
 #: Most iterations at each end of a loop that are peeled because they differ.
 MAX_PEELED_ITERATIONS = 2
@@ -195,9 +190,9 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
     evaluator.position = write = _write(evaluator, target, brackets, item)
     write = write if target.row is None else (target.row, *write)
     moving = [v for v in evaluator.variables if v.extent != 1]
-    axes = tuple(moving) if item.into else _axes(write)
-    _check_places(target, write, item)
-    _check_injective(target, write, moving, item)
+    axes = tuple(moving) if item.into else write_axes(write)
+    check_places(target, write, item)
+    check_injective(target, write, moving, item)
     evaluator.variables = list(axes)
     if target.type.size and any(v.extent == 0 for v in axes):
         evaluator.unwritten.discard(target.name)
@@ -292,38 +287,12 @@ def _write(
     nothing = any(v.extent == 0 for v in evaluator.variables)
     for axis, (index, extent) in enumerate(zip(write, target.type.shape, strict=True)):
         if indirects(index) and not item.into:
-            raise _data_index_error(target, index, axis, item)
+            raise data_index_error(target, index, axis, item)
         low, high = index.bounds()
         if extent and not nothing and not 0 <= low <= high < extent:
             where = f"{index.text} runs from {low} to {high}, axis {axis} has {extent} elements"
             raise SpecError(f"'{target.name}' is written out of bounds: {where}", item.target.span)
     return tuple(write)
-
-
-def _data_index_error(target: TensorRef, index: Index, axis: int, item: s.Assignment) -> SpecError:
-    """Return the error that data decides where an assignment writes, with a hint at the syntax for it."""
-    place = indirects(index)[0]
-    element = f"{place.tensor}[{', '.join(i.text for i in place.indices)}]"
-    way = f"scatter sum {target.name}[{element}] = value"
-    where = f"'{target.name}' is written where data says, at {element} of axis {axis}"
-    message = f"{where}: an element could be written twice, or never"
-    return SpecError(
-        message, item.target.span, f"say what becomes of values that meet, as in {way} (or prod, min, max)"
-    )
-
-
-def _check_places(target: TensorRef, write: tuple[Index, ...], item: s.Assignment) -> None:
-    """Check that an integer of a tensor is the entire index, with nothing added to it: out-of-range places are then
-    detected. A condition does not arrive anywhere.
-    """
-    if item.into and target.type.dtype is DType.BOOL:
-        raise SpecError(
-            f"'{target.name}' holds conditions, which have no {item.into}", item.target.span, "use integers"
-        )
-    for index in write:
-        if indirects(index) and not (len(index.terms) == 1 and index.terms[0][1] == 1 and index.const == 0):
-            raise SpecError(f"'{target.name}' is written at {index.text}, which is no element", item.target.span,
-                            "write what is computed to an intermediate of integers first")  # fmt: skip
 
 
 def _nothing(target: TensorRef, item: s.Assignment) -> Statement:
@@ -332,29 +301,6 @@ def _nothing(target: TensorRef, item: s.Assignment) -> Statement:
     value = Const(COMBINERS[str(item.into)].identity(target.type.dtype), target.type.dtype)
     write = tuple(map(as_index, axes))
     return Statement(target.name, tuple(a for a in axes if a.extent != 1), write, value, span=item.span)
-
-
-def _check_injective(target: TensorRef, write: tuple[Index, ...], axes: list[Var], item: s.Assignment) -> None:
-    """Check that different values of the variables write different elements: each has a place of its own, as digits of
-    a number have.
-    """
-    if item.into:
-        return
-    lost = [v.name for v in axes if sum(v in variables(index) for index in write) != 1]
-    for index in write:
-        room = 1
-        for primary, factor in sorted(
-            ((a, abs(f)) for a, f in index.terms if isinstance(a, Var)), key=lambda term: term[1]
-        ):
-            lost += [primary.name] if factor < room else []
-            room += factor * (primary.extent - 1)
-        if not is_affine(index):
-            raise SpecError(f"'{target.name}' is written at {index.text}, which is not affine", item.target.span)
-    if lost:
-        hint = "each variable needs a place of its own in the subscripts"
-        raise SpecError(
-            f"'{target.name}' is written several times, for every value of {', '.join(lost)}", item.target.span, hint
-        )
 
 
 def _bind_axis(evaluator: ExpressionEvaluator, name: s.Name, spread: bool, entry: int | tuple[int, ...] | None) -> None:
@@ -391,34 +337,6 @@ def _merge(evaluator: ExpressionEvaluator, first: int) -> None:
         return
 
 
-def check_coverage(decl: Declaration, evaluator: ExpressionEvaluator, inputs: list[str]) -> None:
-    """Check that every element of a result or intermediate is written once.
-
-    Writes are injective, and ranges add up.
-
-    Raises `SpecError` where the elements that are written are too few or too many.
-    """
-    written: dict[str, int] = {}
-    for statement in evaluator.statements:
-        count = evaluator.tensors[statement.target].size if statement.into else prod(a.extent for a in statement.axes)
-        written[statement.target] = written.get(statement.target, 0) + count
-    for name, type_ in (*evaluator.tensors.items(), *_unreferenced_lists(evaluator)):
-        if name in inputs or name in evaluator.tables or written.get(name, 0) == type_.size:
-            continue
-        raise SpecError(
-            f"op '{decl.name}' writes {written.get(name, 0)} of the {type_.size} elements of '{name}'", decl.span
-        )
-
-
-def _unreferenced_lists(evaluator: ExpressionEvaluator) -> Iterator[tuple[str, TensorType]]:
-    """Yield the first tensor of each list without a reference."""
-    for ref in evaluator.scope.values():
-        if isinstance(ref, TensorList) and ref.name not in evaluator.wholes:
-            number = next((n for n in range(ref.count) if (ref.name, n) not in evaluator.numbered), None)
-            if number is not None:
-                yield f"{ref.name}_{number}", ref.type
-
-
 def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
     """Pair subscripts with the entries of the declared shape, or with single dims where none is spread."""
     if len(target.items) == len(nodes) and all(
@@ -428,11 +346,3 @@ def _align(target: TensorRef, nodes: tuple[s.Expression, ...]) -> tuple[int | tu
     if not any(isinstance(n, s.Spread) for n in nodes) and len(nodes) == len(target.type.shape):
         return target.type.shape
     return (None,) * len(nodes)
-
-
-def _axes(write: tuple[Index, ...]) -> tuple[Var, ...]:
-    """Return the variables of a write in order of first occurrence, those of extent 1 left out."""
-    found: dict[Var, None] = {}
-    for index in write:
-        found.update(dict.fromkeys(sorted(variables(index), key=lambda v: v.name)))
-    return tuple(found)

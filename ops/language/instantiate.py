@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from ...ir import Array, Attribute, DType, GraphError, Node, Program, Source, Span, SpecError, TensorType
 from .algorithms import resolve_algorithms, resolve_gradient
-from .assignment import assign_all, check_coverage
+from .assignment import assign_all
 from .canonical import canonicalise, live_statements
 from .checks import Binding, bind_attribute, bind_operands, check_shapes, names_read
 from .declaration import Declaration
@@ -21,6 +21,7 @@ from .empty import remove_empty_statements
 from .evaluation import ExpressionEvaluator, Located, TensorList, TensorRef, Trouble, Value, describe
 from .text import PLACEHOLDER, parse_expression
 from .text import syntax as s
+from .write_checks import check_coverage
 
 
 @frozen

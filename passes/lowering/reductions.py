@@ -8,7 +8,6 @@ from math import inf, prod
 from attrs import evolve
 
 from ...ir import (
-    COMBINERS,
     SORT_ORDERS,
     WITH_PRODUCER,
     Accumulate,
@@ -22,43 +21,30 @@ from ...ir import (
     Literal,
     Op,
     Phase,
-    Read,
     ReduceDim,
     Reduction,
     ReductionSchedule,
     RegisterRead,
     Root,
-    Share,
-    SharedBuffer,
-    Test,
     Value,
     Var,
     as_index,
     delinearise,
-    expr_variables,
-    factors,
     is_tiled,
-    longest_vector,
-    reads,
-    stored_factor,
     streamed_variables,
-    variables,
     walk,
 )
 from ..geometry import (
     drop_conversions,
     exchanges_lanes,
-    holds_rows,
     is_row_maximum,
-    is_walked_by_rows,
     reads_shared_matrices,
-    row_dim,
     running_maximum,
-    writer_of,
 )
 from .index_values import value_of
 from .k_loop import (
     SharedPipeline,
+    accumulate,
     bulk_k_loop,
     bulk_pipeline,
     combine_warps,
@@ -66,13 +52,15 @@ from .k_loop import (
     loop_end,
     multiplication,
     produced_k_loop,
+    reduced_vector,
     staged_tiles,
     stepped_k_loop,
     tile_load,
+    vector_share,
     warp_sum_register,
     warpgroup_k_loop,
 )
-from .layout import AxisBinding, Tile
+from .layout import AxisBinding
 from .row_cache import row_parts
 from .segment_state import SegmentState, row_share
 
@@ -148,9 +136,9 @@ def reduction_loop(
         starts = tuple(begin + s if comes else s for s, comes in zip(starts, coming, strict=True))
     binding = state.bind(schedule.dims, locals_, starts)
     tiles = staged_tiles(state, reduction, schedule, binding, prefix)
-    width = 1 if row else _reduced_vector(state, reduction, tiles, binding, locals_[-1])
+    width = 1 if row else reduced_vector(state, reduction, tiles, binding, locals_[-1])
     if width > 1:
-        shares[locals_[-1]], pair = _vector_share(locals_[-1], width)
+        shares[locals_[-1]], pair = vector_share(locals_[-1], width)
         unrolled[-1:] = pair
     ring = SharedPipeline(state, schedule, tiles, step, prefix, until=until)
     bulk = bulk_pipeline(ring) if reads_shared_matrices(schedule.mma) else None
@@ -304,105 +292,6 @@ def cached_reduction(state: SegmentState, shared: Sequence[Reduction], dim: Redu
             state.phase("compute", f"r{prefix[-1]}", roots, unrolled, state.shares | {local: share})
         )
     _combine(state, shared, prefix)
-
-
-def accumulate(
-    state: SegmentState,
-    reduction: Reduction,
-    binding: AxisBinding,
-    locals_: Sequence[Var],
-    staged: Mapping[Expr, Value],
-    covered: Mapping[Expr, frozenset[Var]],
-) -> Accumulate:
-    """Build the accumulation of one K block.
-
-    A reduction along the row accumulates each element by its own index; elements past a ragged end contribute the
-    identity.
-    """
-    dtype = state.group.tensors[reduction.name].dtype
-    value = value_of(reduction.body, state.context(binding, staged))
-    missing = [v for v in locals_ if v in binding.valid and not _vanishes(state, reduction, v, binding, covered)]
-    if missing:
-        identity = Literal(COMBINERS[reduction.combine].identity(value.dtype), value.dtype)
-        test = Test(tuple(binding.valid[v] for v in missing))
-        value = Op("select", (test, value, identity), value.dtype)
-    at, over = (*state.frame.tiles, *locals_) if reduction.along else state.frame.tiles, tuple(locals_)
-    return Accumulate(
-        reduction.name, tuple(map(as_index, at)), reduction.combine, value, () if reduction.along else over, dtype
-    )
-
-
-def _vanishes(
-    state: SegmentState,
-    reduction: Reduction,
-    var: Var,
-    binding: AxisBinding,
-    covered: Mapping[Expr, frozenset[Var]],
-) -> bool:
-    """Return whether the body is certainly 0 for missing elements: every factor varies with an axis that `var` takes
-    past its end, and reads as 0 there.
-
-    A factor that does not vary with it may be infinite, and 0 times that is NaN. Beyond the end of rows that a
-    contraction left, memory is undefined; beyond those of reduction threads are zeros. A box that is larger than its
-    tensor holds results for elements that do not exist.
-    """
-    moved = {a: place for a, place in binding.places.items() if var in binding.dependent_locals(place)}
-    axes = {a for a, place in moved.items() if place.bounds()[1] >= a.extent}
-    if reduction.combine != "sum":
-        return False
-    rows = (t for t in state.layout.boxes if holds_rows(state.group, t))
-    undefined = {t for t in rows if row_dim(writer_of(state.group, t), t) is None}
-    if any(r.tensor in undefined for r in reads(reduction.body)):
-        return False
-    return all(
-        bool(axes & expr_variables(p)) and (var in covered[p] if p in covered else _reads_zeros(state, p, axes))
-        for p in map(stored_factor, factors(reduction.body))
-    )
-
-
-def _reads_zeros(state: SegmentState, factor: Expr, axes: Collection[Var]) -> bool:
-    """Return whether a factor is a read that is 0 where axes are past their ends: a read of memory, of rows of an
-    earlier segment, or of a box that ends with its tensor.
-    """
-    if not isinstance(factor, Read) or factor.fill != 0:
-        return False
-    box = state.layout.boxes.get(factor.tensor)
-    if box is None or holds_rows(state.group, factor.tensor):
-        return True
-    ends = zip(factor.indices, box.base, box.extents, state.group.tensors[factor.tensor].shape, strict=True)
-    return all(base == Index() and extent <= size for index, base, extent, size in ends if variables(index) & set(axes))
-
-
-def _reduced_vector(
-    state: SegmentState,
-    reduction: Reduction,
-    tiles: Mapping[Expr, tuple[Tile, SharedBuffer]],
-    binding: AxisBinding,
-    local: Var,
-) -> int:
-    """Return how many neighbours along a reduced variable one vector load of a compute phase takes: neighbours in some
-    staged tile, or in rows of an earlier segment.
-    """
-    widest = state.target.vector_bytes
-    walking = [
-        buffer.dtype
-        for tile, buffer in tiles.values()
-        if any(use == as_index(local) and pitch == 1 for use, pitch in zip(tile.uses, tile.pitch, strict=True))
-    ]
-    along = {as_index(axis) for axis, place in binding.places.items() if binding.dependent_locals(place) == {local}}
-    rows = (r for r in reads(reduction.body) if r.tensor in state.layout.boxes and r.indices and r.indices[-1] in along)
-    walking += [state.group.tensors[r.tensor].dtype for r in rows if is_walked_by_rows(state.group, r.tensor)]
-    if not walking:
-        return 1
-    widths = {longest_vector(walking, widest), widest // 4}
-    return max((w for w in widths if local.extent % w == 0), default=1)
-
-
-def _vector_share(local: Var, width: int) -> tuple[Share, tuple[Var, ...]]:
-    """Divide a reduced variable into vectors of one load each."""
-    group, element = Var(f"{local.name}o", local.extent // width), Var(f"{local.name}i", width)
-    value = as_index(group) * width + element
-    return Share(local, value, value), (group, element)
 
 
 def _chunk_starts(schedule: ReductionSchedule, step: Index, trips: Sequence[int]) -> tuple[Index, ...]:

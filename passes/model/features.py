@@ -55,8 +55,9 @@ from ..lowering import MAX_HOISTED_REGISTERS, is_resident_at_once
 from .feature_schema import Features, PaperCounts
 from .mask_savings import mask_savings
 from .memory_access import EvaluationSite, access_vector, evaluation_site, output_site
-from .registers import Registers, chain_registers, register_limit, resident_row, thread_registers
+from .registers import Registers, chain_registers, register_limit, thread_registers
 from .roofline import group_work, memory_reads, nodes, translations
+from .row_registers import resident_row
 from .work import Totals, add_chain_overhead, add_reduction
 
 #: Instructions of a thread that rescale a sum to a new running maximum, once for each K block.

@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from ...ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, TensorType, attributes_key
+from ...ir import MATH_MODES, CutsError, FusedGroup, Graph, Mode, Node, Target, attributes_key
 from ...numerics import amplification, epsilon
 from ...ops import program_costs
 from ...ops.language import Instances
 from ..costs import CandidateSubgraph, LocalExecutor, SubgraphKernels, needed_operations
 from ..fusion import GroupEvaluator, Order, form_key, store_foldings
-from ..graph import fresh_name, prune
+from .algorithm_graphs import replace_node, with_followers, without_known
 
 _LOG = logging.getLogger("cuts.passes")
-#: Pointwise nodes that are considered together with the node that they follow.
-MAX_FOLLOWERS = 4
 #: Share of the time that an alternative has to save, as it needs more memory and rounds more.
 MIN_SAVED_SHARE = 0.05
 #: The same by the cost model alone, whose ratios are up to 0.26 above measured ones, and 0.12 below.
@@ -162,7 +160,7 @@ class ChooseAlgorithms:
         """Return the algorithms of each node that may profit from one."""
         asked = [n for n in graph.nodes if self.only is None or n.name in self.only]
         nodes = {n.name: a for n in asked if (a := self.instances.of_node(n, graph).algorithms)}
-        parts = {n.name: _with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
+        parts = {n.name: with_followers(n, graph, self.instances) for n in graph.nodes if n.name in nodes}
         keys = self.keys
         keys.update({name: self._key(part, graph) for name, part in parts.items()})
         precise = {name: self._precise(part, nodes[name]) for name, part in parts.items()}
@@ -180,7 +178,7 @@ class ChooseAlgorithms:
             if self.keys[name] not in begun:
                 first.setdefault(self.keys[name], name)
         found = {n.name: n for n in graph.nodes if n.name in first.values()}
-        parts = {name: _with_followers(node, graph, self.instances) for name, node in found.items()}
+        parts = {name: with_followers(node, graph, self.instances) for name, node in found.items()}
         return {key: self._fragments(parts[name], graph, nodes[name]) for key, name in first.items()}
 
     def _best_algorithm(self, choice: AlgorithmChoice, plans: Mapping[str, SubgraphKernels], peak: float) -> str:
@@ -261,7 +259,7 @@ class ChooseAlgorithms:
 
         def fragment(whole: Graph) -> CandidateSubgraph:
             known = set(fixed)
-            rest = _without_known(whole, known)
+            rest = without_known(whole, known)
             return CandidateSubgraph(
                 rest,
                 needed_operations(self.instances.vocabulary, rest),
@@ -347,72 +345,3 @@ def _may_be_faster(fragment: CandidateSubgraph, declaration: float) -> bool:
     moved = sum(types[v].nbytes for v in (*fragment.graph.inputs, *fragment.graph.outputs))
     least = fragment.target.launch_time + moved / fragment.target.BW_global
     return least < MAX_SEARCH_RATIO * declaration
-
-
-def replace_node(graph: Graph, node: Node, algorithm: str, instances: Instances) -> Graph:
-    """Return the graph with a node replaced by an algorithm's steps."""
-    instance = instances.of_node(node, graph)
-    names = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
-    names |= dict(zip(instance.outputs, node.outputs, strict=True))
-    types: dict[str, TensorType] = dict(graph.types)
-    taken = {n.name for n in graph.nodes}
-    steps: list[Node] = []
-    for number, step in enumerate(instance.algorithms[algorithm]):
-        for value in step.outputs:
-            if value not in names:
-                names[value] = fresh_name(types, f"{node.name}.{algorithm}.{value}")
-                types[names[value]] = TensorType(next(iter(instance.output_types)).dtype, ())  # reserves the name
-        inputs = tuple(None if v is None else names[v] for v in step.inputs)
-        made = evolve(
-            step,
-            name=fresh_name(taken, f"{node.name}/{algorithm}/{number}"),
-            inputs=inputs,
-            origin=node.origin or node.name,
-        )
-        made = evolve(made, outputs=tuple(names[v] for v in step.outputs))
-        taken.add(made.name)
-        types.update(
-            zip(made.outputs, instances.infer(made, [None if v is None else types[v] for v in inputs]), strict=True)
-        )
-        steps.append(made)
-    nodes = [n for old in graph.nodes for n in (steps if old.name == node.name else [old])]
-    return evolve(graph, nodes=tuple(nodes), types=types)
-
-
-def _with_followers(node: Node, graph: Graph, instances: Instances) -> Graph:
-    """Return a node with the chain of pointwise nodes that alone reads its only result, as a graph."""
-    consumers = graph.consumers()
-    chain: list[Node] = []
-    while len(chain) < MAX_FOLLOWERS:
-        (value, *others) = (chain[-1] if chain else node).outputs
-        users = consumers[value]
-        if others or len(users) != 1 or value in graph.outputs or len(users[0].outputs) != 1:
-            break
-        program = instances.of_node(users[0], graph).program
-        same = graph.types[users[0].outputs[0]].size == graph.types[value].size
-        if not same or not all(s.is_pointwise for s in program.statements):
-            break
-        chain.append(users[0])
-    return _fragment((node, *chain), graph)
-
-
-def _fragment(nodes: Iterable[Node], graph: Graph) -> Graph:
-    """Return a few consecutive nodes as a graph that returns the last result."""
-    nodes = tuple(nodes)
-    made = {v for n in nodes for v in n.outputs}
-    inputs = tuple(dict.fromkeys(v for n in nodes for v in n.operands if v not in made))
-    types = {v: graph.types[v] for v in (*inputs, *(v for n in nodes for v in n.outputs))}
-    return Graph(graph.name, inputs, nodes[-1].outputs, types, nodes)
-
-
-def _without_known(graph: Graph, known: set[str]) -> Graph:
-    """Drop nodes whose operands are all constant at compile time; their results become inputs."""
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if all(v in known for v in node.operands) and not set(node.outputs) & set(graph.outputs):
-            known.update(node.outputs)
-        else:
-            nodes.append(node)
-    read = dict.fromkeys(v for n in nodes for v in n.operands)
-    made = {v for n in nodes for v in n.outputs}
-    return prune(evolve(graph, nodes=tuple(nodes), inputs=tuple(v for v in read if v not in made)))

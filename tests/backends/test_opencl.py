@@ -11,9 +11,10 @@ import pytest
 from attrs import evolve
 from cuts.backends.device import Device, Pointer, time_kernel
 from cuts.backends.devices import find_target
-from cuts.backends.opencl import device as opencl
+from cuts.backends.opencl import device_choice as opencl
 from cuts.backends.opencl import probe
-from cuts.backends.opencl.device import OpenCLDevice, choose_device
+from cuts.backends.opencl.device import OpenCLDevice
+from cuts.backends.opencl.device_choice import choose_device
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType
@@ -198,7 +199,9 @@ def choose_platform(monkeypatch: pytest.MonkeyPatch, platforms: list[Any], wante
 
     Those of `WRONG` compile kernels wrongly.
     """
-    monkeypatch.setattr(opencl, "_import", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError))
+    monkeypatch.setattr(
+        opencl, "import_opencl", lambda: SimpleNamespace(get_platforms=lambda: platforms, Error=RuntimeError)
+    )
     monkeypatch.setattr(opencl, "_is_sound", lambda device: device.name != WRONG.get_devices()[0].name)
     monkeypatch.setenv("CUTS_OPENCL_PLATFORM", wanted)
     return choose_device().platform

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cuts.backends.opencl.device import OpenCLDevice, choose_device
+from cuts.backends.opencl.device import OpenCLDevice
+from cuts.backends.opencl.device_choice import choose_device
 from cuts.backends.opencl.pocl_cache import quarantine_damaged
 from cuts.tests.needs import needs_opencl
 

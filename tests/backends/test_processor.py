@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from cuts.backends.opencl.device import choose_device
+from cuts.backends.opencl.device_choice import choose_device
 from cuts.backends.opencl.processor import name_processor
 from cuts.tests.needs import needs_opencl
 

@@ -38,7 +38,8 @@ from cuts.passes.costs.executor import ScheduleRequest, Workload
 from cuts.passes.fusion import build_programs, canonical_names, fold_tables, form_key, store_foldings
 from cuts.passes.graph.simplification.canonicalise import Canonicalise
 from cuts.passes.layout import choose_layouts
-from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms, replace_node
+from cuts.passes.partitioning.algorithm_graphs import replace_node
+from cuts.passes.partitioning.choose_algorithms import ChooseAlgorithms
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.schedule import RANKED_POINTS, best_points
 from cuts.passes.schedule.selection.choose import choose

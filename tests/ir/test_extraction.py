@@ -32,7 +32,8 @@ from cuts.ir.dfg import (
     post_order,
     substitute_node,
 )
-from cuts.ir.kernel import Kernel, Phase, phases
+from cuts.ir.kernel import Kernel, phases
+from cuts.ir.kernel_items import Phase
 from cuts.passes.lowering.extract import extract, extract_phase
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.substitute_phase import substitute_phase

@@ -30,7 +30,7 @@ from cuts.ir import (
     kernel_violations,
     variables,
 )
-from cuts.ir.kernel import Item
+from cuts.ir.kernel_items import Item
 from cuts.ir.types import DType
 from cuts.passes.geometry import row_vector
 from cuts.passes.lowering import extract, lower

@@ -16,7 +16,7 @@ from cuts.ir.graph.graph import Array, Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry, evaluate_graph
 from cuts.passes.graph import prune
-from cuts.passes.partitioning.choose_algorithms import replace_node
+from cuts.passes.partitioning.algorithm_graphs import replace_node
 
 from ..needs import needs_opencl
 

@@ -17,7 +17,8 @@ from cuts.backends.cuda.compile import find_toolchain
 from cuts.backends.source import emit
 from cuts.backends.source.atomics import combining_helpers
 from cuts.backends.source.ctext import call_text
-from cuts.backends.source.dialect.dialects import CUDA, OPENCL, Dialect
+from cuts.backends.source.dialect.dialect import Dialect
+from cuts.backends.source.dialect.dialects import CUDA, OPENCL
 from cuts.ir import (
     COMBINERS,
     VECTOR_ADDITIONS,

@@ -11,7 +11,8 @@ import pytest
 from attrs import evolve
 from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
-from cuts.ir.kernel import Kernel, Phase, phases
+from cuts.ir.kernel import Kernel, phases
+from cuts.ir.kernel_items import Phase
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
 from cuts.ir.types import DType

@@ -28,7 +28,7 @@ from cuts.passes.fusion.programs import Programs, build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.inspection.verify import verify_programs
 from cuts.passes.layout import choose_layouts
-from cuts.passes.partitioning.choose_algorithms import replace_node
+from cuts.passes.partitioning.algorithm_graphs import replace_node
 from cuts.tests.amounts import NIGHTLY, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

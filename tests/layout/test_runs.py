@@ -11,7 +11,7 @@ from cuts.passes.layout import choose_layouts
 from cuts.passes.layout.accesses import find_aliases
 from cuts.passes.layout.dim_runs import find_runs, rotate_runs
 from cuts.passes.layout.fixed_layouts import fixed_tensors
-from cuts.passes.partitioning.choose_algorithms import replace_node
+from cuts.passes.partitioning.algorithm_graphs import replace_node
 
 from ..fusion.build import REGISTRY, graph, op
 from .test_choose_layouts import GPU, IMAGES, chain, with_constants

@@ -13,7 +13,8 @@ from cuts.ir.segment import Output, Reduction, Segment
 from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.lower_bound import lower_bound
-from cuts.passes.model.registers import _shared_rows, register_limit
+from cuts.passes.model.registers import register_limit
+from cuts.passes.model.row_registers import shared_rows
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.selection.choose import choose
 
@@ -112,5 +113,5 @@ def test_sum_of_two_rows_is_held_as_one():
 
     total = Reduction("a", (j,), "sum", both(j))
     out = Output("z", write(i, k), call("sub", both(k), at("a", i)), extra=(k,))
-    assert _shared_rows(Segment((i,), (total,), (out,))) == 1
-    assert _shared_rows(two_rows(64, 128).segments[0]) == 2
+    assert shared_rows(Segment((i,), (total,), (out,))) == 1
+    assert shared_rows(two_rows(64, 128).segments[0]) == 2

@@ -2,6 +2,7 @@
 
 from .arithmetic import unsigned_of
 from .bulk_text import MBARRIER_FENCE, REGISTER_LIMIT
-from .dialects import DIALECTS, Dialect
+from .dialect import Dialect
+from .dialects import DIALECTS
 from .mma_text import operand_words
 from .warpgroup_text import BEGINS, EXCHANGED_RESULTS, HELD_ROWS, held_rows_words, swizzled_text

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-
-from attrs import field, frozen
-
-from ....ir import TF32_NEAR, DType, Index, SharedMatrixLayout
+from ....ir import TF32_NEAR
 from .arithmetic import arithmetic_helpers, clamped_conversions, cuda_powers
 from .atomic_text import CUDA_ATOMICS, CUDA_SHARED_ATOMICS, OPENCL_ATOMICS, Atomics
 from .bulk_text import MAP_TYPE, bulk_helpers
+from .dialect import Dialect
 from .float8 import FLOAT8_LOAD, FLOAT8_ROUND, FLOAT8_STORE, FLOATS8, cuda_floats8, opencl_floats8
 from .halves import (
     CUDA_LOAD,
@@ -30,8 +26,9 @@ from .instruction_text import (
     matrix_load_helpers,
 )
 from .mma_text import emulations, instructions
+from .shared_helpers import byte_packs, index_helpers, ordering_helpers, reinterpretations
 from .special_functions import half_functions
-from .vectors import CUDA_VECTORS, OPENCL_VECTORS, Vectors
+from .vectors import CUDA_VECTORS, OPENCL_VECTORS
 from .warpgroup_text import (
     descriptor_text,
     emulated_matrix,
@@ -43,138 +40,11 @@ from .warpgroup_text import (
     warpgroup_instructions,
 )
 
-
-@frozen(kw_only=True)
-class Dialect:
-    """One source language.
-
-    `types` names register types, `storage` the types of memory elements where they differ. `load`/`store` convert
-    between the two for types that need it ({p} pointer, {i} element, {v} value), and `round` rounds a value in a
-    register to its type; `shared_bits` names the substitutes of memory types that no shared variable may have.
-    `vectors` has the vector accesses of element types, `instructions` the text of the rows of `ir.INSTRUCTIONS`.
-    `spaces` qualifies pointers to memory of a kind, `warp` is the number of lanes that exchange values by `shuffle`, or
-    read that of a thread by `shuffle_from`. `meeting_counter` is the type of a loop's counter where threads synchronise
-    in the loop, `meeting_end` the text after every condition on the block where they synchronise under one of them,
-    `begin` the helper that a kernel calls first. `map_parameter` declares a tensor map; where it is empty there are
-    none, and pointers take their places. Other fields are text templates, `member_...` those of kernels that
-    share a launch; `math_suffix` is appended to the math functions of f32. `register_load` reads 32 bits of adjacent
-    elements at once. A matrix instruction gets registers of its C as `atom_result`; where lanes synchronise for it
-    (`atoms_meet`), they use `atom_scratch`.
-    """
-
-    name: str
-    prologue: str = ""
-    helpers: Mapping[str, str]
-    kernel: str
-    begin: str = ""
-    pointer: str
-    map_parameter: str = ""
-    shared: str
-    shared_pool: str = ""
-    shared_part: str
-    member_pool: str
-    member_part: str
-    member_pointer: str
-    shared_bits: Mapping[str, str] = field(factory=dict)
-    static_shared: int
-    barrier: str
-    meeting_counter: str
-    meeting_end: str = ""
-    block_index: str
-    thread_index: str
-    base: str = ""
-    constant: str
-    unroll: str = ""
-    unroll_by: str = ""
-    restrict_: str
-    math_suffix: str = ""
-    types: Mapping[str, str]
-    storage: Mapping[str, str]
-    spaces: Mapping[str, str]
-    load: Mapping[str, str]
-    store: Mapping[str, str]
-    round: Mapping[str, str]
-    vectors: Mapping[str, Vectors]
-    instructions: Mapping[str, str]
-    commit: str = ""
-    wait: str = ""
-    shuffle: str = ""
-    shuffle_from: str = ""
-    warp: int
-    suffix: str
-    atomics: Atomics
-    register_load: str
-    atom_result: str
-    atom_scratch: str = ""
-    atoms_meet: bool
-    fences: Mapping[str, str] = field(factory=dict)
-    exchange: str
-    product_wait: str = ""
-    product_wait_after: str = ""
-    pin: str = ""
-    shared_matrix: Callable[[SharedMatrixLayout, str, Index], str]
-
-    def helpers_of(self, used: Container[str]) -> str:
-        """Return the helpers that a kernel uses, directly and indirectly."""
-        wanted: set[str] = set()
-        for name, text in reversed([*self.helpers.items()]):
-            if name in used or name in wanted:
-                wanted |= {name, *_HELPER.findall(text)}
-        return "".join(f"{text}\n" for name, text in self.helpers.items() if name in wanted)
-
-    def type(self, dtype: DType) -> str:
-        """Register type of an element type."""
-        return self.types[dtype.value]
-
-    def memory_type(self, dtype: DType) -> str:
-        """Type of an element in memory."""
-        return self.storage.get(dtype.value, self.types[dtype.value])
-
-    def math(self, text: str, dtype: DType) -> str:
-        """Name math functions for the operands' type."""
-        if self.math_suffix and dtype.arithmetic is DType.F32:
-            return _MATH.sub(lambda m: f"{m.group(1)}{self.math_suffix}(", text)
-        return text
-
-
-_NAMES = (
-    "exp expm1 log log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc lgamma atan2 hypot copysign nextafter floor ceil trunc rint pow fmod fabs"
-)
-_HELPER = re.compile(r"\bcuts_\w+")
-_MATH = re.compile(r"\b(" + "|".join(_NAMES.split()) + r")\(")
-
 _TYPES = {
     **dict.fromkeys(("f32", "f16", "bf16", *FLOATS8), "float"), "f64": "double", "i64": "long", "i32": "int",
     "i16": "short", "i8": "signed char", "u64": "unsigned long", "u32": "unsigned int", "u16": "unsigned short",
     "u8": "unsigned char", "bool": "bool",
 }  # fmt: skip
-
-
-def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the helpers for indices wider than int: one out of range becomes the nearest, or for `wrap` -1 or n."""
-    negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
-    within = f"i < ({types[dtype.value]})n ? (int)i"
-    for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
-        result = f"i < 0 ? {low} : {within} : {high}" if negative else f"{within} : {high}"
-        yield (
-            f"cuts_{name}_{dtype}",
-            f"{device} int cuts_{name}_{dtype}({types[dtype.value]} i, int n) {{ {negative}return {result}; }}",
-        )
-
-
-def _index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
-        "cuts_index": f"{device} int cuts_index(int i, int n) "
-        "{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }",
-        **{
-            name: text
-            for dtype in (DType.I64, DType.U64, DType.U32)
-            for name, text in _wide_index_helpers(device, dtype, types)
-        },
-        "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
-    }
 
 
 def _guarded_load(words: int) -> str:
@@ -185,37 +55,6 @@ def _guarded_load(words: int) -> str:
     out = ", ".join(f'"+r"({part})' for part in parts)
     head = f"{_DEVICE} void cuts_guarded{words}(uint{words}& v, const void* s, bool ok) {{"
     return f'{head}\n  asm("{text}" : {out} : "l"(s), "r"((int)ok));\n}}'
-
-
-def _reinterpretations(qualifier: str, types: Mapping[str, str], routines: Sequence[str]) -> dict[str, str]:
-    """Return the helpers that reinterpret bits, by a dialect's routines."""
-    pairs = (("bits_of_f32", "i32", "f32"), ("f32_of_bits", "f32", "i32"), ("bits_of_f64", "i64", "f64"),
-             ("f64_of_bits", "f64", "i64"))  # fmt: skip
-    return {
-        f"cuts_{name}": f"{qualifier} {types[found]} cuts_{name}({types[given]} x) {{ return {routine}(x); }}"
-        for (name, found, given), routine in zip(pairs, routines, strict=True)
-    }
-
-
-def _byte_packs(qualifier: str, word: str) -> dict[str, str]:
-    """Return the helpers that pack four bytes into a register."""
-    bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
-    return {
-        f"cuts_pack_{name}": f"{qualifier} {word} cuts_pack_{name}(int a, int b, int c, int d) {{ return {bits}; }}"
-        for name in ("i8", "u8")
-    }
-
-
-def _ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
-    """Return the helpers that map numbers to words in the same order: zeros are equal, NaN is greatest."""
-    float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
-    bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
-    bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
-    bodies |= dict.fromkeys(("u32", "u16", "u8", "bool"), "return (unsigned)x;")
-    return {
-        f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
-        for kind, body in bodies.items()
-    }
 
 
 _DEVICE, _INLINE = "static __device__ __forceinline__", "static inline"
@@ -237,7 +76,7 @@ def _cuda_extreme(name: str) -> str:
 
 
 _CUDA_HELPERS = (
-    _index_helpers(_DEVICE, _CUDA_TYPES)
+    index_helpers(_DEVICE, _CUDA_TYPES)
     | arithmetic_helpers(_DEVICE, _CUDA_TYPES)
     | {
         **clamped_conversions(_DEVICE, _CUDA_TYPES),
@@ -269,9 +108,9 @@ _CUDA_HELPERS = (
         "cuts_tf32_cut": f"{_DEVICE} float cuts_tf32_cut(float x) {{ return x - x == 0.0f ? "
         "__uint_as_float(__float_as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": f"{_DEVICE} unsigned cuts_pack_f32(float x) {{ return __float_as_uint(x); }}",
-        **_ordering_helpers(_DEVICE, _CUDA_TYPES),
-        **_byte_packs(_DEVICE, "unsigned"),
-        **_reinterpretations(
+        **ordering_helpers(_DEVICE, _CUDA_TYPES),
+        **byte_packs(_DEVICE, "unsigned"),
+        **reinterpretations(
             _DEVICE, _CUDA_TYPES, ("__float_as_int", "__int_as_float", "__double_as_longlong", "__longlong_as_double")
         ),
         **matrix_load_helpers(_DEVICE),
@@ -353,7 +192,7 @@ CUDA = Dialect(
 OPENCL = Dialect(
     name="opencl",
     prologue="#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n",
-    helpers=_index_helpers(_INLINE, _OPENCL_TYPES)
+    helpers=index_helpers(_INLINE, _OPENCL_TYPES)
     | arithmetic_helpers(_INLINE, _OPENCL_TYPES)
     | opencl_halves(_INLINE)
     | dict(opencl_floats8(_INLINE))
@@ -370,9 +209,9 @@ OPENCL = Dialect(
         "cuts_tf32_cut": "static inline float cuts_tf32_cut(float x) { return isfinite(x) ? "
         "as_float(as_uint(x) & 0xffffe000u) : x; }",
         "cuts_pack_f32": "static inline uint cuts_pack_f32(float x) { return as_uint(x); }",
-        **_ordering_helpers(_INLINE, _OPENCL_TYPES),
-        **_byte_packs(_INLINE, "uint"),
-        **_reinterpretations(_INLINE, _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
+        **ordering_helpers(_INLINE, _OPENCL_TYPES),
+        **byte_packs(_INLINE, "uint"),
+        **reinterpretations(_INLINE, _OPENCL_TYPES, ("as_int", "as_float", "as_long", "as_double")),
         "cuts_swizzled": swizzle_helper(_INLINE),
         "cuts_exchange": exchange_emulation(_ALWAYS_INLINE, _OPENCL_BARRIER),
         **dict(warpgroup_emulations(_ALWAYS_INLINE, _OPENCL_TYPES)),

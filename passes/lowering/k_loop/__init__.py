@@ -1,5 +1,6 @@
 """Software-pipelined K loop of a reduction, and the products in it."""
 
+from .accumulate import accumulate, reduced_vector, vector_share
 from .bulk_copies import (
     EMPTY,
     FULL,

@@ -46,8 +46,8 @@ from ..memory_access import (
     warp_lines,
     wavefronts,
 )
-from ..registers import resident_row
 from ..roofline import node_cost, nodes
+from ..row_registers import resident_row
 from ..scatter_cost import BIN_INSTRUCTIONS, scatter_cost
 
 

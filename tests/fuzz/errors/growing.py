@@ -21,7 +21,7 @@ from cuts.ir.verify.graph import MAX_RANK
 from cuts.ops import OpDecl, Registry
 from cuts.ops.language import syntax as s
 from cuts.ops.language.checks.binding import CLASSES
-from cuts.passes.partitioning.choose_algorithms import replace_node
+from cuts.passes.partitioning.algorithm_graphs import replace_node
 
 from ..sweep.samples import Shapes, Slot, draw_attributes, draw_dtypes, draw_shape
 from .roles import Role, roles

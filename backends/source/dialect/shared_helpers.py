@@ -1,0 +1,68 @@
+"""Helper functions of kernels that all dialects have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ....ir import DType
+
+
+def _wide_index_helpers(device: str, dtype: DType, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the helpers for indices wider than int: one out of range becomes the nearest, or for `wrap` -1 or n."""
+    negative = "i = i < 0 ? i + n : i; " if dtype is DType.I64 else ""
+    within = f"i < ({types[dtype.value]})n ? (int)i"
+    for name, low, high in (("wrap", "-1", "n"), ("index", "0", "n - 1")):
+        result = f"i < 0 ? {low} : {within} : {high}" if negative else f"{within} : {high}"
+        yield (
+            f"cuts_{name}_{dtype}",
+            f"{device} int cuts_{name}_{dtype}({types[dtype.value]} i, int n) {{ {negative}return {result}; }}",
+        )
+
+
+def index_helpers(device: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that bring indices into range."""
+    return {
+        "cuts_wrap": f"{device} int cuts_wrap(int i, int n) {{ return i < 0 ? i + n : i; }}",
+        "cuts_index": f"{device} int cuts_index(int i, int n) "
+        "{ i = i < 0 ? i + n : i; return i < 0 ? 0 : (i < n ? i : n - 1); }",
+        **{
+            name: text
+            for dtype in (DType.I64, DType.U64, DType.U32)
+            for name, text in _wide_index_helpers(device, dtype, types)
+        },
+        "cuts_clamp": f"{device} int cuts_clamp(int i, int lo, int hi) {{ return i < lo ? lo : (i > hi ? hi : i); }}",
+    }
+
+
+def reinterpretations(qualifier: str, types: Mapping[str, str], routines: Sequence[str]) -> dict[str, str]:
+    """Return the helpers that reinterpret bits, by a dialect's routines."""
+    pairs = (("bits_of_f32", "i32", "f32"), ("f32_of_bits", "f32", "i32"), ("bits_of_f64", "i64", "f64"),
+             ("f64_of_bits", "f64", "i64"))  # fmt: skip
+    return {
+        f"cuts_{name}": f"{qualifier} {types[found]} cuts_{name}({types[given]} x) {{ return {routine}(x); }}"
+        for (name, found, given), routine in zip(pairs, routines, strict=True)
+    }
+
+
+def byte_packs(qualifier: str, word: str) -> dict[str, str]:
+    """Return the helpers that pack four bytes into a register."""
+    bits = " | ".join(f"({word})({x} & 255) << {8 * n}" for n, x in enumerate("abcd"))
+    return {
+        f"cuts_pack_{name}": f"{qualifier} {word} cuts_pack_{name}(int a, int b, int c, int d) {{ return {bits}; }}"
+        for name in ("i8", "u8")
+    }
+
+
+def ordering_helpers(qualifier: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the helpers that map numbers to words in the same order.
+
+    Zeros are equal, NaN is greatest.
+    """
+    float_ = "const unsigned u = cuts_pack_f32(x == 0 ? 0.0f : x); "
+    bodies = {"f32": f"{float_}return x != x ? 0xffffffffu : u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);"}
+    bodies |= dict.fromkeys(("i32", "i16", "i8"), "return (unsigned)(int)x ^ 0x80000000u;")
+    bodies |= dict.fromkeys(("u32", "u16", "u8", "bool"), "return (unsigned)x;")
+    return {
+        f"cuts_ordered_{kind}": f"{qualifier} unsigned cuts_ordered_{kind}({types[kind]} x) {{ {body} }}"
+        for kind, body in bodies.items()
+    }

@@ -1,0 +1,93 @@
+"""Registers of rows that a thread keeps between statements."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from ...ir import (
+    SORT_ORDERS,
+    Expr,
+    Read,
+    Segment,
+    Var,
+    as_index,
+    distinct,
+    expr_variables,
+    reads,
+    substitute_expr,
+)
+from ..geometry import (
+    Count,
+    Geometry,
+    ceil_div,
+    product,
+    running_maximum,
+    shareable_loops,
+)
+
+
+def resident_row(geometry: Geometry) -> Count:
+    """Return whether reduction threads hold whole rows.
+
+    Then every reduction takes one trip, and all statements of the row share its loads.
+    """
+    if not geometry.structure.reduction_threads:
+        return np.bool_(False)
+    if geometry.structure.passes_rows:
+        return np.greater(geometry.reduction_threads, 1)  # of streamed rows, one part
+    single: Count = np.greater(geometry.reduction_threads, 1)
+    for trips in geometry.trips:
+        single = np.logical_and(single, np.equal(trips, 1))
+    return single
+
+
+def shared_rows(segment: Segment) -> int:
+    """Return how many row values an instance needs in several statements.
+
+    The compiler computes them once and keeps them; a sum of two rows counts as one. The gradient of a layer norm keeps
+    those of its data and of its upstream gradient: 255 registers and spills where one row was counted, in 186.
+    """
+    statements = [(r.body, r.reduce) for r in segment.reductions] + [(o.body, o.extra) for o in segment.outputs]
+    bodies: list[Expr] = []
+    rows: set[Var] = set()
+    for body, row in statements:
+        places = {v: Var(f"row{n}", v.extent) for n, v in enumerate(row)}
+        bodies.append(substitute_expr(body, {v: as_index(place) for v, place in places.items()}))
+        rows.update(places.values())
+
+    def of_row(node: Expr) -> bool:
+        used = expr_variables(node)
+        return not used.isdisjoint(segment.axes) and not used.isdisjoint(rows)
+
+    uses = Counter(node for body in bodies for node in {*distinct(body)} if of_row(node))
+    found: set[frozenset[Read]] = set()
+    pending = list(bodies)
+    while pending:
+        node = pending.pop()
+        if uses[node] > 1:
+            found.add(frozenset(r for r in reads(node) if of_row(r)))
+        elif of_row(node):
+            pending.extend(node.children)
+    return sum(not any(other < each for other in found) for each in found)
+
+
+def row_registers(segment: Segment, geometry: Geometry) -> Count:
+    """Return the elements of rows that a thread keeps between statements.
+
+    It keeps them from reduction to reduction, for outputs along the row, and for values along it. A running maximum and
+    its sums keep those of each K block.
+    """
+    if len(segment.reductions) < 2 and not any(output.extra for output in segment.outputs):
+        return 0.0
+    longest: Count = 0
+    for chunk in geometry.block_k:
+        longest = np.maximum(longest, ceil_div(chunk, geometry.reduction_threads))
+    # Sorted elements are held with their place, in two registers, and beside it.
+    along = sum(4 if r.along in SORT_ORDERS else bool(r.along) for r in segment.reductions)
+    rows = max(1, along, shared_rows(segment))
+    parts = segment.reductions
+    rescaled = any(running_maximum(r, parts[:n]) and shareable_loops(segment)[n] for n, r in enumerate(parts))
+    held = np.where(resident_row(geometry), float(rows), float(rescaled))
+    return longest * product(geometry.thread) * held
