@@ -221,10 +221,10 @@ class CudaLaunchSequence(LaunchSequence):
         waits = self.plan.waits or [(n - 1,) if n else () for n in range(count)]
         ends: list[list[Any]] = []
         for node, each in zip(self._launched, waits, strict=True):
-            front = _all_of(ends[number] for number in each) or before
+            front = _distinct_nodes(ends[number] for number in each) or before
             ends.append(front if node is None else self._add_in_row(graph, [node], front))
         waited = {number for each in waits for number in each}
-        return _all_of(ends[number] for number in range(count) if number not in waited) or before
+        return _distinct_nodes(ends[number] for number in range(count) if number not in waited) or before
 
     def _rebind(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         first = self.plan.fixed
@@ -253,7 +253,7 @@ class CudaLaunchSequence(LaunchSequence):
         self._last = stream, event
 
 
-def _all_of(nodes: Iterable[list[Any]]) -> list[Any]:
+def _distinct_nodes(nodes: Iterable[list[Any]]) -> list[Any]:
     """Return each of some nodes once."""
     return list(dict.fromkeys(chain.from_iterable(nodes)))
 

@@ -211,7 +211,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     found = {key: each for key, each in measured_rows(rows).items() if BASE in each and len(each) > 1}
     shown = [name for name in SYSTEMS if name not in (BASE, *CURVE_SYSTEMS)]
     names = [name for name in shown if any(name in each for each in found.values())]
-    panels = [(title, part) for title, kinds, task in PANELS if (part := _part(found, kinds, task))]
+    panels = [(title, part) for title, kinds, task in PANELS if (part := _task_rows(found, kinds, task))]
     mpl.rcParams.update({"svg.hashsalt": "cuts", "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(
         len(panels) or 1, 1, figsize=(10, 2.6 * (len(panels) or 1)), squeeze=False, constrained_layout=True
@@ -232,7 +232,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def _part(
+def _task_rows(
     found: dict[tuple[str, str, int], dict[str, Row]], kinds: Sequence[str], task: str
 ) -> dict[tuple[str, str, int], dict[str, Row]]:
     return {key: each for key, each in found.items() if _KINDS[key[0]] in kinds and key[1] == task}

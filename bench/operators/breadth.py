@@ -72,7 +72,7 @@ class Breadth(SuiteRun):
             for part, following in zip(parts, [*parts[1:], []], strict=True):
                 if self.remaining_seconds < _MIN_SECONDS:
                     break
-                begun = self._part(part, begun, following, ahead)
+                begun = self._measure_rows(part, begun, following, ahead)
                 left -= len(part)
         finally:
             ahead.close()
@@ -99,7 +99,7 @@ class Breadth(SuiteRun):
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
 
-    def _part(
+    def _measure_rows(
         self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
     ) -> list[Future[Ready]]:
         """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""

@@ -150,7 +150,7 @@ def _batch_norm(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
     return lambda x, scale, bias, mean, var: torch.nn.functional.batch_norm(x, mean, var, scale, bias)
 
 
-def _plain(path: str, **fixed: object) -> Builder:
+def _plain_builder(path: str, **fixed: object) -> Builder:
     def build(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
         call = torch
         for name in path.split("."):
@@ -166,13 +166,13 @@ def _sum(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
 
 _BUILDERS: Mapping[str, Builder] = {
     "conv": _conv,
-    "matmul": _plain("matmul"),
-    "gemm": _plain("nn.functional.linear"),
-    "relu": _plain("relu"),
-    "add": _plain("add"),
-    "mul": _plain("mul"),
-    "sigmoid": _plain("sigmoid"),
-    "softmax": _plain("softmax", dim=-1),
+    "matmul": _plain_builder("matmul"),
+    "gemm": _plain_builder("nn.functional.linear"),
+    "relu": _plain_builder("relu"),
+    "add": _plain_builder("add"),
+    "mul": _plain_builder("mul"),
+    "sigmoid": _plain_builder("sigmoid"),
+    "softmax": _plain_builder("softmax", dim=-1),
     "transpose": _permute,
     "max_pool": _pool("max_pool2d"),
     "average_pool": _pool("avg_pool2d"),

@@ -67,9 +67,9 @@ class Suite(SuiteRun):
             if self.remaining_seconds < min(needed, 60.0):
                 print(f"time is over: {part[0].key} and later rows are left for the next call", file=sys.stderr)
                 return
-            self._part(part)
+            self._measure_cases(part)
 
-    def _part(self, part: Sequence[Case]) -> None:
+    def _measure_cases(self, part: Sequence[Case]) -> None:
         for case, each in zip(part, tune_separately(part, self._tune), strict=True):
             if self.remaining_seconds < 0:
                 return

@@ -155,7 +155,7 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, session: TuningSe
     )
     run = compile_graph if session is None else session.compile
     compiled = run(union(cases, registry), registry, target, options, emit)
-    return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+    return [_tuned_case(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
 def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
@@ -164,7 +164,7 @@ def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
     return Registry.builtin().extend(*declared.values())
 
 
-def _part(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
+def _tuned_case(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.

@@ -107,7 +107,7 @@ def command(arguments: Namespace) -> int:
 
 def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     state = arguments.state or "cold"
-    asked = _own(arguments) or find_predictor(arguments.target, arguments.precision, state)
+    asked = _generated_kernels(arguments) or find_predictor(arguments.target, arguments.precision, state)
     found = [(curve, asked.convolutions(curve.layers)) for curve in curves]
     for text in dict.fromkeys(text for _, each in found for one in each for text in one.warnings[:1]):
         console.note(f"cuts: warning: {text}")
@@ -124,7 +124,7 @@ def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     return 0
 
 
-def _own(arguments: Namespace) -> OwnKernels | None:
+def _generated_kernels(arguments: Namespace) -> OwnKernels | None:
     """Return the model of generated kernels, on request."""
     if arguments.kernels == "library":
         return None

@@ -68,18 +68,18 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
     if dtype is source:
         call.give(call.operand(0))
     elif dtype in (DType.F8E4M3, DType.F8E5M2) and source.is_float:
-        call.result("cast", _within(call, dtype), to=dtype.value)
+        call.result("cast", _saturated(call, dtype), to=dtype.value)
     elif not source.is_float or not dtype.is_int:
         call.result("cast", call.operand(0), to=dtype.value)
     elif dtype is DType.U64:
         call.give(_whole_u64(call, call.operand(0), source))
     else:
         wide = DType.I64 if dtype in (DType.U32, DType.I64) else DType.I32
-        whole = _whole(call, call.operand(0), source, wide)
+        whole = _as_integers(call, call.operand(0), source, wide)
         call.give(whole if wide is dtype else call.emit("cast", whole, to=dtype.value))
 
 
-def _within(call: NodeCall, dtype: DType) -> str:
+def _saturated(call: NodeCall, dtype: DType) -> str:
     """Return an operand that is to become an 8-bit float, moved into its range.
 
     Those of `f8e4m3` are moved by the conversion. `FLOAT8E5M2` keeps infinities where it does not saturate.
@@ -93,7 +93,7 @@ def _within(call: NodeCall, dtype: DType) -> str:
     return found
 
 
-def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
+def _as_integers(call: NodeCall, value: str, source: DType, wide: DType) -> str:
     """Return floats as signed integers, the lowest for those out of range and for NaN."""
     inside = call.emit("less", value, _power(call, source, 8 * wide.size - 1))
     lowest = call.constant(wide.element.lowest, wide)
@@ -103,8 +103,8 @@ def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
 def _whole_u64(call: NodeCall, value: str, source: DType) -> str:
     """Return floats as unsigned integers of 64 bits; from 2 ** 63 on the top bit is added after conversion."""
     bound = _power(call, source, 63)
-    low = call.emit("cast", _whole(call, value, source, DType.I64), to="u64")
-    rest = call.emit("cast", _whole(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
+    low = call.emit("cast", _as_integers(call, value, source, DType.I64), to="u64")
+    rest = call.emit("cast", _as_integers(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
     high = call.emit("add", rest, call.constant(1 << 63, DType.U64))
     return str(call.emit("where", call.emit("greater_or_equal", value, bound), high, low))
 
