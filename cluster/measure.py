@@ -51,7 +51,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     machine, model, way = runner.plan.machine, runner.model, runner.way
     forward, backward = time_block(runner)
     reads, writes = time_storage(runner)
-    values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
+    values = [-runner.engine.minimum(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
     measured = BlockTimes(model.name, way.micro, values[0], values[1], values[1], way.wp)
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
@@ -217,7 +217,7 @@ def time_link(runner: Runner) -> float | None:
         rate = 2 * (way.dp - 1) / way.dp * nbytes / max(seconds, 1e-9)
     else:
         return None
-    return float(engine.least(round(rate)))
+    return float(engine.minimum(round(rate)))
 
 
 def _pass_on(runner: Runner) -> None:
@@ -228,5 +228,5 @@ def _pass_on(runner: Runner) -> None:
         runner.engine.receive(Pointer(buffer), nbytes, stage - 1, backward=False)
     if stage < runner.way.p - 1:
         runner.engine.send(Pointer(buffer), nbytes, stage + 1, backward=False)()
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     runner.acts.give(buffer)

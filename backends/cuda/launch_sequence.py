@@ -69,7 +69,7 @@ class CudaSequenceLauncher(SequenceLauncher):
         except DriverError as error:
             raise BackendError(f"CUDA: {error}") from error
 
-    def within(self, action: Callable[[], Any]) -> Any:
+    def in_context(self, action: Callable[[], Any]) -> Any:
         """Run an action with the device's context current in this thread."""
         self.check(self.cu.cuCtxPushCurrent(self.context))
         try:
@@ -80,14 +80,14 @@ class CudaSequenceLauncher(SequenceLauncher):
     def upload(self, address: int, source: Array) -> None:
         """Copy from the host."""
         if source.nbytes:
-            self.within(lambda: self.check(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
+            self.in_context(lambda: self.check(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
 
     def settle(self) -> None:
         """Wait for the device, and unload modules of deleted sequences."""
         unused = _UNUSED_MODULES[self.cu, self.ordinal]
         gone = [unused.popleft() for _ in range(len(unused))]
-        self.within(lambda: self.check(self.cu.cuCtxSynchronize()))
-        self.within(lambda: [self.cu.cuModuleUnload(module) for module in gone])
+        self.in_context(lambda: self.check(self.cu.cuCtxSynchronize()))
+        self.in_context(lambda: [self.cu.cuModuleUnload(module) for module in gone])
 
     def load(
         self, plan: SequencePlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]
@@ -102,7 +102,7 @@ class CudaSequenceLauncher(SequenceLauncher):
             codes[index] = cubin.code
         modules: list[Any] = []
         load = partial(self._load, modules)
-        loaded = self.within(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
+        loaded = self.in_context(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
         made = CudaLaunchSequence(self, plan, kernels, loaded)
         weakref.finalize(made, _UNUSED_MODULES[self.cu, self.ordinal].extend, modules).atexit = False
         return made
@@ -196,7 +196,7 @@ class CudaLaunchSequence(LaunchSequence):
     def launch_individually(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch node by node, so that a stream can record each."""
         addresses = (*fixed, *moving)
-        self.chains.within(lambda: [node.launch(addresses, stream) for node in self._nodes])
+        self.chains.in_context(lambda: [node.launch(addresses, stream) for node in self._nodes])
 
     def _record(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         cu, checked = self.chains.cu, self.chains.check
@@ -268,4 +268,4 @@ def _destroy(chains: CudaSequenceLauncher, graph: Any, executable: Any) -> None:
         chains.cu.cuGraphExecDestroy(executable)
         chains.cu.cuGraphDestroy(graph)
 
-    chains.within(give_back)
+    chains.in_context(give_back)

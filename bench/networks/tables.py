@@ -155,7 +155,7 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
-def whole(rows: Sequence[Row]) -> str:
+def all_tables(rows: Sequence[Row]) -> str:
     """Return all tables: times, wins, means, breakdowns, and failures."""
     names = [name for name in SYSTEMS if name not in CURVE_SYSTEMS and any(row["system"] == name for row in rows)]
     lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
@@ -178,7 +178,7 @@ def whole(rows: Sequence[Row]) -> str:
 
 
 #: Contents between the lines of each name.
-PLACES = {"evaluation": readme, "whole evaluation": whole}
+PLACES = {"evaluation": readme, "whole evaluation": all_tables}
 
 
 def with_table(text: str, rows: Sequence[Row]) -> str:

@@ -26,7 +26,7 @@ from cuts.backends.source.emit import emit
 from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.operators.contenders import Peers
 from cuts.bench.operators.suite import EVERY, GradientOperation
-from cuts.bench.operators.timing import Contender, SuiteRun, in_turns, together
+from cuts.bench.operators.timing import Contender, SuiteRun, in_order, in_turns
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.breadth_tables import line, speed, summary
@@ -150,7 +150,7 @@ class Breadth(SuiteRun):
     def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
         sets = cold_sets(tuned, self.device, self.target.l2_bytes)
         launches = bind(tuned, self.device, sets)
-        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
+        contenders = [Contender("cuts", self.device.capture(in_order(launches)), len(sets))]
         launches[0]()
         known = self._expected_seconds(number)
         wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}

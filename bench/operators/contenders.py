@@ -21,7 +21,7 @@ from cuts.backends.library.recognise import Block, Convolution, find_convolution
 from cuts.backends.library.routine import require_library
 from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
-from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
+from cuts.bench.operators.timing import Contender, by_torch, in_order, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
 from cuts.ir.errors import BackendError
 from cuts.ir.graph import Attribute
@@ -306,7 +306,7 @@ class Peers:
         if not found:
             raise BackendError(f"cuDNN has no plan in {policy.name}")
         _, best, sets = min(found, key=lambda each: each[0])
-        return Contender("cudnn", self.device.capture(together([best.on(each) for each in sets])), len(sets))
+        return Contender("cudnn", self.device.capture(in_order([best.launch_on(each) for each in sets])), len(sets))
 
     def _places(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
         """Return where the tensors of the case lie."""

@@ -358,7 +358,7 @@ def differentiate(
     """
     found: dict[Read, Expr] = {}
 
-    def down(expr: Expr, seed: Expr, value: Expr) -> None:
+    def descend(expr: Expr, seed: Expr, value: Expr) -> None:
         if isinstance(seed, Const) and seed.value == 0:
             return
         if isinstance(expr, Read):
@@ -367,16 +367,16 @@ def differentiate(
         elif isinstance(expr, Cast):
             inner = dtype_of(expr.arg, tensors)
             if inner.is_float and expr.dtype.is_float:
-                down(expr.arg, seed if inner is expr.dtype else Cast(inner, seed), expr.arg)
+                descend(expr.arg, seed if inner is expr.dtype else Cast(inner, seed), expr.arg)
         elif isinstance(expr, Call) and expr.fn in RULES:
             dtype = dtype_of(expr, tensors)
             if not dtype.is_float:
                 return
             for arg, part in zip(expr.args, RULES[expr.fn](expr.args, value, seed, dtype), strict=True):
                 if part is not None and _may_vary(arg, tensors):
-                    down(arg, part, value if _shows(expr, arg, value) else arg)
+                    descend(arg, part, value if _shows(expr, arg, value) else arg)
 
-    down(body, seed, body if value is None else value)
+    descend(body, seed, body if value is None else value)
     return found
 
 

@@ -129,7 +129,7 @@ def _count_segments(
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
         if not totals.in_registers:
             own = thread_registers(segment, part, tiles[position], group.tensors, rows)
-            registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
+            registers = registers.maximum(own.with_held(streamed_registers(group, geometry, position)))
     if totals.in_registers:
         add_chain_overhead(totals, geometry)
         registers = chain_registers(geometry)

@@ -105,7 +105,7 @@ class Registers:
     needed: Count
     expected: Count
 
-    def beside(self, held: Count) -> Registers:
+    def with_held(self, held: Count) -> Registers:
         """Return the registers needed beside `held` others."""
         return Registers(self.held + held, self.needed + held, self.expected + held)
 
