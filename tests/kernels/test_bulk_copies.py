@@ -351,7 +351,7 @@ def test_many_sums_take_registers_of_the_producer() -> None:
         schedule = with_tma(point(large(), (True, False), groups=groups, columns=columns, stages=4), 2)
         kernel = lower(large(), schedule, {}, GPU)
         (producer,) = kernel.producer
-        assert (producer.threads, producer.registers, producer.product_of_type) == (threads, 24 if taken else 0, taken)
+        assert (producer.threads, producer.registers, producer.others) == (threads, 24 if taken else 0, taken)
         assert (groups * 128 * taken + threads * producer.registers) <= GPU.registers_per_sm
         assert ("setmaxnreg" in emit(extract(kernel), "cuda").source) is bool(taken)
         assert features_of(large(), schedule, GPU).limit == (240 if taken else 168 if groups == 2 else 255)
