@@ -15,9 +15,9 @@ from cuts.bench.networks.ledger import measured_rows
 from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
-from cuts.cluster.planning.table import reproduce
 from cuts.docs import make_table_5_6
-from cuts.latency.networks import GAP_NETWORKS
+from cuts.docs.make_table_5_6 import reproduce
+from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
 WIDTH = 120

@@ -10,7 +10,6 @@ from math import inf
 
 from attrs import evolve
 from cuts.ir.compiled import KernelFunction
-from cuts.passes.schedule.selection.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, audits
 from cuts.search.analysis.sweeps import StoredResults
@@ -23,6 +22,7 @@ from cuts.search.tasks.sample_points import SampledCandidates, draw
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.tuner import Tuner
 
+from ..search_space.groups import illegal_histogram
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)

@@ -25,7 +25,6 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
@@ -131,7 +130,6 @@ def other_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
-    monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +159,14 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
 def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     database = Database(None)
-    before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, GPU)
+    target = evolve(GPU, bounds=evolve(GPU.bounds, least_modelled=0.0))
+    before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, target)
     decisions = database.answers()[0].read()
     assert decisions is not None
     assert any(group.parts > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
-    again, _ = tune_graph(layer(seed=1), database, no_device, GPU)
+    again, _ = tune_graph(layer(seed=1), database, no_device, target)
     assert kernels(again) == kernels(before)
 
 

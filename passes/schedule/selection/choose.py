@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil, inf
+from math import inf
 
 import numpy as np
 from attrs import field, frozen
@@ -189,52 +189,3 @@ def _numbers(features: Features, found: Bound) -> dict[str, float]:
     values["occupancy"] = found.occupancy
     values.update({f"time_{name}": term for name, term in (*found.terms.items(), ("first", found.first))})
     return {name: float(value) for name, value in values.items()}
-
-
-#: Explanation of each resource of the bound.
-_MEANING = {
-    "math": "arithmetic at peak rate",
-    "tensor": "tensor cores at their rate",
-    "issue": "issuing instructions",
-    "shared": "bandwidth of shared memory and L1",
-    "l2": "bandwidth of the L2 cache",
-    "dram": "bandwidth of global memory",
-    "latency": "latency of memory, barriers and dependent operations",
-}
-
-
-def explain(candidate: Candidate, target: Target) -> str:
-    """Return the limiting resource and the waste of a candidate.
-
-    The text has a line for each.
-    """
-    numbers = candidate.features
-    time = max(candidate.bound, 1e-12)
-    share = numbers[f"time_{candidate.limit}"] / time
-    direct = candidate.limit != "latency" and numbers["time_first"] > 0
-    lines = [
-        f"at least {candidate.bound * 1e6:.2f} us: {share:.0%} of it {_MEANING[candidate.limit]}, "
-        f"{target.launch_time / time:.0%} the launch"
-        + (f", {numbers['time_first'] / time:.0%} the first load" if direct else ""),
-        _waves(int(numbers["grid"]), target.NUM_SM),
-        f"{int(numbers['threads'])} threads a block, {int(numbers['occupancy'])} blocks resident on an SM, "
-        f"{int(numbers['shared'])} bytes of shared memory, about {int(numbers['registers'])} registers",
-    ]
-    computed, useful = numbers["flops"] * numbers["grid"], numbers["useful_flops"]
-    if useful and computed > 1.05 * useful:
-        lines.append(f"{1 - useful / computed:.0%} of the arithmetic is padding or recomputed")
-    moved = numbers["grid"] * (numbers["bytes"] + numbers["stored"])
-    lines.append(f"{moved / 1e6:.3g} MB through L2, {numbers['unique_bytes'] / 1e6:.3g} MB of them distinct")
-    return "\n".join(lines)
-
-
-def _waves(blocks: int, sms: int) -> str:
-    """Return how evenly blocks fall on SMs: "133 blocks on 132 SMs: 50% of the SM time idle"."""
-    waves = ceil(blocks / sms)
-    idle = 1 - blocks / (sms * waves)
-    text = f"{blocks} {'block' if blocks == 1 else 'blocks'} on {sms} SMs"
-    if idle < 0.005:
-        return f"{text}: every SM works to the end"
-    return f"{text}: {idle:.0%} of the SM time idle" + (
-        "" if waves == 1 else f", the last of {waves} rounds is {blocks % sms or sms} blocks"
-    )
