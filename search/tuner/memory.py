@@ -23,7 +23,8 @@ class SearchMemory:
     `ranked` has the best candidates of ranked spaces, `hill_climbed` those that a hill climb found for the cost of a
     group, `trusted` the tasks whose simple kernel was checked. `kernels` has built kernels, by task and schedule or by
     the name of a launch; `ready` has speculatively built ones in the device's form. `searched_ahead` are the tasks of
-    speculative searches, `quickly_searched` those whose first candidates a short search has measured.
+    speculative searches, `searched` those of all others, `quickly_searched` those whose first candidates a short search
+    has measured.
     """
 
     statistics: Statistics
@@ -33,6 +34,7 @@ class SearchMemory:
     kernels: dict[tuple[str, str], KernelFunction] = field(factory=dict)
     ready: dict[tuple[str, str], BuildResult] = field(factory=dict)
     searched_ahead: set[str] = field(factory=set)
+    searched: set[str] = field(factory=set)
     quickly_searched: set[str] = field(factory=set)
 
     def ranking(self, problem: TuningTask, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
