@@ -75,7 +75,7 @@ def pul(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
 
 
 def performance_limit(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
-    """Return `GMRatio * SMRatio` of a group, from the counts of its segments."""
+    """Return `GMRatio * SMRatio` of a group from its segments' counts."""
     work: Count = 0.0
     time: Count = 0.0
     for counts in features.segments:

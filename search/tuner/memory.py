@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ...ir import KernelFunction
+from ...ir import BOUND_PRUNING, KernelFunction, Pruning
 from ...passes.fusion import form_key
 from ...passes.schedule import RANKED_POINTS, Point
 from ..building import BuildResult, ScoredCandidate
@@ -37,13 +37,15 @@ class SearchMemory:
     searched: set[str] = field(factory=set)
     quickly_searched: set[str] = field(factory=set)
 
-    def ranking(self, problem: TuningTask, model: str, count: int, correction: LearnedOrder | None) -> tuple[Any, ...]:
+    def ranking(
+        self, problem: TuningTask, pruning: Pruning, count: int, correction: LearnedOrder | None
+    ) -> tuple[Any, ...]:
         """Return the arguments of a worker's ranking of a task.
 
         They include the candidates of the hill climb for its cost, where the settings are the same.
         """
-        same = (model, count, correction) == ("bound", RANKED_POINTS, None)
-        return problem, model, count, correction, self.hill_climbed.get(form_key(problem.form), ()) if same else ()
+        same = (pruning, count, correction) == (BOUND_PRUNING, RANKED_POINTS, None)
+        return problem, pruning, count, correction, self.hill_climbed.get(form_key(problem.form), ()) if same else ()
 
     def keep_built(self, place: tuple[str, str], built: BuildResult, seconds: float, ahead: bool = False) -> None:
         """Store a kernel and its build time, with `ahead` for the device."""

@@ -1,4 +1,4 @@
-"""PUL as printed: counts of Tables 7 and 8 by hand, the printed ratios."""
+"""PUL as printed: counts of Tables 7 and 8, and ratios."""
 
 from __future__ import annotations
 
