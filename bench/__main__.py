@@ -22,6 +22,7 @@ COMMANDS = {
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
     "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
+    "paper": ("paper.command", "tables and figures of the four documents"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
 }
