@@ -37,10 +37,10 @@ def main() -> int:
         return int(name not in ("", "-h", "--help"))
     module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
     sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
-    return int(getattr(module, "exit_code", _plain)(module.main))
+    return int(getattr(module, "exit_code", _exit_code)(module.main))
 
 
-def _plain(run: object) -> int:
+def _exit_code(run: object) -> int:
     assert callable(run)
     return int(run() or 0)
 

@@ -216,7 +216,7 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         dump,
         show,
         arguments.debug,
-        progress.after,
+        progress.report_pass,
         precision=arguments.precision,
         begun=budget,
         memory=arguments.memory,
@@ -299,7 +299,7 @@ def _show_compiled(
             value["times"] = [t.median for timings in times for t in timings]
         console.print_json(value)
         return
-    screen = console.out()
+    screen = console.output_console()
     for part, timings in zip(plan.parts, times, strict=True):
         screen.print(console.group_table(part.plan, part.cubins, timings))
         screen.print(console.totals(part.plan), markup=False)

@@ -54,7 +54,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     reads, writes = time_storage(runner)
     measured = []
     for kind, seconds in zip(kinds, times, strict=True):
-        forward, backward = (-runner.engine.least(-round(1e9 * t)) / 1e9 for t in seconds)  # the slowest process counts
+        forward, backward = (-runner.engine.minimum(-round(1e9 * t)) / 1e9 for t in seconds)  # the slowest process counts
         measured.append(BlockTimes(model.name, way.micro, forward, backward, backward, way.wp, kind))
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
@@ -233,7 +233,7 @@ def time_link(runner: Runner) -> float | None:
         rate = 2 * (way.dp - 1) / way.dp * nbytes / max(seconds, 1e-9)
     else:
         return None
-    return float(engine.least(round(rate)))
+    return float(engine.minimum(round(rate)))
 
 
 def _pass_on(runner: Runner) -> None:
@@ -244,5 +244,5 @@ def _pass_on(runner: Runner) -> None:
         runner.engine.receive(Pointer(buffer), nbytes, stage - 1, backward=False)
     if stage < runner.way.p - 1:
         runner.engine.send(Pointer(buffer), nbytes, stage + 1, backward=False)()
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     runner.acts.give(buffer)

@@ -191,7 +191,7 @@ def tune_graph(
     if (earlier := calling.get(best.compiled)) is None or replaced.kernels != earlier.kernels:
         whole = select_plan(best.compiled, replaced)
     note = agreement.note(whole)
-    notes = (note + _of_kernels(best.findings),) if note else ()
+    notes = (note + _kernels_text(best.findings),) if note else ()
     session.outcome = SearchOutcome(best.findings, audits=audits, uncompared=(*session.outcome.uncompared, *notes))
     made = select_launch_form(whole, best.record, session, agreement, options.memory)
     if cache and made.complete and not best.findings.has_unmeasured:
@@ -199,7 +199,7 @@ def tune_graph(
     return made
 
 
-def _of_kernels(findings: Findings) -> str:
+def _kernels_text(findings: Findings) -> str:
     """Return a text with the number of kernels of an uncompared plan that were never run and checked."""
     unseen, every = sum(choice.seconds is None for choice in findings.choices), len(findings.choices)
     return f"; {unseen} of its {every} kernels were never run" if unseen else ""

@@ -45,7 +45,7 @@ def torch_op(
             f"an operator of PyTorch needs PyTorch: {error}", hint="pip install 'cuts[torch]'"
         ) from error
     vocabulary = load_spec([spec] if isinstance(spec, (str, os.PathLike)) else spec)
-    decl = vocabulary.registry[name or _only(vocabulary)]
+    decl = vocabulary.registry[name or _only_operation(vocabulary)]
     options = CompileOptions(precision=precision, budget=budget)
 
     def compile_graph(captured: CapturedGraph, device: Any) -> SingleProgram:
@@ -56,7 +56,7 @@ def torch_op(
     return define_operator(decl, vocabulary.registry, vocabulary.texts, compile_graph)
 
 
-def _only(vocabulary: Spec) -> str:
+def _only_operation(vocabulary: Spec) -> str:
     own = sorted(vocabulary.own)
     if len(own) != 1:
         known = ", ".join(map(quote, own)) or "none"

@@ -112,7 +112,7 @@ _FREE = (
 _BINARY: Mapping[str, str] = {"add": "add", "mul": "multiply"}
 
 
-def _one(value: Any, default: int = 0) -> int:
+def _first_number(value: Any, default: int = 0) -> int:
     """Return the first of a tuple, or the number itself."""
     if value is None:
         return default
@@ -137,7 +137,12 @@ def _torch_pieces(
         return ()
     x, y = inputs[0] if inputs else outputs[0], outputs[0]
     if target == "Conv2d":
-        geometry = (*_pair(given["stride"]), *_pair(given["padding"]), _one(given["dilation"]), given["groups"])
+        geometry = (
+            *_pair(given["stride"]),
+            *_pair(given["padding"]),
+            _first_number(given["dilation"]),
+            given["groups"],
+        )
         return convolution_pieces(x, y, _pair(given["kernel_size"]), geometry, bool(given.get("bias")))
     if target == "Linear":
         return (LayerOperation("linear", (prod(x[:-1]), x[-1], y[-1])),)
@@ -160,8 +165,8 @@ def _torch_pools(target: str, given: Mapping[str, Any], x: Shape, y: Shape) -> t
         )
     if lower in ("maxpool2d", "avgpool2d"):
         arguments = [each for each in given.get("arguments", ()) if isinstance(each, (int, list, tuple))]
-        window = _one(given.get("kernel_size", arguments[0] if arguments else 2))
-        stride = _one(given.get("stride", arguments[1] if len(arguments) > 1 else None), window)
-        pad = _one(given.get("padding", arguments[2] if len(arguments) > 2 else None))
+        window = _first_number(given.get("kernel_size", arguments[0] if arguments else 2))
+        stride = _first_number(given.get("stride", arguments[1] if len(arguments) > 1 else None), window)
+        pad = _first_number(given.get("padding", arguments[2] if len(arguments) > 2 else None))
         return pool("max_pool" if lower == "maxpool2d" else "average_pool", x, window, stride, pad)
     return (LayerOperation("move", (prod(x), prod(y))),)

@@ -173,17 +173,17 @@ def _unpack(entry: Mapping[str, bytes]) -> Cubin:
 
 
 def _read_log(code: bytes, log: str) -> Cubin:
-    def most(pattern: str) -> int:
+    def greatest_match(pattern: str) -> int:
         return max((int(number) for number in re.findall(pattern, log)), default=0)
 
     lines = (line.strip() for line in log.splitlines() if "warning" in line.lower() or _PRODUCT_CODES.search(line))
     warnings = [line for line in lines if not line.startswith("Remark")]
     return Cubin(
         code,
-        registers=most(r"Used (\d+) registers"),
-        shared_bytes=most(r"(\d+) bytes smem"),
-        spill_bytes=most(r"(\d+) bytes spill stores") + most(r"(\d+) bytes spill loads"),
-        stack_bytes=most(r"(\d+) bytes stack frame"),
+        registers=greatest_match(r"Used (\d+) registers"),
+        shared_bytes=greatest_match(r"(\d+) bytes smem"),
+        spill_bytes=greatest_match(r"(\d+) bytes spill stores") + greatest_match(r"(\d+) bytes spill loads"),
+        stack_bytes=greatest_match(r"(\d+) bytes stack frame"),
         warnings=tuple(dict.fromkeys(warnings)),
     )
 

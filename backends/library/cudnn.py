@@ -78,7 +78,7 @@ class PlanLaunch:
     def __call__(self) -> None:
         self._graph.execute_plan_at_index(self._addresses, self._scratch, self._index, self._handle)
 
-    def on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
+    def launch_on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
         """Return the launch of the same plan on other tensors."""
         return PlanLaunch(self._graph, self._index, self._handle, self._tensors, places, self._workspace)
 

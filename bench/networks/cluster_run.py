@@ -63,7 +63,7 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
         return Transformer(name, layers, hidden, heads, sequence, batch * micro, precision=precision)
 
     if processes > 1:
-        return several(model, deep, trained, micro, processes)
+        return cases_of_processes(model, deep, trained, micro, processes)
     whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
     back, streamed = evolve(whole, activations="recompute"), Way(1, 1, 1, "PR", micro)
     offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
@@ -79,7 +79,7 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
     ]
 
 
-def several(
+def cases_of_processes(
     model: Callable[..., Transformer], layers: int, trained: int, micro: int, processes: int
 ) -> list[ClusterCase]:
     """Return the runs for several processes.
@@ -155,11 +155,11 @@ def run_once(
     row = prediction(found) if found else {}
     outcome = results_of(runner, case)
     row |= costs_of(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     runner.close()
     if case.training and runner.engine.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     return row, outcome
 
 

@@ -29,8 +29,8 @@ def command(arguments: Namespace) -> int:
             console.print_json(plan_values(plan))
             return 0
         for part in plan.parts:
-            console.out().print(console.group_table(part.plan))
-            console.out().print(console.totals(part.plan), markup=False)
+            console.output_console().print(console.group_table(part.plan))
+            console.output_console().print(console.totals(part.plan), markup=False)
         note_uncompiled(plan)
         return 0
     found = [_details(owner, number) for owner, number in _find_groups(plan, arguments.group)]

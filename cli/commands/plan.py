@@ -191,7 +191,7 @@ def _show(found: Ranking) -> None:
     rows = [[number, *_row(each)] for number, each in enumerate(found.ranked, 1)]
     size_text = f"{found.model.parameters / 1e9:.3g}B parameters"
     title = f"{found.model.name} ({size_text}) on {found.machine.name}: {kind}, form {found.form}"
-    console.out().print(console.table(title, columns, rows))
+    console.output_console().print(console.table(title, columns, rows))
     print(f"{found.feasible} of {found.considered} ways fit; layer times: {found.ranked[0].times}")
     for kind, count, example in found.rejected:
         print(f"rejected, {kind}: {count} ways; the nearest: {example}")

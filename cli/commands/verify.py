@@ -38,7 +38,7 @@ def command(arguments: Namespace) -> int:
         checks.append(compare_plan(plan, inputs, model))
     for results, oracle in checks:
         if not arguments.json:
-            console.out().print(console.comparison_table(results, oracle))
+            console.output_console().print(console.comparison_table(results, oracle))
     if arguments.json:
         console.print_json({"plan": arguments.plan, "checks": [console.comparison_values(*check) for check in checks]})
     for results, oracle in checks:

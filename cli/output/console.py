@@ -23,7 +23,7 @@ from ...runtime import Plan, plain
 _LOG = logging.getLogger("cuts.cli")
 
 
-def out() -> Console:
+def output_console() -> Console:
     """Return the console for results.
 
     A pipe gets lines wide enough that no table is cut.

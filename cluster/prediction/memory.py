@@ -31,7 +31,7 @@ def memory_parts(stage: PipelineStage) -> Mapping[str, Column]:
     return {
         "weights": _weights(stage),
         "gradients": _gradients(stage) if training else nothing,
-        "activations between layers": _between(stage) * stage.boundary,
+        "activations between layers": _activations_between(stage) * stage.boundary,
         "values inside layers": _saved_values(stage) * stage.block.inner if training else nothing,
         "optimiser": _optimiser(stage) if training else nothing,
         "inside kernels": kernel_scratch_bytes(stage) + SCALAR_BYTES,
@@ -96,7 +96,7 @@ def _gradients(stage: PipelineStage) -> Column:
     return found
 
 
-def _between(stage: PipelineStage) -> Column:
+def _activations_between(stage: PipelineStage) -> Column:
     """Return the number of activations between layers.
 
     They are a layer's input, result and the gradients of both, between the halves of a layer that several GPUs share

@@ -106,7 +106,7 @@ class Process:
             own, self.model, self.names,
             training=plan.training, seed=seed, part=self.part, parts=self.way.wp, weights=weights,
         )  # fmt: skip
-        self.engine.least(0)
+        self.engine.minimum(0)
         self.kernels = kernels or compile_kernels(plan, target)
         self.transfers: Transfers = open_transfers(self.device)
         self.disk = Disk(direct=direct, prepare=self.transfers.prepare)
@@ -116,7 +116,7 @@ class Process:
         self._allocate()
         self._reserve()
         self.report = Report()
-        self.done = self.engine.least(self.store.steps(self.stage)) if plan.training else 0
+        self.done = self.engine.minimum(self.store.steps(self.stage)) if plan.training else 0
         self.report.first_step = self.done
         self.generation: int | None = None  # of the weights in memory
         self.sums: dict[int, Buffer] = {}  # of gradients, by layer

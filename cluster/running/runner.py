@@ -221,7 +221,7 @@ class Runner(EndKernels):
                 self.updates.step(self.done, rate)
                 self.disk.sync()
                 self.report.optimiser += time.perf_counter() - begin
-                self.engine.least(0)  # no process records a finished step before all have finished it
+                self.engine.minimum(0)  # no process records a finished step before all have finished it
                 self.done += 1
                 self.store.finish(self.stage, self.done)
             self.report.losses.append(self.engine.total(self.lost))

@@ -164,7 +164,7 @@ class Importer:
             self.opset = opset_of(node, usual)
             where = f"node {quote(node.name or next(iter(node.output), ''))} ({node.op_type})"
             known = not any(name in self.unknown for name in node.input)
-            if self._foldable(node) or self._in_table(node) or self.structures.reads(node):
+            if self._foldable(node) or self._is_known(node) or self.structures.reads(node):
                 if known:
                     self._import(node, where)
                 else:
@@ -177,7 +177,7 @@ class Importer:
                 self._refuse(node)
         self.opset = usual
 
-    def _in_table(self, node: onnx.NodeProto) -> bool:
+    def _is_known(self, node: onnx.NodeProto) -> bool:
         return bool(declared_name(node.op_type, self.declared)) or (
             node.domain in ("", "ai.onnx") and node.op_type in self.table
         )
@@ -247,7 +247,7 @@ class Importer:
 
     def _fold_by_any(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
         """Evaluate a node of constants by ONNX's reference, else by our declarations."""
-        ours, failure = self._in_table(node), None
+        ours, failure = self._is_known(node), None
         if not (ours and node.op_type in INEXACT):
             try:
                 self._fold(node, attributes, where)

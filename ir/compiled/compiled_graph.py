@@ -141,7 +141,7 @@ class CompileOptions:
         """Return whether the results of stages are printed."""
         return self.dump is not None or bool(self.print_after or self.stop_after)
 
-    def after(self, name: str, show: Callable[[], str]) -> None:
+    def report_pass(self, name: str, show: Callable[[], str]) -> None:
         """Report a finished pass, and print its IR where requested."""
         self.progress(name)
         if self.dump is not None or name in (*self.print_after, self.stop_after) or "all" in self.print_after:

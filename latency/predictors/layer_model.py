@@ -88,7 +88,7 @@ class LayerModel:
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
         """Fit all parts and return itself."""
         self.parts = fit_parts(samples, state, names, self.options.fit)
-        self.usual = _usual(samples)
+        self.usual = _frequent_kernels(samples)
         labels, counts = np.unique(samples.choices, return_counts=True)
         self.choices = {str(label): number for number, label in enumerate(labels[counts >= MIN_CHOICE_SAMPLES])}
         self.common = tuple(
@@ -237,7 +237,7 @@ def _agree(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Str
     return us, options[rows, weights.argmax(axis=1)], support[rows, best]
 
 
-def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
+def _frequent_kernels(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     """Return the kernels that run in at least that part of samples: those that have columns among the features."""
     counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
     # Sorted, as sets have no fixed order: columns that change places make other trees.

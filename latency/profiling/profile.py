@@ -154,17 +154,17 @@ def measure_network(bench: LayerBench, name: str, batch: int, precision: str) ->
     x = bench.torch.randn(batch, 3, image_size(name), image_size(name), device=bench.device)
     runner = interpreter(graph, bench.recorder.mark, bench.torch)
 
-    def once() -> None:
+    def time_layers() -> None:
         bench.recorder.flush()
         runner.layers = []
         runner.run(x)
 
-    def often() -> None:
+    def time_whole() -> None:
         for _ in range(bench.repeats):
-            once()
+            time_layers()
 
-    once()
-    kernels = bench.recorder.record(often)
+    time_layers()
+    kernels = bench.recorder.record(time_whole)
     layers = runner.layers
     calls = calls_of(kernels, len(layers) * bench.repeats)
     facts = {"network": name, "batch": batch, "precision": precision}

@@ -76,7 +76,7 @@ class TuningLoop:
         with executor.interruptible():
             for task in tasks if not executor.over(self._share) else ():
                 self.begin(task)
-            while any(t.choice is None for t in tasks) and not self._over(tasks):
+            while any(t.choice is None for t in tasks) and not self._is_budget_used(tasks):
                 self.step(tasks)
                 for error in (t.error for t in tasks if t.error is not None):
                     raise error
@@ -87,7 +87,7 @@ class TuningLoop:
             executor.drop()
         return record
 
-    def _over(self, tasks: Sequence[TaskRecord]) -> bool:
+    def _is_budget_used(self, tasks: Sequence[TaskRecord]) -> bool:
         return self._executor.over(self._share) or self._must_measure_unseen(tasks)
 
     def step(self, tasks: Sequence[TaskRecord]) -> None:

@@ -181,7 +181,7 @@ def test_progress_is_said_after_a_while_only(
         pass
     assert not said
     monkeypatch.setattr(compile_progress, "PATIENCE", 0.01)
-    progress.after("partition")
+    progress.report_pass("partition")
     with progress.show():
         time.sleep(0.2)
     assert said == ["compiling: 0 s, 'partition' is done"]

@@ -64,14 +64,14 @@ def test_this_process_answers_while_workers_start() -> None:
     clock = FakeClock()
     executor = executor_of(clock)
 
-    def here(number: int) -> int:
+    def evaluate(number: int) -> int:
         clock.pass_by(0.5)
         return number
 
-    wait = executor.ask("soon", [1, 2, 3], here, 1.0)
+    wait = executor.ask("soon", [1, 2, 3], evaluate, 1.0)
     executor.drop()  # no worker answers
     assert wait() == [None] * 3, "a later search dropped the queries"
-    assert executor.ask("rank", [4, 5], here, 1.0)() == [4, 5]
+    assert executor.ask("rank", [4, 5], evaluate, 1.0)() == [4, 5]
     assert clock() == 1.0
 
 

@@ -190,7 +190,7 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "MAX_PENDING_SHARE", 0.0)  # who proposes before all is known proposes something else
 
-    class Several(Inline):
+    class FailingInline(Inline):
         def collect(self, timeout: float) -> list[JobResult]:
             return [evolve(d, value=None, error="no") if fails and d.job.method == "propose" else d
                     for d in super().collect(timeout)]  # fmt: skip
@@ -200,7 +200,7 @@ def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeyp
             super().submit(job)
 
     asked: list[str] = []
-    workers = Several()
+    workers = FailingInline()
     (alone,) = tuner_of(FakeBench(by_threads)).run([problem_of(32)])
     workers.size = 4
     (chosen,) = tuner_of(FakeBench(by_threads), workers).run([problem_of(32)])

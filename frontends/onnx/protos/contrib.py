@@ -56,7 +56,7 @@ def _elementwise(op: str) -> _Write:
     return lambda use: (operands, ("y",), lines)
 
 
-def _one(op: str, *names: str) -> _Write:
+def _unary(op: str, *names: str) -> _Write:
     """Return the text of an operation of one quantised tensor, with some of its attributes."""
 
     def write(use: _Use) -> _Text:
@@ -191,9 +191,11 @@ def _fused_convolution(use: _Use) -> _Text:
 
 
 _TEXTS: dict[str, _Write] = {
-    "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _one("Sigmoid"),
-    "QLinearLeakyRelu": _one("LeakyRelu", "alpha"), "QLinearSoftmax": _one("Softmax", "axis"), "QLinearConcat": _concat,
-    "QLinearGlobalAveragePool": _one("GlobalAveragePool"), "QGemm": _product, "MatMulIntegerToFloat": _rescaled_product,
+    "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _unary("Sigmoid"),
+    "QLinearLeakyRelu": _unary("LeakyRelu", "alpha"), "QLinearSoftmax": _unary("Softmax", "axis"),
+    "QLinearConcat": _concat,
+    "QLinearGlobalAveragePool": _unary("GlobalAveragePool"), "QGemm": _product,
+    "MatMulIntegerToFloat": _rescaled_product,
     "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,

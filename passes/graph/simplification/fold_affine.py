@@ -230,7 +230,7 @@ def _fold_constants(graph: Graph, target: _Target, affine: _Affine) -> dict[str,
         scale = affine.scale if dim is None else affine.scale.reshape([-1 if n == dim else 1 for n in range(old.ndim)])
         with np.errstate(over="ignore"):
             if target.slot is not None and formal == target.slot[0]:
-                shift = _along(affine.shift / target.slot[2], target, type_)
+                shift = _shift_of_slot(affine.shift / target.slot[2], target, type_)
                 arrays[formal] = (old.astype(np.float64) * scale + shift).astype(type_.dtype.numpy)
             else:  # large weights are read and written once
                 arrays[formal] = np.multiply(
@@ -241,7 +241,7 @@ def _fold_constants(graph: Graph, target: _Target, affine: _Affine) -> dict[str,
     return arrays
 
 
-def _along(shift: Values, target: _Target, type_: TensorType) -> Values:
+def _shift_of_slot(shift: Values, target: _Target, type_: TensorType) -> Values:
     """Return the shift in the shape of the slot's operand, all of whose axes but one have size 1."""
     size = type_.size
     return np.broadcast_to(shift, (size,)).reshape(type_.shape)

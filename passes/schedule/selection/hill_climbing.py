@@ -127,7 +127,7 @@ class _Climb:
         places: dict[int, tuple[int, ...]] = {}
         for position in sorted(set(structures.tolist())):
             here = np.flatnonzero(structures == position)
-            rows = _places(self.space.templates[position], self.numbers[which[here]]).tolist()
+            rows = _parameter_places(self.space.templates[position], self.numbers[which[here]]).tolist()
             places.update(zip(here.tolist(), map(tuple, rows), strict=True))
         for k, (value, position) in enumerate(zip(self.scores[which].tolist(), structures.tolist(), strict=True)):
             yield Point(value, position, places[k])
@@ -236,7 +236,7 @@ def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, 
         kept = best[positions == position]
         kept[:TEMPLATE_LEADERS] = True
         structure = space.templates[position]
-        places = _places(structure, points)
+        places = _parameter_places(structure, points)
         for same in _by_warps(structure, places):
             kept[np.flatnonzero(same)[:TEMPLATE_LEADERS]] = True
         yield position, scores[kept], places[kept]
@@ -288,7 +288,7 @@ def _weights(structure: ScheduleTemplate) -> _Array:
     return np.asarray([prod(shape[axis + 1 :]) for axis in range(len(shape))], dtype=kind)
 
 
-def _places(structure: ScheduleTemplate, numbers: _Array) -> _Array:
+def _parameter_places(structure: ScheduleTemplate, numbers: _Array) -> _Array:
     """Return the places of each parameter, a row per point."""
     weights, shape = _weights(structure), structure.shape
     places = numbers[:, None] // weights % np.asarray(shape, dtype=weights.dtype)
@@ -299,7 +299,7 @@ def _score(space: Space, structure: ScheduleTemplate, numbers: _Array, model: st
     """Return the scores of points, infinity where they are not legal."""
     if not len(numbers):
         return np.zeros(0)
-    batch = evaluate(space, structure, columns_of(structure, _places(structure, numbers)), 0)
+    batch = evaluate(space, structure, columns_of(structure, _parameter_places(structure, numbers)), 0)
     return np.broadcast_to(score(batch, space, model), numbers.shape)
 
 
@@ -316,7 +316,7 @@ def neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
 
 def _moves(structure: ScheduleTemplate, numbers: _Array) -> _Array:
     """Return the numbers of the points that differ in one parameter from those given, in order."""
-    rows, found = _places(structure, numbers), [numbers[:0]]
+    rows, found = _parameter_places(structure, numbers), [numbers[:0]]
     for axis, (knob, weight) in enumerate(zip(structure.parameters, _weights(structure), strict=True)):
         point, place = np.nonzero(_siblings(knob)[rows[:, axis]])
         steps = (place - rows[point, axis]).astype(numbers.dtype)  # of any length where numbers are
