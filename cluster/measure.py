@@ -54,7 +54,8 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     reads, writes = time_storage(runner)
     measured = []
     for kind, seconds in zip(kinds, times, strict=True):
-        forward, backward = (-runner.engine.minimum(-round(1e9 * t)) / 1e9 for t in seconds)  # the slowest process counts
+        # The slowest process counts.
+        forward, backward = (-runner.engine.minimum(-round(1e9 * t)) / 1e9 for t in seconds)
         measured.append(BlockTimes(model.name, way.micro, forward, backward, backward, way.wp, kind))
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)

@@ -275,9 +275,9 @@ def small_tasks(most_flops: float, seed: str = "small") -> Iterator[LayerTask]:
     They are single images, beside the edges of steps. Any beginning of them is an even sample.
     """
     draw = random.Random(seed)
-    images = [task for task in pointwise(20) if task.op in ("add", "relu") and task.shape[0] == 1]
     found = [LayerTask("edges", t.case, t.op, (1, *t.shape[1:])) for t in edges()]
-    found += [task for task in general() if task.shape[0] <= 4] + images
+    found += [task for task in general() if task.shape[0] <= 4]
+    found += [LayerTask(t.kind, t.case, t.op, (1, *t.shape[1:])) for t in pointwise(100) if t.op in ("add", "relu")]
     found += [task for task in linear() if 2.0 * task.shape[0] * task.shape[1] * task.shape[2] <= most_flops]
     draw.shuffle(found)
     yield from (task for task in found if task.op != "conv2d" or convolution_flops(task.shape) <= most_flops)

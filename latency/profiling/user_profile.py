@@ -84,10 +84,10 @@ def profile_kernels(
     with (records / "layers.jsonl").open("a", encoding="utf-8") as out:
         out.write(json.dumps({"facts": dict(facts)}) + "\n")
         for task in small_tasks(most_flops):
-            if time.monotonic() > ends:
-                break
             if task.key in have:
                 continue
+            if time.monotonic() > ends:
+                break
             try:
                 row = _row(task, measure(task), names)
             except (RuntimeError, ValueError, UsageError) as error:
