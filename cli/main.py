@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "cache": "show, empty or explain what is kept of earlier compilations and searches",
     "ops": "list the operations, or show one",
     "predict": "predict how long layers or a model take on a GPU that need not be here",
+    "latency": "profile layers of this machine for cuts predict",
     "plan": "plan models larger than GPU memory on a cluster, and run them",
 }
 

@@ -16,9 +16,7 @@ from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
 from cuts.bench.paper import documents, read_table, tables_of
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
-from cuts.docs import make_table_5_6
-from cuts.docs.make_table_5_6 import reproduce
-from cuts.latency.dataset import GAP_NETWORKS
+from cuts.latency.networks import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
 WIDTH = 120
@@ -313,11 +311,6 @@ def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
                 yield f"{wrap_text(head)}\n\n{table.text(rows)}"
 
 
-def thesis_table(known: Circumstances, *_: str) -> Iterator[str]:
-    """Yield Table 5.6 of the thesis: printed and computed values."""
-    yield "\n".join(make_table_5_6.rows(reproduce()))
-
-
 def percent(value: float) -> str:
     """Return a share in percent."""
     return f"{100 * value:.1f} %"
@@ -384,7 +377,6 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Latency models", latency_models, ("latency.json",)),
     ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
     ("Tables of the documents", paper_tables, ()),
-    ("Table 5.6", thesis_table, ()),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )
 #: Sections with a text of their own before the tables.
@@ -395,10 +387,6 @@ TEXTS = {
     ),
     "Cluster plans": "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory.",
     "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
-    "Table 5.6": (
-        "Table 5.6 of the DeepCuts thesis: printed values and those of the form `table-5.6`. A star marks a\n"
-        "difference of more than 1 %. The values are computed ([cluster](cluster.md#three-forms-of-the-model))."
-    ),
     "Tables of the documents": "`python -m cuts.bench paper DOCUMENT --table N` makes and prints each table.",
     "Tests": "[Testing](testing.md) explains these runs.",
 }

@@ -30,8 +30,8 @@ import torch.distributed
 from attrs import asdict, evolve, frozen
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.measure import RunPrediction, predict, storage_utilisation
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.batches import random_batches
-from cuts.cluster.plans.descriptions import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.plans.ways import Way, columns
 from cuts.cluster.prediction.feasibility import fit
@@ -241,7 +241,7 @@ def batch_source(case: ClusterCase) -> Any:
 
 def weights_of(runner: Runner) -> dict[int, Any]:
     """Return this stage's weights after training."""
-    made = runner.store.weights
+    made = runner.store.layout("weights", runner.names[0])
     generation = runner.done % 2
     paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
     return {

@@ -22,7 +22,7 @@ import pytest
 from attrs import evolve
 from cuts.cluster.graphs import partition_parameter, replicated_parameters
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.plans.ways import Way
 from cuts.cluster.running import Runner
@@ -91,6 +91,8 @@ def batches_of(plan: ClusterPlan) -> Any:
 
     def batches(step: int, group: int, micro: int) -> Any:
         generator = np.random.default_rng([step, group * share + micro])
+        if plan.model.vocabulary:
+            return generator.integers(0, plan.model.vocabulary, (2, *shape[:2]), np.int32)
         return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
 
     return batches
