@@ -132,7 +132,7 @@ WRAPPERS = {
     "onnxruntime": ("runtime/onnx_oracle.py",),
     "pyopencl": ("backends/opencl/*.py",),
     "pycuda": ("backends/cuda/*.py",),
-    "cuda": ("backends/cuda/*.py",),
+    "cuda": ("backends/cuda/*.py", "backends/cuda/compilers/*.py"),
     "torch": ("frontends/torch/*.py", "cluster/torch*.py", "search/strategies/policy.py"),
     "distributed": ("search/remote/dask_workers.py",),
     "sklearn": ("search/strategies/surrogate.py", "search/learned/residual.py", "latency/*.py"),
