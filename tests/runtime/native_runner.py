@@ -6,7 +6,7 @@ Struct fields are those of `cuts_run.h`; `test_native_interface.py` compares the
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64
 from ctypes import c_void_p as address
 from functools import cache
@@ -140,8 +140,11 @@ class NativePlan:
             )
         else:
             self.check(self.library.cuts_plan_open(str(content).encode(), byref(options), byref(self.plan)))
-        if options.ordinal >= 0:
-            self.session = self.new_session()
+        try:
+            self.session = self.new_session() if options.ordinal >= 0 else self.session
+        except NativeError:
+            self.close()
+            raise
 
     def check(self, status: int) -> None:
         """Raise `NativeError` for a status that is one."""
@@ -208,12 +211,12 @@ class NativePlan:
 
 
 def tensor_of(array: Any, device: int = 1) -> TensorStruct:
-    """Return an array as a tensor in host memory."""
+    """Return an array as a tensor, by default in host memory."""
     (key,) = (key for key, dtype in DTYPES.items() if dtype.numpy == array.dtype)
     shape = (c_int64 * max(1, array.ndim))(*array.shape)
     return TensorStruct(array.ctypes.data, DeviceStruct(device, 0), array.ndim, DTypeStruct(*key, 1), shape, None, 0)
 
 
-def tensor_list(arrays: list[Any]) -> Any:
+def tensor_list(arrays: Sequence[Any], device: int = 1) -> Any:
     """Return arrays as a list of tensors."""
-    return (TensorStruct * max(1, len(arrays)))(*map(tensor_of, arrays))
+    return (TensorStruct * max(1, len(arrays)))(*(tensor_of(array, device) for array in arrays))
