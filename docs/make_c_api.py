@@ -28,6 +28,8 @@ Programs in `examples/native/` use the library from C, C++ and Rust.
 * **Memory.** A plan has its constants on the device once; each session has the memory of one run, and state. Kernels
   read inputs and write outputs in the caller's memory, which must be dense, begin at a multiple of 16 bytes, and not
   overlap. A tensor that is part of another one is copied.
+* **State** stays on the device. From 1 MiB its present and next value take turns between two blocks; smaller ones are
+  copied within the recorded graph.
 * **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Texts of errors are kept for
   each thread.
 * **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses

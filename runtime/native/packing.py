@@ -9,7 +9,7 @@ dependencies, the copies before and after them. The runner in `source/` only che
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,9 @@ from .records import NONE, RecordTables
 DIALECTS = {"opencl": 1, "cuda": 2}
 CONSTANT_BLOCK, SESSION_BLOCK, INPUT_BLOCK, OUTPUT_BLOCK = 0, 1, 2, 3
 INPUT, OUTPUT, STATE = 0, 1, 2
+#: Least bytes of state whose next value lies in a block of its own, and is not copied: a copy of fewer bytes takes less
+#: time than the update of the launches that use them.
+MIN_SWAPPED_BYTES = 1 << 20
 #: DLPack's codes of element types, by kind and for the floats that it names.
 _CODES = {"signed": 0, "unsigned": 1, "float": 2, "condition": 6}
 _FLOAT_CODES = {DType.BF16: 4, DType.F8E4M3: 10, DType.F8E5M2: 12}
@@ -40,12 +43,16 @@ _ROUNDED_MAP_TYPE, _SWIZZLES, _PROMOTION = 11, {0: 0, 32: 1, 64: 2, 128: 3}, 2
 
 @frozen
 class InterfaceTensor:
-    """Input, output or state of a packed plan, dense in a block."""
+    """Input, output or state of a packed plan, dense in a block.
+
+    `partner` is the block of the next value of state that is not copied.
+    """
 
     name: str
     role: int
     type: TensorType
     place: BlockAddress
+    partner: int = NONE
 
 
 @frozen
@@ -117,7 +124,8 @@ def layout_of(plan: Plan) -> RunnerLayout:
     # A state that another one takes over would be read after it was replaced: it is copied before a run.
     views = {plan.storages[name].buffer for name in replacing}
     inputs -= {name for name in kept if plan.storages[name].buffer in views}
-    outputs -= replacing
+    turns = _turns(plan, inputs, outputs)
+    outputs -= replacing - turns.keys()
     copied = (
         [name for name in plan.inputs if name not in inputs],
         [name for name in plan.outputs if name not in outputs],
@@ -125,6 +133,8 @@ def layout_of(plan: Plan) -> RunnerLayout:
     placed = place_over_blocks(plan, kept & inputs, session_constants(plan, copied[0]), inside=copied)
     kinds = [CONSTANT_BLOCK, *[SESSION_BLOCK] * (1 + len(placed.shared) + len(placed.held))]
     kinds += [INPUT_BLOCK] * len(placed.moving) + [OUTPUT_BLOCK] * len(placed.fresh)
+    for name in turns:
+        kinds[placed.places[plan.storages[name].buffer].block] = SESSION_BLOCK
     blocks = [*zip(kinds, placed.sizes, strict=True)]
 
     def block_of(name: str, kind: int, is_direct: bool) -> BlockAddress:
@@ -138,9 +148,25 @@ def layout_of(plan: Plan) -> RunnerLayout:
     results = {n: block_of(n, OUTPUT_BLOCK, n in outputs) for n in plan.outputs if n not in replacing}
     before = [c for name in copied[0] for c in _copies(plan, placed, name, given[name])]
     after = [c for name in copied[1] if name in results for c in _copies(plan, placed, name, results[name])]
-    after += [c for tensor in state.values() for c in _copies(plan, placed, tensor.output, given[tensor.input])]
-    tensors = tuple(_tensors(plan, given, results))
+    for tensor in state.values():
+        if turns.get(tensor.output) != tensor.input:
+            after += _copies(plan, placed, tensor.output, given[tensor.input])
+    partners = {now: placed.places[plan.storages[following].buffer].block for following, now in turns.items()}
+    tensors = tuple(_tensors(plan, given, results, partners))
     return RunnerLayout(placed, tuple(blocks), tensors, tuple(before), tuple(c.backwards() for c in after))
+
+
+def _turns(plan: Plan, inputs: Collection[str], outputs: Collection[str]) -> dict[str, str]:
+    """Map outputs to the state that they replace without a copy.
+
+    Both are large, and kernels use a block of the session for each.
+    """
+    found: dict[str, str] = {}
+    for tensor in plan.interface.state.values():
+        is_direct = tensor.input in inputs and tensor.output in outputs
+        if is_direct and plan.types[tensor.input].nbytes >= MIN_SWAPPED_BYTES:
+            found.setdefault(tensor.output, tensor.input)
+    return found
 
 
 def session_constants(plan: Plan, copied: Sequence[str]) -> tuple[str, ...]:
@@ -162,7 +188,10 @@ def _copies(plan: Plan, placed: PlacedPlan, name: str, caller: BlockAddress) -> 
 
 
 def _tensors(
-    plan: Plan, given: Mapping[str, BlockAddress], results: Mapping[str, BlockAddress]
+    plan: Plan,
+    given: Mapping[str, BlockAddress],
+    results: Mapping[str, BlockAddress],
+    partners: Mapping[str, int],
 ) -> Iterator[InterfaceTensor]:
     """Yield inputs, outputs and state, each in the order of the plan."""
     interface = plan.interface
@@ -171,7 +200,8 @@ def _tensors(
     for name in interface.caller_outputs(plan.outputs):
         yield InterfaceTensor(name, OUTPUT, plan.types[name], results[name])
     for name, tensor in interface.state.items():
-        yield InterfaceTensor(name, STATE, plan.types[tensor.input], given[tensor.input])
+        partner = partners.get(tensor.input, NONE)
+        yield InterfaceTensor(name, STATE, plan.types[tensor.input], given[tensor.input], partner)
 
 
 def _add_tensors(tables: RecordTables, tensors: Sequence[InterfaceTensor]) -> None:
@@ -181,7 +211,7 @@ def _add_tensors(tables: RecordTables, tensors: Sequence[InterfaceTensor]) -> No
         first = tables.numbers(tensor.type.shape)
         tables.add(
             "tensor", *tables.text(tensor.name), tensor.role, tensor.place.block, code, 8 * dtype.size, 1,
-            len(tensor.type.shape), first, tensor.place.offset, tensor.type.nbytes,
+            len(tensor.type.shape), tensor.partner, 0, first, tensor.place.offset, tensor.type.nbytes,
         )  # fmt: skip
 
 

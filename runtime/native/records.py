@@ -50,7 +50,10 @@ LAYOUTS: Mapping[str, RecordLayout] = {
     for layout in (
         _layout(1, "info", "name:II cuts:II target:II options:II dialect:I capability:I reserved:Q"),
         _layout(2, "block", "kind:I reserved:I nbytes:Q"),
-        _layout(3, "tensor", "name:II role:I block:I code:B bits:B lanes:H rank:I first_extent:Q offset:Q nbytes:Q"),
+        _layout(
+            3, "tensor",
+            "name:II role:I block:I code:B bits:B lanes:H rank:I partner:I reserved:I first_extent:Q offset:Q nbytes:Q",
+        ),
         _layout(4, "image", "block:I reserved:I offset:Q nbytes:Q data:Q"),
         _layout(5, "program", "data:Q nbytes:Q"),
         _layout(

@@ -16,6 +16,7 @@ from cuts.ir.compiled import CompiledGraph, Step, Storage
 from cuts.runtime import Plan, Session, make_concurrent, make_plan
 from cuts.runtime.native import pack_plan
 from cuts.runtime.native.interface_copies import direct_tensors
+from cuts.runtime.native.packing import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests import models
 from cuts.tests.fuzz.graphs import graphs
 from cuts.tests.needs import needs_c_compiler, needs_opencl
@@ -124,6 +125,23 @@ def test_state_goes_on_and_is_set_and_reset() -> None:
     np.testing.assert_array_equal(native.run({"x": ONES})["y"], ONES * 16)
     native.reset_state()
     np.testing.assert_array_equal(native.run({"x": ONES})["y"], ONES * 3)
+    native.close()
+
+
+@needs_opencl
+def test_large_state_is_not_copied() -> None:
+    size = MIN_SWAPPED_BYTES // 4
+    plan, x = build(running_sum(size)), np.ones(size, np.float32)
+    assert layout_of(plan.plan).after == ()
+    native = NativePlan(pack_plan(plan.plan))
+    for run in range(3):
+        assert np.all(native.run({"x": x})["y"] == 2 * (run + 1.5))
+        assert np.all(native.state(0) == run + 1.5)
+    native.set_state(0, 7 * x)
+    assert np.all(native.run({"x": x})["y"] == 16)
+    native.reset_state()
+    assert np.all(native.state(0) == 0.5)
+    assert np.all(native.run({"x": x})["y"] == 3)
     native.close()
 
 

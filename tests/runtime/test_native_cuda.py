@@ -21,7 +21,7 @@ from attrs import evolve
 from cuts.ir import DType, Graph, Node, TensorMap, TensorType, verify_graph
 from cuts.runtime import Plan, make_concurrent
 from cuts.runtime.native import compile_c, pack_plan
-from cuts.runtime.native.packing import layout_of
+from cuts.runtime.native.packing import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
@@ -189,9 +189,9 @@ def test_tensor_maps_are_encoded_again_where_memory_moves(driver: Driver) -> Non
     native.close()
 
 
-def state_plan() -> Plan:
+def state_plan(size: int = 4) -> Plan:
     """Return the plan of a running sum for the driver in C."""
-    plan = cuts.build(running_sum(), "opencl").plan
+    plan = cuts.build(running_sum(size), "opencl").plan
     kernel = evolve(plan.kernels[0], name="k_sum", dialect="cuda")
     return with_cubins(evolve(plan, target=example_plan("cuda").target, kernels=(kernel, *plan.kernels[1:])))
 
@@ -217,6 +217,20 @@ def run_once(native: NativePlan) -> None:
     x, outputs = aligned_copy(random_x()), (memory(ROWS, 2 * COLUMNS), memory(ROWS, COLUMNS))
     run(native, [x], outputs)
     np.testing.assert_array_equal(outputs[0], expected_outputs(x)["y"])
+
+
+def test_large_state_takes_turns_between_two_blocks(driver: Driver) -> None:
+    size = MIN_SWAPPED_BYTES // 4
+    plan = state_plan(size)
+    native = open_on(driver.declare(plan) and plan)
+    x, y = memory(size), memory(size)
+    for _ in range(3):
+        run(native, [x], [y])
+    addresses = [line.split()[5:] for line in driver.lines("launch")]
+    assert addresses[0] == addresses[2] != addresses[1] and sorted(addresses[0]) == sorted(addresses[1])
+    assert driver.lines("copy") == [] and driver.lines("graph") == [f"graph of {len(plan.steps)} nodes"]
+    native.close()
+    assert driver.live == 0
 
 
 @pytest.mark.parametrize("call", OPENING_CALLS)

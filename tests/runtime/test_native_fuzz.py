@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 from attrs import evolve
 from cuts.ir import DType, TensorMap
 from cuts.runtime import Plan, make_concurrent
@@ -31,12 +32,14 @@ def mapped_example() -> Plan:
     return evolve(plan, kernels=(kernel, plan.kernels[1]))
 
 
-def test_no_mutation_of_a_plan_crashes(tmp_path: Path) -> None:
+def test_no_mutation_of_a_plan_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = [cuda_example(), mapped_example(), make_concurrent(cuda_example()), state_plan(), example_plan()]
-    paths = [tmp_path / f"{number}.cutsplan" for number in range(len(plans))]
-    for plan, path in zip(plans, paths, strict=True):
+    paths = [tmp_path / f"{number}.cutsplan" for number in range(len(plans) + 1)]
+    for plan, path in zip(plans, paths, strict=False):
         assert plan is not None
         write_packed(plan, path)
+    monkeypatch.setattr("cuts.runtime.native.packing.MIN_SWAPPED_BYTES", 1)
+    write_packed(state_plan(), paths[-1])  # its state takes turns between two blocks
     fuzzer, driver = tmp_path / "fuzz_plans", tmp_path / "libfakecuda.so"
     compile_c(fuzzer, [C_FOLDER / "fuzz_plans.c", *library_sources()], SANITIZERS)
     compile_c(driver, [C_FOLDER / "fake_cuda.c"], ["-shared", *SANITIZERS])

@@ -81,6 +81,17 @@ static cuts_status check_extents(const plan_file *file, const tensor_record *ten
     return CUTS_OK;
 }
 
+/* State that takes turns with another block of the session fills both. */
+static cuts_status check_partner(const plan_file *file, const tensor_record *tensor, const char *name) {
+    if (tensor->partner == NO_NUMBER) return CUTS_OK;
+    REQUIRE(tensor->role == CUTS_STATE && tensor->partner < file->block_count, "tensor '%s' has no partner", name);
+    const block_record *partner = file->blocks + tensor->partner;
+    REQUIRE(partner->kind == BLOCK_SESSION && partner->nbytes == tensor->nbytes && !tensor->offset &&
+                file->blocks[tensor->block].nbytes == tensor->nbytes,
+            "state '%s' and its partner are no whole blocks", name);
+    return CUTS_OK;
+}
+
 /* A caller's tensor is a whole block; state lies within one of the session. */
 static cuts_status check_tensor(const plan_file *file, const tensor_record *tensor) {
     static const block_kind kinds[] = {BLOCK_INPUT, BLOCK_OUTPUT, BLOCK_SESSION};
@@ -92,7 +103,7 @@ static cuts_status check_tensor(const plan_file *file, const tensor_record *tens
     TRY(check_extents(file, tensor, name));
     REQUIRE(is_within(tensor->offset, tensor->nbytes, block->nbytes), "tensor '%s' lies outside of its block", name);
     REQUIRE(tensor->role == CUTS_STATE || tensor->nbytes == block->nbytes, "tensor '%s' is not all of its block", name);
-    return CUTS_OK;
+    return check_partner(file, tensor, name);
 }
 
 /* Counts the tensors of a caller's blocks; each such block has one, or a run would find no memory there. */

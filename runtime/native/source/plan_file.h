@@ -37,6 +37,8 @@ typedef struct tensor_record {
     uint32_t role, block;
     cuts_dtype dtype;
     uint32_t rank;
+    uint32_t partner; /* of state: the block of its next value, which takes the place of its own; or none */
+    uint32_t reserved;
     uint64_t first_extent, offset, nbytes;
 } tensor_record;
 
