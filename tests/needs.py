@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable
@@ -77,6 +79,12 @@ def require_architecture(arch: str) -> None:
         find_toolchain(arch)
     except BackendError as error:
         pytest.skip(str(error))
+
+
+def needs_c_compiler() -> pytest.MarkDecorator:
+    """Return a mark of tests that build the runner of plans."""
+    names = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    return _skip("" if any(map(shutil.which, filter(None, names))) else "no C compiler is installed")
 
 
 @cache

@@ -118,6 +118,7 @@ SISTERS = {
     "compile/staged": set(),
     "runtime/files": set(),
     "runtime/placement": set(),
+    "runtime/native": {"placement"},
     "runtime/report": {"files"},
     "cli/output": set(),
     "cli/commands": {"output"},
