@@ -107,6 +107,7 @@ from .dfg import (
     with_indices,
     with_operands,
 )
+from .distribution import DISTRIBUTION, install_command
 from .errors import (
     BackendError,
     CutsError,

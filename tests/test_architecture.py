@@ -339,7 +339,7 @@ def test_nothing_asks_for_the_name_of_an_operation() -> None:
 
 
 def test_every_package_is_listed() -> None:
-    folders = {".".join(("cuts", *m.parent.parts)) for m in MODULES}
+    folders = {".".join(("cuts", *m.parent.parts)) for m in [*MODULES, *_benches()]}
     assert folders <= set(PROJECT["tool"]["setuptools"]["packages"])
 
 

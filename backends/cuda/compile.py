@@ -21,7 +21,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from ...ir import BackendError, KernelFunction, UsageError, processor_count
+from ...ir import BackendError, KernelFunction, UsageError, install_command, processor_count
 from ...store import EntryStore, Key, digest, digest_parts, take_earlier
 from ..compiler_diagnostics import compile_error
 from ..library import DIALECT
@@ -42,7 +42,7 @@ _EXACT_ARCHITECTURES = {"sm_90": "sm_90a"}
 _PRODUCT_CODES = re.compile(r"\(C75\d\d\)")
 #: Architecture that every supported NVRTC compiles for.
 _PLAIN_ARCH = "sm_80"
-_HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
+_HINT = f"{install_command('cuda')} brings NVRTC; or put nvcc on PATH"
 
 
 @frozen
