@@ -27,6 +27,7 @@ NOT_IN_SOURCE = re.compile(r"(tests|bench/results|\.ci)/|\.gitignore$")
 #: A user's first commands, in a folder with `examples/rms.*`.
 COMMANDS = (
     "cuts --version",
+    "cuts doctor",
     "cuts device",
     "cuts ops softmax",
     "cuts compile rms.json --spec rms.cuts --target opencl --verify -o rms.plan",

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from ..ir import (
     TensorType,
     quote,
 )
-from ..numerics import Comparison, compare, run_reference, value_tolerances
 from ..runtime import (
     HostState,
     Plan,
@@ -44,9 +43,12 @@ from ..runtime import (
     write_folder,
 )
 from ..store import EntryStore
-from .loading import Spec, spec_of_texts
-from .overflow import first_overflow
 from .portable_plan import PortablePlan
+
+if TYPE_CHECKING:
+    from ..numerics import Comparison
+    from .loading import Spec
+    from .plan_reference import PlanReference
 
 
 class CompiledPlan(PortablePlan):
@@ -194,8 +196,7 @@ class CompiledPlan(PortablePlan):
 
     def _reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         """Compute all outputs in float64, those of state too."""
-        model = self._model()
-        return run_reference(model.graph, spec_of_texts(model.specs).registry, self._all_inputs(inputs))
+        return self._oracle.results(self._all_inputs(inputs))
 
     def _all_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return the inputs, checked, with the present state where it is not given."""
@@ -213,11 +214,7 @@ class CompiledPlan(PortablePlan):
 
         Floats have the precision `kind`.
         """
-        model = self._model()
-        arrays = self._all_inputs(inputs)
-        values = tuple(value for node in model.graph.nodes for value in node.outputs)
-        graph = evolve(model.graph, outputs=values)
-        return run_reference(graph, spec_of_texts(model.specs).registry, arrays, kind)
+        return self._oracle.values(self._all_inputs(inputs), kind)
 
     def random_inputs(self, seed: int = 0) -> dict[str, Any]:
         """Return random inputs of the right types."""
@@ -225,15 +222,12 @@ class CompiledPlan(PortablePlan):
 
     def own_operations(self) -> tuple[str, ...]:
         """Return the user-declared operations of the model, in order."""
-        model = self._model()
-        own = spec_of_texts(model.specs).own
-        return tuple(dict.fromkeys(node.op for node in model.graph.nodes if node.op in own))
+        return self._oracle.own_operations()
 
     def tolerances(self) -> dict[str, float]:
         """Return the relative rounding error for every value of the model."""
-        model = self._model()
         used = {str(name) for group in self.plan.groups for name in _as_list(group.get("algorithms"))}
-        return value_tolerances(model.graph, spec_of_texts(model.specs).registry, used, model.precision)
+        return self._oracle.tolerances(used)
 
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
@@ -257,7 +251,7 @@ class CompiledPlan(PortablePlan):
             raise GraphError(
                 f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}"
             )
-        results = tuple(compare(name, found[name], expected[name], allowed[name]) for name in names)
+        results = self._oracle.compare({name: found[name] for name in names}, expected, allowed)
         return results if all(result.ok for result in results) else self._apply_condition(results, given)
 
     def _run_stateless(self, inputs: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
@@ -282,8 +276,7 @@ class CompiledPlan(PortablePlan):
         operation, and in double precision. A kernel may lose as much in each of two ways of rounding, so twice the loss
         is accepted.
         """
-        single, double = (self.reference_values(inputs, kind) for kind in (np.float32, np.float64))
-        lost = {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
+        lost = self._oracle.rounding_losses(self._all_inputs(inputs))
         return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
 
     def first_overflow(self, inputs: Mapping[str, object]) -> str:
@@ -291,7 +284,7 @@ class CompiledPlan(PortablePlan):
 
         Values come in the order of computation. The text is empty where each fits.
         """
-        return first_overflow(self._model(), self._all_inputs(inputs))
+        return self._oracle.first_overflow(self._all_inputs(inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
@@ -303,6 +296,13 @@ class CompiledPlan(PortablePlan):
 
     def reopen(self) -> Callable[[Path], CompiledPlan]:
         return open_plan
+
+    @property
+    def _oracle(self) -> PlanReference:
+        """The reference of the model, which reads declarations: a plan runs without it."""
+        from .plan_reference import PlanReference
+
+        return PlanReference.of(self._model())
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:

@@ -66,6 +66,7 @@ from .compiled import (
     Storage,
     launches,
     processor_count,
+    source_suffix,
 )
 from .dfg import (
     Accumulate,

@@ -37,7 +37,6 @@ from .placement import (
     without_elements,
 )
 from .plan import Plan, PlannedModel, make_plan
-from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .session import Session
 from .state import HostState, checked_state
 from .versions import versions_of

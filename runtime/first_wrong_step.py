@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from ..backends import Array
 from ..ir import quote
-from ..numerics import compare_outputs, stored_overflow
 from .session import Session
 
 
@@ -17,6 +16,8 @@ def first_wrong_step(
 
     Its result is wrong, or overflows the type that it is stored in; return an empty text where each is right.
     """
+    from ..numerics import compare_outputs, stored_overflow  # reads declarations; a plan runs without them
+
     for number, written in session.trace(inputs):
         found = [result.text for result in compare_outputs(written, expected, allowed) if not result.ok]
         found = [text for name, array in written.items() if (text := stored_overflow(name, array, expected))] or found

@@ -173,7 +173,11 @@ def faces() -> dict[Path, frozenset[str]]:
     """Return the names that each package's `__init__.py` hands out."""
     return {
         module.parent: frozenset(
-            alias.name for node in parse_module(module).body if isinstance(node, ast.ImportFrom) for alias in node.names
+            alias.name
+            for part in parse_module(module).body
+            for node in (part.body if isinstance(part, ast.If) else [part])  # of a package that imports at first use
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
         )
         for module in MODULES
         if module.name == "__init__.py"

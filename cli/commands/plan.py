@@ -66,7 +66,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     run = parser.add_argument_group("cuts plan run, cuts plan probe")
     run.add_argument(
-        "--target", default="opencl", metavar="TARGET", help="what blocks are compiled for (default opencl)"
+        "--target", default="auto", metavar="TARGET", help="what blocks are compiled for (default: a GPU, else opencl)"
     )
     run.add_argument(
         "--folder", default="model", metavar="DIR", help="where weights and the optimiser's state lie (default model)"
