@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from .compile import CompiledPlan, build, build_staged, load, torch_op
+    from .compile import CompiledPlan, load, torch_op
+    from .compile.build import build, build_staged
     from .frontends import graph_from_json, load_graph, save_graph
     from .ir import CutsError, Graph, Node
     from .ops import Registry
@@ -30,7 +31,8 @@ __all__ = [
 
 #: Package -> the public names it is home to.
 _HOMES = {
-    ".compile": ("CompiledPlan", "build", "build_staged", "load", "torch_op"),
+    ".compile": ("CompiledPlan", "load", "torch_op"),
+    ".compile.build": ("build", "build_staged"),  # a module whose name its package has
     ".frontends": ("graph_from_json", "load_graph", "save_graph"),
     ".ir": ("CutsError", "Graph", "Node"),
     ".ops": ("Registry",),

@@ -1,7 +1,7 @@
 """Entry points that compile a model to a plan.
 
-`cuts.build`, the command line and other compilers call them. A name is imported at its first use: `load` opens a plan
-without the compiler.
+The command line and other compilers call them, and `cuts.build`, which is in `build.py`. A name is imported at its
+first use: `load` opens a plan without the compiler.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .build import build, build_staged, staged_plan
+    from .build import build_staged, staged_plan
     from .cached_build import build_tuned
     from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
     from .loading import ModelLike, Shapes, Spec, load_model, load_spec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Module -> the public names that it is home to.
 _HOMES = {
-    ".build": ("build", "build_staged", "staged_plan"),
+    ".build": ("build_staged", "staged_plan"),
     ".cached_build": ("build_tuned",),
     ".driver": ("build_graph", "compile_model", "compile_unmeasured", "tune_graph"),
     ".loading": ("ModelLike", "Shapes", "Spec", "load_model", "load_spec"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import cuts
 import pytest
@@ -39,10 +42,15 @@ def test_a_plan_runs_without_the_compiler(tmp_path: Path) -> None:
     assert (done.stdout.strip(), done.returncode) == ("(2, 4)", 0), done.stderr
 
 
+def test_lazy_names_are_no_modules() -> None:
+    for home in {*cuts._HOMES, *(f".compile{home}" for home in facade._HOMES)}:
+        import_module(home, "cuts")
+    assert callable(cuts.build)
+    assert not [name for name in facade._HOME if isinstance(getattr(facade, name), ModuleType)]
+
+
 @pytest.mark.parametrize("package", [cuts, facade], ids=lambda package: package.__name__)
 def test_lazy_names_are_those_for_type_checkers(package: object) -> None:
-    import ast
-
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))  # type: ignore[attr-defined]
     blocks = [node for node in tree.body if isinstance(node, ast.If)]
     imported = {
