@@ -22,24 +22,29 @@ from ..ir import (
     CompiledGraph,
     Graph,
     GraphError,
+    KernelFunction,
     PlanError,
     PrecisionName,
     Target,
     TensorType,
+    UsageError,
     quote,
 )
 from ..runtime import (
     HostState,
+    LaunchParameters,
     Plan,
     PlannedModel,
     Session,
     check_names,
     checked_inputs,
     checked_state,
+    launch_parameters,
     load_plan,
     make_plan,
     plan_files,
     random_inputs,
+    tensor_offset,
     write_folder,
 )
 from ..store import EntryStore
@@ -72,9 +77,39 @@ class CompiledPlan(PortablePlan):
         self._alone = RLock()
 
     @property
-    def kernels(self) -> tuple[Any, ...]:
-        """Kernels: source, geometry and schedule of each."""
+    def kernels(self) -> tuple[KernelFunction, ...]:
+        """Kernels: source, geometry, arguments and schedule of each."""
         return self.plan.kernels
+
+    @property
+    def launches(self) -> tuple[LaunchParameters, ...]:
+        """Launches of a run in order: kernel, binary, arguments in `arena`."""
+        return tuple(launch_parameters(self.plan))
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the one block of memory for a run."""
+        return self.plan.arena
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """Constants by name; they are in the arena before the first run."""
+        return self.plan.constants
+
+    def offset(self, tensor: str) -> int:
+        """Return the bytes from the arena's start to a tensor.
+
+        It is an input, an output or a constant.
+
+        Raises `UsageError` where the plan has no such tensor, or it does not lie in memory in order.
+        """
+        type_, storage = self.plan.types.get(tensor), self.plan.storages.get(tensor)
+        if type_ is None or storage is None:
+            known = ", ".join(map(quote, (*self.plan.inputs, *self.plan.outputs, *self.plan.constants)))
+            raise UsageError(f"plan {quote(self.name)} has no tensor {quote(tensor)}", hint=f"it has: {known}")
+        if any(n != 1 and a != b for n, a, b in zip(type_.shape, storage.strides, type_.strides, strict=True)):
+            raise UsageError(f"tensor {quote(tensor)} has strides {storage.strides}", hint="see plan.plan.storages")
+        return tensor_offset(self.plan, tensor)
 
     @property
     def target(self) -> Target:

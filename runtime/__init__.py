@@ -27,13 +27,17 @@ from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .placement import (
     CONSTANTS,
     SCRATCH,
+    ArgumentAddress,
     ConstantImages,
     LaunchDependencies,
+    LaunchParameters,
     PlacedPlan,
     Share,
     launch_dependencies,
+    launch_parameters,
     make_concurrent,
     place_over_blocks,
+    tensor_offset,
     without_elements,
 )
 from .plan import Plan, PlannedModel, make_plan
