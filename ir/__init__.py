@@ -152,6 +152,7 @@ from .graph import (
     live_graph,
     needed_nodes,
     out_of_range,
+    subgraph,
     tensor_words,
 )
 from .kernel import (

@@ -21,7 +21,7 @@ from .files import (
     with_document,
     write_folder,
 )
-from .first_wrong_step import first_wrong_step
+from .first_wrong_step import WrongStep, first_wrong_step, wrong_steps
 from .memory import align_bytes
 from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .placement import (

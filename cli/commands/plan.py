@@ -85,7 +85,7 @@ def command(arguments: Namespace) -> int:
     """
     first, *rest = arguments.inputs
     if first in ("run", "probe") and not Path(first).exists():
-        from .plan_run import probe_command, run_command
+        from ..plan_run import probe_command, run_command
 
         return run_command(arguments, rest) if first == "run" else probe_command(arguments, rest)
     if len(arguments.inputs) != 2:
