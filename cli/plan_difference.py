@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -11,7 +11,7 @@ from ..compile import CompiledPlan
 from .output import AnyPlan, console
 
 #: Facts of a group that are compared where its kernel differs, with the text of each.
-_FACTS = {
+_FACTS: Mapping[str, Callable[[Any], str]] = {
     "level": str, "parameters": console.parameters_text, "bound": console.seconds, "measured": console.seconds,
 }  # fmt: skip
 
