@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..backends import Array, Timing, find_target
-from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
 from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
@@ -267,8 +266,7 @@ def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
     for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
-        suffix = DIALECTS[kernel.dialect].suffix if kernel.dialect in DIALECTS else ".txt"  # a library's routine
-        name = f"{number:04}-{kernel.name}{suffix}"
+        name = f"{number:04}-{kernel.name}{kernel.source_suffix}"
         write_text(Path(dump) / "kernels" / name, kernel.source)
 
 

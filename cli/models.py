@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..backends import Array, find_target
-from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
+from ..compile import Compile, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
 from ..ir import CompileOptions, Graph, Target, VocabularyError
 from .one_op import graph_of_op
 from .options import refuse, set_defaults
@@ -66,15 +66,17 @@ def is_model(path: str) -> bool:
     return path == "-" or (path.lower().endswith(SUFFIXES) and not Path(path).is_dir())
 
 
-def _build(arguments: Namespace) -> AnyPlan:
+def part_compiler(arguments: Namespace) -> tuple[Spec, Target, Compile]:
+    """Return the vocabulary, the target, and the function that compiles a graph."""
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
-    arguments.model = arguments.plan
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
+    return spec, target, lambda part: build_graph(part, spec, target, options)
+
+
+def _build(arguments: Namespace) -> AnyPlan:
+    spec, target, compile_part = part_compiler(arguments)
+    arguments.model = arguments.plan
     graph = load_graph(arguments, spec)
-
-    def compile_part(part: Graph) -> CompiledPlan:
-        return build_graph(part, spec, target, options)
-
     if graph is not None:
         return compile_part(graph)
     return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))

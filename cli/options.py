@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from ..backends import choose_target
 from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
+from .output import console
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -91,9 +93,13 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 def set_defaults(arguments: argparse.Namespace) -> None:
     """Fill in default options of compilation.
 
-    Until then None means that an option was not given.
+    Until then None means that an option was not given. Without a target it is that of the machine; a GPU is announced.
     """
-    arguments.target = arguments.target or "opencl"
+    if not arguments.target:
+        choice = choose_target()
+        arguments.target = choice.name
+        if choice.note:
+            console.note(choice.note)
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
 
@@ -138,7 +144,7 @@ def add_model_options(parser: Options) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
+        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default: the GPU of this machine, else opencl)",
     )
     parser.add_argument(
         "--mode",

@@ -1,9 +1,9 @@
-"""Public entry points: compile a model to a plan, open a plan."""
+"""Public entry points that compile a model to a plan."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -21,7 +21,6 @@ from ..ir import (
     UsageError,
     VocabularyError,
 )
-from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
 from .driver import build_graph
 from .loading import (
@@ -34,8 +33,8 @@ from .loading import (
     load_spec,
     with_torch_operators,
 )
-from .plan import CompiledPlan, open_plan
-from .staged import Compile, StagedPlan, model_plan, open_model, open_program, program_plan
+from .plan import CompiledPlan
+from .staged import Compile, StagedPlan, model_plan, program_plan
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function
@@ -65,7 +64,7 @@ class BuildOptions(TypedDict, total=False):
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: Literal[False] = False,
     **options: Unpack[BuildOptions],
@@ -77,7 +76,7 @@ def build(
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: bool,
     **options: Unpack[BuildOptions],
@@ -88,7 +87,7 @@ def build(
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     shapes: Shapes | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
@@ -106,6 +105,8 @@ def build(
     fallback: bool = False,
 ) -> CompiledPlan | StagedPlan:
     """Compile a model for a target.
+
+    The default target `auto` is the GPU of the machine where there is one, otherwise OpenCL.
 
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
 
@@ -188,7 +189,7 @@ def _chosen_options(
 
 def build_staged(
     model: ModelLike,
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     functions: Mapping[str, Function] | None = None,
     *,
     shapes: Shapes | None = None,
@@ -232,18 +233,3 @@ def staged_plan(
     plan = program_plan(model, args, target, compile_part)
     check_fixed_shapes(plan.inputs, shapes or {})
     return plan
-
-
-def load(
-    folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
-) -> CompiledPlan | StagedPlan:
-    """Open a plan's folder.
-
-    A plan is code: load only plans from a trusted source.
-
-    `functions` are those that `cuts.build_staged` was given, where it was.
-    """
-    content = stages_type(folder)
-    if content is ProgramRecord:
-        return open_program(folder)
-    return open_model(folder, functions) if content is StagedRecord else open_plan(folder)
