@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -90,6 +90,22 @@ def access_vector(
     if geometry.structure.reduction_threads and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
     return 1
+
+
+def packed_vector(read: Read, shape: Sequence[int], geometry: Geometry, widest: int) -> Count:
+    """Return how many words one access of a reduction thread moves, each with several neighbours of its row.
+
+    The innermost axes of the loop number the neighbours in a word.
+    """
+    axis, _ = running_axis(read)
+    loop = next((loop for loop in geometry.structure.loops if axis in loop[:-1]), ())
+    if axis is None or not geometry.structure.reduction_threads or not loop:
+        return 1
+    inner = loop[loop.index(axis) + 1 :]
+    if not places_of(read.indices).isdisjoint(inner):
+        return 1
+    words = np.maximum(1, geometry.row_vector // prod(v.extent for v in inner))
+    return np.gcd(words, copied_width(read, shape, geometry, widest))
 
 
 def shared_row_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
