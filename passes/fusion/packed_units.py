@@ -1,0 +1,180 @@
+"""Units that widen packed constants: numbers of fewer bits share bytes, and each reader has units of its own.
+
+    const %q: i8[64, 128], all numbers from -8 to 7       ->     const %q.4: u8[64, 64], two numbers in a byte
+    %w[n, k] = f32(%q[n, k]) * %s[n]                             %q'[n, k] = i8((%q.4[n, k // 2] >> 4 * (k % 2)) & 15) - 8
+                                                                 %w[n, k] = f32(%q'[n, k]) * %s[n]
+
+A byte holds neighbours of the innermost dim, the first in its low bits. Models in 4 bits thus need no element type: an
+importer gives bytes, and this pass finds the bits.
+
+A widened value with several readers would be written to memory for all of them; so each reader computes its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from attrs import define, evolve, field
+
+from ...ir import (
+    Array,
+    Call,
+    Cast,
+    Const,
+    DType,
+    Expr,
+    IndexValue,
+    Read,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    rename_statement,
+)
+from ...ops.language import unused_name
+from ..statements import PackedConstants, Programs, Unit
+
+#: Bits of a byte, and numbers of fewer bits that are packed.
+_BYTE, _BITS = 8, (1, 2, 4)
+
+
+def pack_bits(programs: Programs) -> Programs:
+    """Return programs whose widened constants of bytes take as few bits as their numbers need."""
+    names, sources = widening_units(programs)
+    return _Packer(programs, names, sources).run() if names else programs
+
+
+def widening_units(programs: Programs) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the units that widen packed constants, and those of these constants."""
+    known = PackedConstants(dict(programs.graph.constants), programs.types)
+    names, kept_back = set[str](), {*programs.graph.outputs, *programs.slices}
+    for unit in programs.units:
+        if (
+            unit.repeat is None
+            and known.knows(unit.reads)
+            and len(unit.writes) == 1
+            and unit.writes[0] not in kept_back
+        ):
+            if known.widen(unit.statements, unit.reads, unit.writes, dict):
+                names.add(unit.name)
+    return frozenset(names), frozenset(s for w in known.widened.values() for s in w.sources)
+
+
+@define
+class _Packer:
+    """Changes of programs: `units` in order, and the constants, types and names that are new."""
+
+    programs: Programs
+    widening: frozenset[str]
+    sources: frozenset[str]
+    units: list[Unit] = field(init=False)
+    constants: dict[str, Array] = field(init=False)
+    types: dict[str, TensorType] = field(init=False)
+    names: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.units = list(self.programs.units)
+        self.constants, self.types = dict(self.programs.graph.constants), dict(self.programs.types)
+        self.names = {unit.name for unit in self.programs.every_unit}
+
+    def run(self) -> Programs:
+        for tensor in sorted(self.sources):
+            self._pack(tensor)
+        for unit in [u for u in reversed(self.units) if u.name in self.widening]:
+            self._copy_for_readers(unit)
+        if self.units == list(self.programs.units):
+            return self.programs
+        read = {t for unit in self.units for t in unit.reads} | {*self.programs.graph.outputs}
+        constants = {t: a for t, a in self.constants.items() if t in read or t not in self.sources}
+        types = {**self.programs.graph.types, **{t: self.types[t] for t in constants}}
+        graph = evolve(self.programs.graph, constants=constants, types=types)
+        return evolve(self.programs, graph=graph, units=tuple(self.units), types=self.types)
+
+    def _pack(self, tensor: str) -> None:
+        """Store a constant in fewer bits, and unpack it for each of its readers."""
+        type_ = self.types[tensor]
+        readers = [u for u in self.units if tensor in u.reads]
+        kept = {*self.programs.graph.outputs, *self.programs.slices, *self.programs.orders}
+        bits = 0 if tensor in kept or not type_.shape else needed_bits(self.constants[tensor])
+        if not bits or any(u.name not in self.widening for u in readers):
+            return
+        values = self.constants[tensor]
+        low = min(int(values.min()), 0)
+        packed = self._fresh(f"{tensor}.{bits}")
+        self.constants[packed] = pack_array(values, bits, low)
+        self.types[packed] = TensorType(DType.U8, self.constants[packed].shape)
+        for reader in readers:
+            target = self._fresh(tensor)
+            self.types[target] = type_
+            statement = unpacking(packed, target, type_, bits, low)
+            name = self._fresh_unit(f"{reader.name}.bits")
+            unit = Unit(name, reader.node, reader.op, (statement,), (packed,), (target,))
+            place = self.units.index(reader)
+            self.units[place : place + 1] = [unit, _renamed(reader, {tensor: target})]
+            self.widening |= {name}
+
+    def _copy_for_readers(self, unit: Unit) -> None:
+        """Give each reader of a widened value but the first a unit of its own."""
+        (value,) = unit.writes
+        readers = [u for u in self.units if value in u.reads]
+        if any(u.repeat is not None for u in readers):
+            return
+        for reader in readers[1:]:
+            target = self._fresh(value)
+            self.types[target] = self.types[value]
+            copy = evolve(_renamed(unit, {value: target}), name=self._fresh_unit(unit.name))
+            place = self.units.index(reader)
+            self.units[place : place + 1] = [copy, _renamed(reader, {value: target})]
+
+    def _fresh(self, tensor: str) -> str:
+        return unused_name(tensor, self.types)
+
+    def _fresh_unit(self, name: str) -> str:
+        found = unused_name(name, self.names)
+        self.names.add(found)
+        return found
+
+
+def needed_bits(values: Array) -> int:
+    """Return 1, 2 or 4 where integers of a byte need no more bits, else 0."""
+    if values.dtype not in (np.int8, np.uint8) or not values.size:
+        return 0
+    span = int(values.max()) - min(int(values.min()), 0)
+    return next((bits for bits in _BITS if span < 1 << bits), 0)
+
+
+def pack_array(values: Array, bits: int, low: int) -> Array:
+    """Return the numbers minus `low`, several to a byte along the last axis, the first in the low bits."""
+    count = _BYTE // bits
+    rest = -values.shape[-1] % count
+    shifted = (values.astype(np.int16) - low).astype(np.uint8)
+    padded = np.pad(shifted, [*([(0, 0)] * (values.ndim - 1)), (0, rest)])
+    parts = padded.reshape(*values.shape[:-1], -1, count)
+    shifts = (np.arange(count) * bits).astype(np.uint8)
+    packed: Array = np.bitwise_or.reduce(parts << shifts, axis=-1)
+    return packed
+
+
+def unpacking(packed: str, target: str, type_: TensorType, bits: int, low: int) -> Statement:
+    """Return the statement that computes a tensor of bytes from its packed numbers."""
+    axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
+    count, last = _BYTE // bits, as_index(axes[-1])
+    word = Read(packed, (*map(as_index, axes[:-1]), last // count))
+    shift = IndexValue((last % count) * bits, DType.U8)
+    body: Expr = Call("bitand", (Call("shr", (word, shift)), Const((1 << bits) - 1, DType.U8)))
+    if type_.dtype is not DType.U8:
+        body = Cast(type_.dtype, body)
+    if low:
+        body = Call("sub", (body, Const(-low, type_.dtype)))
+    return Statement(target, axes, tuple(map(as_index, axes)), body)
+
+
+def _renamed(unit: Unit, names: Mapping[str, str]) -> Unit:
+    """Return a unit over tensors of other names."""
+
+    def rename(tensors: Iterable[str]) -> tuple[str, ...]:
+        return tuple(names.get(t, t) for t in tensors)
+
+    statements = tuple(rename_statement(s, names) for s in unit.statements)
+    return evolve(unit, statements=statements, reads=rename(unit.reads), writes=rename(unit.writes))
