@@ -1,8 +1,8 @@
 """Units that widen packed constants: numbers of fewer bits share bytes, and each reader has units of its own.
 
-    const %q: i8[64, 128], all numbers from -8 to 7       ->     const %q.4: u8[64, 64], two numbers in a byte
-    %w[n, k] = f32(%q[n, k]) * %s[n]                             %q'[n, k] = i8((%q.4[n, k // 2] >> 4 * (k % 2)) & 15) - 8
-                                                                 %w[n, k] = f32(%q'[n, k]) * %s[n]
+    const %q: i8[64, 128], all numbers from -8 to 7       %w[n, k] = f32(%q[n, k]) * %s[n]
+      ->  const %q.4: u8[64, 64], two numbers in a byte   %q_[n, k] = i8((%q.4[n, k // 2] >> 4 * (k % 2)) & 15) - 8
+                                                          %w[n, k] = f32(%q_[n, k]) * %s[n]
 
 A byte holds neighbours of the innermost dim, the first in its low bits. Models in 4 bits thus need no element type: an
 importer gives bytes, and this pass finds the bits.

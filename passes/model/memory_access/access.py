@@ -8,7 +8,7 @@ from math import gcd, prod
 
 import numpy as np
 
-from ....ir import FusedGroup, Read, Target, Var
+from ....ir import FloorDiv, FusedGroup, Read, Target, Var, as_index
 from ...geometry import (
     Count,
     Cover,
@@ -93,19 +93,29 @@ def access_vector(
 
 
 def packed_vector(read: Read, shape: Sequence[int], geometry: Geometry, widest: int) -> Count:
-    """Return how many words one access of a reduction thread moves, each with several neighbours of its row.
+    """Return how many words one access moves, each with several neighbours of a vector.
 
-    The innermost axes of the loop number the neighbours in a word.
+    The words are read at quotients of the innermost axis of a dim or a loop, or do not depend on its innermost axes.
     """
-    axis, _ = running_axis(read)
-    loop = next((loop for loop in geometry.structure.loops if axis in loop[:-1]), ())
-    if axis is None or not geometry.structure.reduction_threads or not loop:
+    loops = geometry.structure.loops if geometry.structure.reduction_threads else ()
+    lines = [
+        *zip(geometry.structure.dims, geometry.vector, strict=True),
+        *((loop, geometry.row_vector) for loop in loops),
+    ]
+    terms = read.indices[-1].terms if read.indices else ()
+    running = [primary for primary, factor in terms if factor == 1]
+    if len(running) != 1 or not terms:
         return 1
-    inner = loop[loop.index(axis) + 1 :]
-    if not places_of(read.indices).isdisjoint(inner):
-        return 1
-    words = np.maximum(1, geometry.row_vector // prod(v.extent for v in inner))
-    return np.gcd(words, copied_width(read, shape, geometry, widest))
+    (place,) = running
+    for line, vector in lines:
+        if isinstance(place, FloorDiv) and len(terms) == 1 and place.num == as_index(line[-1]):
+            count, most = place.den, gcd(widest, shape[-1])
+        elif place in line[:-1] and places_of(read.indices).isdisjoint(inner := line[line.index(place) + 1 :]):
+            count, most = prod(v.extent for v in inner), copied_width(read, shape, geometry, widest)
+        else:
+            continue
+        return np.gcd(np.maximum(1, vector // count), most)
+    return 1
 
 
 def shared_row_vector(group: FusedGroup, read: Read, geometry: Geometry, widest: int) -> Count:
