@@ -50,14 +50,9 @@ def widening_units(programs: Programs) -> tuple[frozenset[str], frozenset[str]]:
     known = PackedConstants(dict(programs.graph.constants), programs.types)
     names, kept_back = set[str](), {*programs.graph.outputs, *programs.slices}
     for unit in programs.units:
-        if (
-            unit.repeat is None
-            and known.knows(unit.reads)
-            and len(unit.writes) == 1
-            and unit.writes[0] not in kept_back
-        ):
-            if known.widen(unit.statements, unit.reads, unit.writes, dict):
-                names.add(unit.name)
+        single = unit.repeat is None and len(unit.writes) == 1 and unit.writes[0] not in kept_back
+        if single and known.knows(unit.reads) and known.widen(unit.statements, unit.reads, unit.writes, dict):
+            names.add(unit.name)
     return frozenset(names), frozenset(s for w in known.widened.values() for s in w.sources)
 
 
