@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from ..frontends import WEIGHT_FORMATS
 from ..ir import PRECISIONS, UsageError, attribute_of
 
 #: A parser, or a group of its options.
@@ -144,6 +145,11 @@ def add_model_options(parser: Options) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHT_FORMATS),
+        help="round constant factors of products to this format, and keep them packed (default: as they are)",
     )
     add_shape(parser, "fix an input's shape")
     parser.add_argument(

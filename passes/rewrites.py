@@ -18,12 +18,12 @@ from .fusion import (
     eliminate_common_reductions,
     find_ungroupable,
     fold_units,
-    pack_bits,
     rematerialise,
     shift_means,
     split_piecewise_readers,
     sum_rows_first,
 )
+from .packing import pack_bits
 from .results import Algorithms, Statements
 
 _LOG = logging.getLogger("cuts.passes")
@@ -64,7 +64,7 @@ REWRITES = (
         "fusion/fold_units.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
     program_rewrite("pack-bits", pack_bits, "constants of bytes that units widen take as few bits as their numbers "
-        "need; each reader of a widened value computes its own", "fusion/packed_units.py"),
+        "need; each reader of a widened value computes its own", "packing/packed_units.py"),
     program_rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",
         "fusion/sums/reduction_cse.py"),
     program_rewrite("compute-again", rematerialise, "light values between long sums are computed again after these",

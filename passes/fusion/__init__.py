@@ -24,7 +24,6 @@ from .interpret import Points, along_row, interpret
 from .legality import Policy, box_extent
 from .normal_forms import NormalForms
 from .normalise import Illegal
-from .packed_units import pack_bits
 from .piecewise import split_piecewise_readers
 from .programs import Meaning, build_programs
 from .reorder import Order, graph_layout, permute, reorder, reorder_unit, unpermute

@@ -7,7 +7,7 @@ The float64 reference computes them, and rounds once to the declared type.
 
 `fold-constants` does this for whole nodes; this pass does it for statements within a declaration, from its indices, its
 tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
-left too, as they may be views, and units that widen packed constants (`passes.statements.packed_constants`).
+left too, as they may be views, and units that widen packed constants (`passes.packing`).
 
 A constant condition that holds everywhere chooses: frameworks give attention a mask of all keys.
 
@@ -30,7 +30,8 @@ from attrs import evolve
 
 from ...ir import Array, Call, Expr, Program, Read, as_dtype, distinct
 from ...ops import evaluate
-from ..statements import PackedConstants, Programs, Unit
+from ..packing import PackedConstants
+from ..statements import Programs, Unit
 from .cut_units import copy_source
 
 #: Most elements that a folded unit may leave in memory, and most steps that it may take.

@@ -6,7 +6,6 @@ from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
 from .inline import FusionError, Inliner, apply_guards, constant, issue_slots, split_argument_reduction, tree_size
 from .lone_pieces import separate_lone_pieces
 from .match import DefinedElement, Match
-from .packed_constants import PackedConstants
 from .patterns import (
     Converted,
     Factor,

@@ -92,7 +92,7 @@ def _dynamic_product(use: NodeUse) -> Text:
     return ("a", "b", "b_scale", "b_zero", "bias"), ("y",), lines
 
 
-def _dequantised(use: NodeUse) -> Text:
+def _dequantize(use: NodeUse) -> Text:
     """Real numbers of integers, with the attributes of later versions of the standard."""
     given = {name: int(use.attributes[name]) for name in ("axis", "block_size") if name in use.attributes}
     zero = ", z" if use.has(2) else ""
@@ -179,7 +179,7 @@ _TEXTS: dict[str, WriteText] = {
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,
     "FusedMatMul": _fused_product, "FusedConv": _fused_convolution, "MatMulNBits": packed_product,
-    "DequantizeLinear": _dequantised,
+    "DequantizeLinear": _dequantize,
 }  # fmt: skip
 
 

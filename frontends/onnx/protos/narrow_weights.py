@@ -1,4 +1,6 @@
-"""Weights in types that are none of ours: integers of 2 and 4 bits become bytes, other types are dequantised.
+"""Conversion of weights in foreign element types at import.
+
+Integers of 2 and 4 bits become bytes, other types are dequantised:
 
 w = initializer int4[4, 2]             w = initializer int8[4, 2]
 d = DequantizeLinear(w, scale)   ->    d = DequantizeLinear(w, scale)
@@ -37,7 +39,7 @@ _SMALL_INTEGERS: dict[int, tuple[np.dtype[Any], int]] = {
 
 
 def widen_weights(graph: onnx.GraphProto, opset: int, folder: Path | None) -> onnx.GraphProto:
-    """Return a graph whose weights have types of ours, where these hold their numbers.
+    """Return a graph whose weights have element types of the vocabulary, if possible.
 
     `folder` is that of external data. Raises `GraphError` where that lies outside.
     """

@@ -1,9 +1,9 @@
-"""Matrix products with weights of 2, 4 or 8 bits (`MatMulNBits` of ONNX Runtime) as standard functions.
+"""Matrix products with weights of few bits (`MatMulNBits`) as standard functions.
 
     b: uint8[N, blocks, bytes of a block], scales: [N * blocks], zeros: uint8[N * bytes of a row of blocks]
 
 A byte holds neighbours along K, the first in its low bits. The importer unpacks the constant; the compiler packs it
-again in as few bits as its numbers need, whichever operation it came from.
+again in as few bits as its numbers need.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     %y: f32[2] = add(%x, %b)
 
 Nodes whose results would be large, or which take many steps, are left to the kernels; so are nodes that define an
-output of the graph, and those that widen packed constants (`passes.statements.packed_constants`).
+output of the graph, and those that widen packed constants (`passes.packing`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from ....ir import Array, DType, Graph, Node, Program, Read, as_dtype
 from ....ops import evaluate
 from ....ops.language import Instance, Instances
-from ...statements import PackedConstants
+from ...packing import PackedConstants
 from ..rewrite import prune
 
 

@@ -1,4 +1,4 @@
-"""Windows of packed words: each word that several neighbours share is loaded once.
+"""Windows of packed words, each loaded once for several neighbours.
 
 Numbers of fewer bits than a byte lie several in a word, so that a thread reads the word at a quotient of the variable
 that enumerates its neighbours. The words of all of them are a window:
@@ -68,7 +68,7 @@ def _window(load: Load, unrolled: Sequence[Var]) -> Window | None:
     for variable in unrolled if load.dtype.is_int else ():
         if variable in own_variables(moved) and (divisor := _divisor(moved, variable)):
             found[variable] = divisor
-            moved = _substituted(moved, variable, as_index(_quotient(variable, divisor)) * divisor)
+            moved = _substitute(moved, variable, as_index(_quotient(variable, divisor)) * divisor)
     axes = {_quotient(v, d): as_index(v) // d for v, d in found.items() if v.extent > d}
     return Window(moved, tuple(axes), tuple(axes.values())) if found else None
 
@@ -80,7 +80,7 @@ def _divisor(load: Load, variable: Var) -> int:
         if divisor > 1 and variable.extent % divisor == 0:
             rest = Var("rest", divisor)
             place = as_index(_quotient(variable, divisor)) * divisor + rest
-            if rest not in own_variables(_substituted(load, variable, place)):
+            if rest not in own_variables(_substitute(load, variable, place)):
                 return divisor
     return 0
 
@@ -89,7 +89,7 @@ def _quotient(variable: Var, divisor: int) -> Var:
     return Var(f"{variable.name}q{divisor}", variable.extent // divisor)
 
 
-def _substituted(load: Load, variable: Var, place: Index) -> Load:
+def _substitute(load: Load, variable: Var, place: Index) -> Load:
     at = {variable: place}
     return evolve(load, address=substitute(load.address, at), guards=substitute_guards(load.guards, at))
 

@@ -93,8 +93,9 @@ def access_vector(
 
 
 def packed_vector(read: Read, shape: Sequence[int], geometry: Geometry, widest: int) -> Count:
-    """Return how many words one access moves, each with several neighbours of a vector.
+    """Return how many packed words one access moves.
 
+    A word has several neighbours of a vector.
     The words are read at quotients of the innermost axis of a dim or a loop, or do not depend on its innermost axes.
     """
     loops = geometry.structure.loops if geometry.structure.reduction_threads else ()

@@ -1,52 +1,38 @@
-"""Units that widen packed constants: numbers of fewer bits share bytes, and each reader has units of its own.
+"""Rewrites units that widen packed constants.
 
-    const %q: i8[64, 128], all numbers from -8 to 7       %w[n, k] = f32(%q[n, k]) * %s[n]
-      ->  const %q.4: u8[64, 64], two numbers in a byte   %q_[n, k] = i8((%q.4[n, k // 2] >> 4 * (k % 2)) & 15) - 8
-                                                          %w[n, k] = f32(%q_[n, k]) * %s[n]
+Numbers of fewer bits share bytes, as in `packed_bits`; the unit that unpacks them is one more that widens. A widened
+value with several readers would be written to memory for all of them, so that each reader gets its own copy:
 
-A byte holds neighbours of the innermost dim, the first in its low bits. Models in 4 bits thus need no element type: an
-importer gives bytes, and this pass finds the bits.
-
-A widened value with several readers would be written to memory for all of them; so each reader computes its own.
+    %w = widened(%q);  %y = matmul(%x, %w);  %z = gather(%w, %i)
+      ->   %w = widened(%q);  %y = matmul(%x, %w);  %w_ = widened(%q);  %z = gather(%w_, %i)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 from attrs import define, evolve, field
 
 from ...ir import (
     Array,
-    Call,
-    Cast,
-    Const,
     DType,
-    Expr,
-    IndexValue,
-    Read,
-    Statement,
     TensorType,
-    Var,
-    as_index,
     rename_statement,
 )
 from ...ops.language import unused_name
-from ..statements import PackedConstants, Programs, Unit
-
-#: Bits of a byte, and numbers of fewer bits that are packed.
-_BYTE, _BITS = 8, (1, 2, 4)
+from ..statements import Programs, Unit
+from .packed_bits import needed_bits, pack_array, unpacking_statement
+from .packed_constants import PackedConstants
 
 
 def pack_bits(programs: Programs) -> Programs:
-    """Return programs whose widened constants of bytes take as few bits as their numbers need."""
+    """Return programs whose widened constants take as few bits as necessary."""
     names, sources = widening_units(programs)
     return _Packer(programs, names, sources).run() if names else programs
 
 
 def widening_units(programs: Programs) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of the units that widen packed constants, and those of these constants."""
+    """Return the names of units that widen packed constants, and of the constants."""
     known = PackedConstants(dict(programs.graph.constants), programs.types)
     names, kept_back = set[str](), {*programs.graph.outputs, *programs.slices}
     for unit in programs.units:
@@ -102,11 +88,11 @@ class _Packer:
         for reader in readers:
             target = self._fresh(tensor)
             self.types[target] = type_
-            statement = unpacking(packed, target, type_, bits, low)
+            statement = unpacking_statement(packed, target, type_, bits, low)
             name = self._fresh_unit(f"{reader.name}.bits")
             unit = Unit(name, reader.node, reader.op, (statement,), (packed,), (target,))
             place = self.units.index(reader)
-            self.units[place : place + 1] = [unit, _renamed(reader, {tensor: target})]
+            self.units[place : place + 1] = [unit, _rename_tensors(reader, {tensor: target})]
             self.widening |= {name}
 
     def _copy_for_readers(self, unit: Unit) -> None:
@@ -118,9 +104,9 @@ class _Packer:
         for reader in readers[1:]:
             target = self._fresh(value)
             self.types[target] = self.types[value]
-            copy = evolve(_renamed(unit, {value: target}), name=self._fresh_unit(unit.name))
+            copy = evolve(_rename_tensors(unit, {value: target}), name=self._fresh_unit(unit.name))
             place = self.units.index(reader)
-            self.units[place : place + 1] = [copy, _renamed(reader, {value: target})]
+            self.units[place : place + 1] = [copy, _rename_tensors(reader, {value: target})]
 
     def _fresh(self, tensor: str) -> str:
         return unused_name(tensor, self.types)
@@ -131,41 +117,7 @@ class _Packer:
         return found
 
 
-def needed_bits(values: Array) -> int:
-    """Return 1, 2 or 4 where integers of a byte need no more bits, else 0."""
-    if values.dtype not in (np.int8, np.uint8) or not values.size:
-        return 0
-    span = int(values.max()) - min(int(values.min()), 0)
-    return next((bits for bits in _BITS if span < 1 << bits), 0)
-
-
-def pack_array(values: Array, bits: int, low: int) -> Array:
-    """Return the numbers minus `low`, several to a byte along the last axis, the first in the low bits."""
-    count = _BYTE // bits
-    rest = -values.shape[-1] % count
-    shifted = (values.astype(np.int16) - low).astype(np.uint8)
-    padded = np.pad(shifted, [*([(0, 0)] * (values.ndim - 1)), (0, rest)])
-    parts = padded.reshape(*values.shape[:-1], -1, count)
-    shifts = (np.arange(count) * bits).astype(np.uint8)
-    packed: Array = np.bitwise_or.reduce(parts << shifts, axis=-1)
-    return packed
-
-
-def unpacking(packed: str, target: str, type_: TensorType, bits: int, low: int) -> Statement:
-    """Return the statement that computes a tensor of bytes from its packed numbers."""
-    axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
-    count, last = _BYTE // bits, as_index(axes[-1])
-    word = Read(packed, (*map(as_index, axes[:-1]), last // count))
-    shift = IndexValue((last % count) * bits, DType.U8)
-    body: Expr = Call("bitand", (Call("shr", (word, shift)), Const((1 << bits) - 1, DType.U8)))
-    if type_.dtype is not DType.U8:
-        body = Cast(type_.dtype, body)
-    if low:
-        body = Call("sub", (body, Const(-low, type_.dtype)))
-    return Statement(target, axes, tuple(map(as_index, axes)), body)
-
-
-def _renamed(unit: Unit, names: Mapping[str, str]) -> Unit:
+def _rename_tensors(unit: Unit, names: Mapping[str, str]) -> Unit:
     """Return a unit over tensors of other names."""
 
     def rename(tensors: Iterable[str]) -> tuple[str, ...]:

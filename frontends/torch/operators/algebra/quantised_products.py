@@ -1,6 +1,6 @@
-"""PyTorch's products with quantised weights, and the operations of graphs that `pt2e` quantised.
+"""Products with quantised weights, and the operations of `pt2e` graphs.
 
-Real numbers are `(q - zero) * scale`; a scale and a zero point belong to the whole, to a slice, to a group of neighbours
+Real numbers are `(q - zero) * scale`; a scale and a zero point belong to the whole, to a slice, to a group of numbers
 along the last axis, or to a token (a row of the last axis).
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ....ir import DType, GraphError
-from ..import_context import Convert, ImportContext, Value, dtype_of
+from .....ir import DType, GraphError
+from ...import_context import Convert, ImportContext, Value, dtype_of
 
 #: Scales and zero points: tensors, or numbers.
 Steps = Value | float | int

@@ -1,4 +1,4 @@
-"""Constants that stay packed: operations that widen them are computed where their results are read.
+"""Constants that stay packed, and operations that widen them in their readers.
 
     const %q: i8[4096, 4096], %s: f32[4096]        is left as it is: a constant %w has four times the bytes,
     %w: f32[4096, 4096] = dequantize(%q, %s)       and the product computes its elements as it fetches them
@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from attrs import define, field, frozen
 
 from ...ir import Array, Statement, TensorType
-from .inline import issue_slots
+from ..statements import issue_slots
 
 #: Least bytes of a result that may stay packed.
 MIN_BYTES = 1 << 12
@@ -28,7 +28,10 @@ MAX_NUMBER_BYTES, MAX_ISSUE_SLOTS = 2, 16
 
 @frozen
 class Widened:
-    """Value computed from constants: the names of these, the issue slots of an element, its array's computation."""
+    """Value computed from constants.
+
+    `sources` are their names, `slots` the issue slots of an element; `compute` returns arrays.
+    """
 
     sources: frozenset[str]
     slots: int
@@ -37,7 +40,10 @@ class Widened:
 
 @define
 class PackedConstants:
-    """Known values of a graph: `constants`, and `widened` ones, whose arrays are computed only where one is needed."""
+    """Known values of a graph: `constants`, and values `widened` from them.
+
+    Arrays of the latter are computed on demand.
+    """
 
     constants: dict[str, Array]
     types: Mapping[str, TensorType]
@@ -63,7 +69,10 @@ class PackedConstants:
         writes: Collection[str],
         compute: Callable[[], Mapping[str, Array]],
     ) -> bool:
-        """Record the results of statements of known tensors where they widen constants; return whether they do."""
+        """Record the results of statements that widen constants; return whether they do.
+
+        `reads` are known tensors.
+        """
         sources, slots = set[str](), issue_slots(*(s.body for s in statements))
         for tensor in reads:
             widened = self.widened.get(tensor)
