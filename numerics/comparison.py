@@ -56,7 +56,7 @@ class Comparison:
 
 
 def mean_error(found: Array, expected: Array) -> float:
-    """Return the root mean square of differences, relative to that of the expected numbers."""
+    """Return the root mean square of differences, relative to the expected."""
     wide = np.asarray(expected, np.float64)
     size = float(np.linalg.norm(wide))
     return float(np.linalg.norm(np.asarray(found, np.float64) - wide)) / (size or 1.0)

@@ -32,7 +32,7 @@ def pack_bits(programs: Programs) -> Programs:
 
 
 def widening_units(programs: Programs) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of units that widen packed constants, and of the constants."""
+    """Return the names of widening units, and of the constants they widen."""
     known = PackedConstants(dict(programs.graph.constants), programs.types)
     names, kept_back = set[str](), {*programs.graph.outputs, *programs.slices}
     for unit in programs.units:

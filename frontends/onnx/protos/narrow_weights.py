@@ -39,7 +39,7 @@ _SMALL_INTEGERS: dict[int, tuple[np.dtype[Any], int]] = {
 
 
 def widen_weights(graph: onnx.GraphProto, opset: int, folder: Path | None) -> onnx.GraphProto:
-    """Return a graph whose weights have element types of the vocabulary, if possible.
+    """Return a graph whose weights have element types of the vocabulary.
 
     `folder` is that of external data. Raises `GraphError` where that lies outside.
     """
