@@ -66,7 +66,7 @@ class Spec:
 
 
 def quantise_model(graph: Graph, spec: Spec, weights: str) -> Graph:
-    """Return a graph in canonical form whose weights are rounded to a format.
+    """Return a canonical graph whose weights are rounded to a format.
 
     Raises `UsageError` for an unknown format.
     """

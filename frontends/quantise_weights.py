@@ -1,4 +1,4 @@
-"""Quantises a graph's weights by rounding to nearest, with a scale for each channel or group.
+"""Quantises weights by rounding to nearest, by channel or group.
 
     const %w: f32[4096, 512]                       const %w.int4: i8[4096, 512], %w.scale: f32[32, 512]
     %y = matmul(%x, %w)                     ->     %w = dequantize(%w.int4, %w.scale) {axis = 0, block = 128}
@@ -44,7 +44,10 @@ MIN_ELEMENTS = 1 << 10
 
 @frozen
 class WeightFormat:
-    """Numbers of quantised weights: their type, the largest one, and the length of a group (0: a channel)."""
+    """Numbers of quantised weights.
+
+    They have an element type, a largest one, and the length of a group that has a scale (0: a channel).
+    """
 
     name: WeightsName
     dtype: DType
@@ -100,9 +103,9 @@ def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) 
 
 
 def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
-    """Return the numbers of a weight and their scales, one for each block along an axis.
+    """Return the numbers of a weight and their scales.
 
-    `dtype` is the type of the scales.
+    Each block along an axis has a scale; `dtype` is the type of the scales.
     """
     extent = weight.shape[axis]
     starts = np.arange(0, extent, block)

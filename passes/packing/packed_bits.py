@@ -1,4 +1,4 @@
-"""Packs integers of a byte into as few bits as their numbers need.
+"""Packs integers of a byte into as few bits as necessary.
 
     const %q: i8[64, 128], all numbers from -8 to 7
       ->   const %q.4: u8[64, 64], two numbers in a byte
@@ -19,7 +19,7 @@ _BYTE, _BITS = 8, (1, 2, 4)
 
 
 def needed_bits(values: Array) -> int:
-    """Return 1, 2 or 4 where integers of a byte need no more bits, else 0."""
+    """Return the bits that integers need; 0 for more than four."""
     if values.dtype not in (np.int8, np.uint8) or not values.size:
         return 0
     span = int(values.max()) - min(int(values.min()), 0)
@@ -27,7 +27,10 @@ def needed_bits(values: Array) -> int:
 
 
 def pack_array(values: Array, bits: int, low: int) -> Array:
-    """Return the numbers minus `low`, several to a byte along the last axis, the first in the low bits."""
+    """Return the numbers minus `low`, packed along the last axis.
+
+    The first lies in the low bits.
+    """
     count = _BYTE // bits
     rest = -values.shape[-1] % count
     shifted = (values.astype(np.int16) - low).astype(np.uint8)
@@ -39,7 +42,7 @@ def pack_array(values: Array, bits: int, low: int) -> Array:
 
 
 def unpacking_statement(packed: str, target: str, type_: TensorType, bits: int, low: int) -> Statement:
-    """Return the statement that computes a tensor of bytes from its packed numbers."""
+    """Return the statement that unpacks a tensor of bytes."""
     axes = tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
     count, last = _BYTE // bits, as_index(axes[-1])
     word = Read(packed, (*map(as_index, axes[:-1]), last // count))

@@ -1,4 +1,4 @@
-"""Models with packed weights, of ONNX and of PyTorch: the plans keep them packed."""
+"""Plans of ONNX and PyTorch models keep packed weights packed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def constant_bytes(plan: Any) -> int:
 
 
 def unpack(packed: np.ndarray, bits: int, columns: int) -> np.ndarray:
-    """Return rows of numbers, the first of a byte in its low bits."""
+    """Return rows of numbers, low bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     numbers = packed.reshape(len(packed), -1, 1) >> shifts & ((1 << bits) - 1)
     return numbers.reshape(len(packed), -1)[:, :columns].astype(np.float64)
@@ -153,7 +153,7 @@ def torch_cases() -> dict[str, tuple[Callable[..., Any], dict[str, Any], int]]:
     points = torch.randint(-3, 4, (N, K // 32), generator=chance)
     packed = (small[:, ::2] + 8).to(torch.uint8) | (small[:, 1::2] + 8).to(torch.uint8) << 4
 
-    def unpacked(m: Any, x: Any) -> Any:
+    def nibbles(m: Any, x: Any) -> Any:
         low, high = ((part.to(torch.int8) - 8) for part in (m.p & 15, m.p >> 4))
         numbers = torch.stack([low, high], -1).reshape(N, K // 32, 32).float()
         return linear(x, (numbers * m.s.unsqueeze(-1)).reshape(N, K))
@@ -177,7 +177,7 @@ def torch_cases() -> dict[str, tuple[Callable[..., Any], dict[str, Any], int]]:
             {"q": small, "s": groups, "z": points}, 4,
         ),
         "static": (static, {"q": whole}, 8),
-        "nibbles": (unpacked, {"p": packed, "s": groups}, 4),
+        "nibbles": (nibbles, {"p": packed, "s": groups}, 4),
         "float8": (
             lambda m, x: linear(x, m.q.to(x.dtype) * m.s[:, None]),
             {"q": torch.randn(N, K, generator=chance).to(torch.float8_e4m3fn), "s": scale}, 8,

@@ -1,4 +1,4 @@
-"""Packed weights: they stay packed in plans and kernels, and products equal the dequantised reference."""
+"""Packed weights stay packed, and products equal the dequantised reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = load_spec([])
 
 
 def numbers(kind: str, shape: Sequence[int], seed: int = 0) -> np.ndarray:
-    """Return random numbers of a weight: of so many bits, or 8-bit floats."""
+    """Return random integers of so many bits, or 8-bit floats."""
     rng = np.random.default_rng(seed)
     if kind.startswith("f8"):
         return as_dtype(rng.standard_normal(shape) * 4, DType(kind).numpy)
@@ -39,7 +39,10 @@ def product(
     kind: str, rows: int, depth: int, columns: int, block: int = 0, zero: bool = False, turned: bool = False,
     dtype: DType = DType.F32,
 ) -> Graph:  # fmt: skip
-    """Return a matrix product with a dequantised weight [depth, columns], or `turned` [columns, depth]."""
+    """Return a matrix product with a dequantised weight.
+
+    It is [depth, columns], or `turned` [columns, depth].
+    """
     shape, axis = ((columns, depth), 1) if turned else ((depth, columns), 0)
     weight = numbers(kind, shape)
     stored = DType(kind) if kind.startswith("f8") else DType.I8 if kind[0] == "i" else DType.U8
@@ -61,7 +64,7 @@ def product(
     return Graph("g", ("x",), ("y",), types, nodes, constants)
 
 
-def compiled(graph: Graph, target: str = "opencl", **options: Any) -> CompiledPlan:
+def compile_graph(graph: Graph, target: str = "opencl", **options: Any) -> CompiledPlan:
     return build_graph(graph, SPEC, find_target(target), CompileOptions(**options))
 
 
@@ -115,7 +118,7 @@ def test_bits_follow_from_the_numbers(values: list[int], bits: int) -> None:
 ])  # fmt: skip
 def test_weights_stay_packed(kind: str, block: int, zero: bool, turned: bool) -> None:
     graph = product(kind, 2, 128, 96, block, zero, turned)
-    plan = compiled(graph)
+    plan = compile_graph(graph)
     bits = 8 if kind.startswith("f8") else int(kind[1:])
     steps = graph.constants["s"].nbytes + (graph.constants["z"].nbytes if zero else 0)
     assert constant_bytes(plan) <= 128 * 96 * bits // 8 + steps
@@ -132,7 +135,7 @@ def test_weights_stay_packed(kind: str, block: int, zero: bool, turned: bool) ->
 def test_products_of_any_shape(
     kind: str, rows: int, depth: int, columns: int, block: int, zero: bool, turned: bool
 ) -> None:
-    check(compiled(product(kind, rows, depth, columns, block, zero and not kind.startswith("f8"), turned)))
+    check(compile_graph(product(kind, rows, depth, columns, block, zero and not kind.startswith("f8"), turned)))
 
 
 @needs_opencl
@@ -141,7 +144,7 @@ def test_each_reader_widens_for_itself() -> None:
     types = {**graph.types, "i": TensorType(DType.I64, (3,)), "r": TensorType(DType.F32, (3, 64))}
     lookup = Node("l", "gather", ("w", "i"), ("r",), {"axis": 0})
     both = Graph("g", ("x", "i"), ("y", "r"), types, (*graph.nodes, lookup), graph.constants)
-    plan = compiled(both)
+    plan = compile_graph(both)
     assert constant_bytes(plan) <= 64 * 64 // 2 + graph.constants["s"].nbytes
     results = plan.verify({"x": np.ones((2, 64), np.float32), "i": np.array([0, 63, 5])})
     assert all(result.ok for result in results)
@@ -155,7 +158,7 @@ def test_an_integer_product_reads_bytes() -> None:
         "w": TensorType(DType.I32, shape),
     }  # fmt: skip
     nodes = (Node("c", "cast", ("q",), ("w",), {"to": "i32"}), Node("m", "matmul", ("x", "w"), ("y",), {}))
-    plan = compiled(Graph("g", ("x",), ("y",), types, nodes, {"q": numbers("i8", shape)}))
+    plan = compile_graph(Graph("g", ("x",), ("y",), types, nodes, {"q": numbers("i8", shape)}))
     assert constant_bytes(plan) == 96 * 80
     check(plan)
 
@@ -169,7 +172,7 @@ def test_small_and_shrinking_results_are_folded() -> None:
         }  # fmt: skip
         nodes = (Node("c", "cast", ("q",), ("w",), {"to": "f32"}), Node("m", "matmul", ("x", "w"), ("y",), {}))
         graph = Graph("g", ("x",), ("y",), types, nodes, {"q": numbers("i8", shape)})
-        plan = compiled(graph, "cuda:h100")
+        plan = compile_graph(graph, "cuda:h100")
         assert (constant_bytes(plan) == rows * 64) == kept
 
 
@@ -183,7 +186,7 @@ def test_a_sum_of_widened_numbers_is_a_constant() -> None:
         Node("c", "cast", ("q",), ("w",), {"to": "f32"}), Node("s", "reduce_sum", ("w",), ("t",), {"axes": (0,)}),
         Node("a", "add", ("x", "t"), ("y",), {}),
     )  # fmt: skip
-    plan = compiled(Graph("g", ("x",), ("y",), types, nodes, {"q": numbers("i8", shape)}), "cuda:h100")
+    plan = compile_graph(Graph("g", ("x",), ("y",), types, nodes, {"q": numbers("i8", shape)}), "cuda:h100")
     assert constant_bytes(plan) == 64 * 4
 
 
@@ -195,7 +198,7 @@ def test_a_sum_of_widened_numbers_is_a_constant() -> None:
 @pytest.mark.parametrize("kind", ["i8", "i4", "u4", "f8e4m3"])
 def test_cuda_loads_several_numbers_at_once(kind: str, target: str) -> None:
     graph = product(kind, 1, 2048, 256, 0 if kind in ("i8", "f8e4m3") else 128, kind == "u4", turned=True)
-    plan = compiled(graph, target)
+    plan = compile_graph(graph, target)
     assert constant_bytes(plan) < 2048 * 256 * (0.6 if kind.endswith("4") else 1.1)
     texts = [kernel.source for kernel in plan.kernels]
     assert any(re.search(r"u(int|short)[124] \w+ = \*reinterpret_cast", text) for text in texts)
@@ -205,6 +208,6 @@ def test_cuda_loads_several_numbers_at_once(kind: str, target: str) -> None:
 @needs_toolchain
 @pytest.mark.parametrize("kind", ["i8", "i4"])
 def test_tensor_cores_multiply_widened_weights(kind: str) -> None:
-    plan = compiled(product(kind, 128, 1024, 1024, 0 if kind == "i8" else 128), "cuda:sm_90", precision="bf16")
+    plan = compile_graph(product(kind, 128, 1024, 1024, 0 if kind == "i8" else 128), "cuda:sm_90", precision="bf16")
     assert any("mma" in kernel.source for kernel in plan.kernels)
     assert constant_bytes(plan) < 1024 * 1024 * 1.1
