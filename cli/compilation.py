@@ -14,7 +14,7 @@ from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from .learning import learned_order
-from .models import compile_parts, load_graph
+from .models import compile_parts, load_graph, weight_costs
 from .options import refuse, set_defaults
 from .output import (
     AnyPlan,
@@ -128,6 +128,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
     results, oracle = _compile_checks(arguments, plan, inputs)
+    costs = weight_costs(arguments, plan, inputs) if arguments.verify else {}
     times = _times(arguments, plan, inputs)
     with budget.stage("save"):
         plan.save(folder)
@@ -136,7 +137,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         write_page(arguments.report, plan, arguments.given, results, times, session, budget)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, session, budget)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, costs, times, session, budget)
     if arguments.verbose:
         console.note_table(time_table(budget, session))
     if session is not None and session.tuner.executor.interrupted:
@@ -156,7 +157,7 @@ def _check(arguments: Namespace) -> None:
     if arguments.op is None:
         refuse(arguments, ["attr"], "attributes are those of the operation that --op names")
     else:
-        refuse(arguments, ["strict"], "--op names an operation of the vocabulary")
+        refuse(arguments, ["strict", "weights"], "--op names an operation of the vocabulary")
     if arguments.stop_after:
         refuse(arguments, ["output", "verify", "time", "report"], "--stop-after ends before there is a plan")
     if find_target(arguments.target).dialect == "reference":
@@ -275,7 +276,8 @@ def _compile_checks(
 ) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
-    results, oracle = compare_plan(plan, inputs, own_onnx(arguments.model or "", plan))
+    own = None if arguments.weights else own_onnx(arguments.model or "", plan)
+    results, oracle = compare_plan(plan, inputs, own)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
 
@@ -307,6 +309,7 @@ def _show_compiled(
     seconds: Mapping[str, float],
     results: tuple[Comparison, ...],
     oracle: str,
+    costs: Mapping[str, float],
     times: Sequence[tuple[Timing, ...]],
     session: TuningSession | None,
     budget: Budget,
@@ -322,6 +325,7 @@ def _show_compiled(
             value["tuning"] = summary_values(session)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
+            value |= console.weight_values(arguments.weights, costs)
         if any(times):
             value["times"] = [t.median for timings in times for t in timings]
         console.print_json(value)
@@ -332,6 +336,8 @@ def _show_compiled(
         screen.print(console.totals(part.plan), markup=False)
     if results:
         screen.print(console.comparison_table(results, oracle))
+    if costs:
+        screen.print(console.weight_table(arguments.weights, costs))
     for line in summary_lines(session) if session is not None else ():
         screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())

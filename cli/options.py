@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..backends import choose_target
+from ..frontends import WEIGHT_FORMATS
 from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
 from .output import console
 
@@ -155,6 +156,11 @@ def add_model_options(parser: Options) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHT_FORMATS),
+        help="round constant factors of products to this format, and keep them packed (default: as they are)",
     )
     add_shape(parser, "fix an input's shape")
     parser.add_argument(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .build import build_staged, staged_plan
     from .cached_build import build_tuned
     from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
-    from .loading import ModelLike, Shapes, Spec, load_model, load_spec
+    from .loading import ModelLike, Shapes, Spec, load_model, load_spec, quantise_model
     from .opening import load
     from .plan import CompiledPlan, plan_of
     from .selection import decision_key, plan_key
@@ -25,7 +25,7 @@ _HOMES = {
     ".build": ("build_staged", "staged_plan"),
     ".cached_build": ("build_tuned",),
     ".driver": ("build_graph", "compile_model", "compile_unmeasured", "tune_graph"),
-    ".loading": ("ModelLike", "Shapes", "Spec", "load_model", "load_spec"),
+    ".loading": ("ModelLike", "Shapes", "Spec", "load_model", "load_spec", "quantise_model"),
     ".opening": ("load",),
     ".plan": ("CompiledPlan", "plan_of"),
     ".selection": ("decision_key", "plan_key"),

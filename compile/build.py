@@ -31,12 +31,14 @@ from .loading import (
     is_torch_model,
     load_model,
     load_spec,
+    quantise_model,
     with_torch_operators,
 )
 from .plan import CompiledPlan
 from .staged import Compile, StagedPlan, model_plan, program_plan
 
 if TYPE_CHECKING:
+    from ..frontends import WeightsName
     from ..frontends.onnx import Function
 
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
@@ -49,6 +51,7 @@ class BuildOptions(TypedDict, total=False):
     spec: Sequence[str | os.PathLike[str]]
     mode: Mode
     precision: PrecisionName
+    weights: WeightsName | None
     budget: float | None
     tune: bool
     frozen: bool
@@ -93,6 +96,7 @@ def build(
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
+    weights: WeightsName | None = None,
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
@@ -116,6 +120,10 @@ def build(
     `precision` names the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or
     `bf16`.
 
+    `weights` is the format of constant factors of products: `int8` and `fp8` (e4m3) with a scale for each channel,
+    `int4` with one for each group of 128. They are rounded to nearest here, stay packed in the plan and on the device,
+    and become real numbers where a kernel fetches them. The plan's reference has the rounded weights.
+
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
     one, and nothing is written for it.
@@ -136,7 +144,7 @@ def build(
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
-    Raises `UsageError` where the mode is unknown.
+    Raises `UsageError` where the mode or the format of weights is unknown.
     """
     chosen = _chosen_options(options, mode, precision, budget, debug, deterministic, Pruning(pruning, top))
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
@@ -148,8 +156,11 @@ def build(
     try:
         with chosen.begin().stage("import"):
             graph = load_model(model, vocabulary, shapes, examples)
+            graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
     except VocabularyError:
         if not fallback:
+            raise
+        if weights is not None:
             raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
         plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)

@@ -11,7 +11,18 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from attrs import evolve, field, frozen
 
-from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, install_command, quote, verify_graph
+from ..ir import (
+    BackendError,
+    Graph,
+    GraphError,
+    Interface,
+    Source,
+    TensorType,
+    UsageError,
+    install_command,
+    quote,
+    verify_graph,
+)
 from ..ops import Registry
 from ..ops.language import Instances
 from ..search import reduced_garbage_collection
@@ -63,6 +74,19 @@ class Spec:
     def own(self) -> frozenset[str]:
         """The operations that the user declares."""
         return frozenset(self.registry) - frozenset(Registry.builtin())
+
+
+def quantise_model(graph: Graph, spec: Spec, weights: str) -> Graph:
+    """Return a canonical graph whose weights are rounded to a format.
+
+    Raises `UsageError` for an unknown format.
+    """
+    from ..frontends import find_weight_format, quantise_weights
+    from ..passes.graph import Canonicalise
+
+    format_ = find_weight_format(weights)
+    pure = Canonicalise(spec.instances).run(evolve(graph, interface=Interface()))
+    return evolve(quantise_weights(pure, spec.instances, format_), interface=graph.interface)
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
