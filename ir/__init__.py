@@ -136,6 +136,8 @@ from .functions import COMBINERS, FUNCTIONS, ONE_ARRIVAL, TF32_NEAR, VALUE_COMBI
 from .graph import (
     Array,
     Attribute,
+    Dim,
+    Extent,
     FixedResult,
     FixedValue,
     Graph,
@@ -143,6 +145,7 @@ from .graph import (
     IndexFault,
     Interface,
     Node,
+    SizeSamples,
     StateTensor,
     attribute_of,
     attributes_key,
@@ -150,6 +153,7 @@ from .graph import (
     live_graph,
     needed_nodes,
     out_of_range,
+    size_samples,
     tensor_words,
 )
 from .kernel import (

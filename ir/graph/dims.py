@@ -1,0 +1,103 @@
+"""Symbolic dimensions: named sizes with a range, and extents that are affine in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from ..errors import UsageError, quote
+
+
+@frozen
+class Dim:
+    """Named size of one or more dims, from `low` to `high`, both included.
+
+    Raises `UsageError` for an empty range, and for one that begins below 1.
+    """
+
+    name: str
+    low: int
+    high: int
+
+    def __attrs_post_init__(self) -> None:
+        if not 1 <= self.low <= self.high:
+            raise UsageError(
+                f"dim {quote(self.name)}: expected a range of sizes from 1, found {self.low}..{self.high}",
+                hint="give the least and the greatest size, as in 1..64",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name} in {self.low}..{self.high}"
+
+
+@frozen
+class Extent:
+    """Affine size `const + sum(coefficient * dim)`; terms are sorted by dim and have non-zero coefficients."""
+
+    const: int
+    terms: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_const(self) -> bool:
+        """Return whether no dim changes it."""
+        return not self.terms
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """Return the size for sizes of the dims."""
+        return self.const + sum(factor * sizes[name] for name, factor in self.terms)
+
+    def __str__(self) -> str:
+        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
+        return " + ".join([*parts, *([str(self.const)] if self.const or not parts else [])]).replace("+ -", "- ")
+
+
+@frozen
+class SizeSamples:
+    """Sizes of the dims at which one program was instantiated, the capacity first.
+
+    The second sample and each one after it differ from the first in one dim, in the order of `varying`; further samples
+    check what was fitted.
+    """
+
+    dims: tuple[Dim, ...]
+    samples: tuple[Mapping[str, int], ...] = field(converter=tuple)
+
+    @property
+    def varying(self) -> tuple[Dim, ...]:
+        """The dims whose range has several sizes."""
+        return tuple(dim for dim in self.dims if dim.low < dim.high)
+
+    @property
+    def capacity(self) -> Mapping[str, int]:
+        """The greatest sizes."""
+        return self.samples[0]
+
+    def fit(self, values: tuple[int, ...]) -> Extent | None:
+        """Return the affine extent with these values at the samples, None where there is none."""
+        first, terms = values[0], dict[str, int]()
+        for number, dim in enumerate(self.varying, 1):
+            step = self.capacity[dim.name] - self.samples[number][dim.name]
+            factor, rest = divmod(first - values[number], step)
+            if rest:
+                return None
+            terms |= {dim.name: factor} if factor else {}
+        const = first - sum(factor * self.capacity[name] for name, factor in terms.items())
+        extent = Extent(const, tuple(sorted(terms.items())))
+        fits = all(extent.at(sizes) == value for sizes, value in zip(self.samples, values, strict=True))
+        return extent if fits else None
+
+
+def size_samples(dims: tuple[Dim, ...], least: Mapping[str, int]) -> SizeSamples:
+    """Return samples of sizes near the greatest ones.
+
+    They lie below these where the model allows (`least` has its smallest sizes), and above them where the dims are
+    short: a dim of size 1 broadcasts, so it says nothing about others.
+    """
+    top = {dim.name: dim.high for dim in dims}
+    varying = [dim for dim in dims if dim.low < dim.high]
+    step = {dim.name: -1 if dim.high - 3 >= max(2, least[dim.name]) else 1 for dim in varying}
+    found = [top, *(top | {name: top[name] + by} for name, by in step.items())]
+    found += [top | {name: top[name] + 2 * by} for name, by in step.items()]
+    found += [top | {name: top[name] + 3 * by for name, by in step.items()}]
+    return SizeSamples(dims, tuple(found))

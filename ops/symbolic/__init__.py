@@ -1,0 +1,6 @@
+"""Symbolic dims: one graph for a range of sizes, whose kernels read the sizes from inputs."""
+
+from .bounded_graph import BoundedGraph, bounded_graph
+from .bounded_program import bounded_program
+from .layouts import DimLayout, Factor
+from .unify import SizeDependence, SizeInput
