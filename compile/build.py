@@ -11,16 +11,25 @@ from attrs import evolve
 
 from ..backends import find_target
 from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError, VocabularyError
-from ..runtime import ProgramRecord, StagedRecord, stages_type
+from ..runtime import DynamicRecord, ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
 from .driver import build_graph
+from .dynamic import (
+    DimRange,
+    DynamicPlan,
+    ModelFamily,
+    SymbolicShape,
+    build_dynamic,
+    load_at_sizes,
+    open_dynamic,
+    read_shapes,
+)
 from .loading import (
     ModelLike,
     Shapes,
     Spec,
     check_fixed_shapes,
     is_torch_model,
-    load_model,
     load_spec,
     with_torch_operators,
 )
@@ -34,9 +43,9 @@ MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 
 class BuildOptions(TypedDict, total=False):
-    """Options of `build` besides `fallback`."""
+    """Options of `build` besides `fallback` and those of dims that vary."""
 
-    shapes: Shapes | None
+    shapes: Mapping[str, SymbolicShape] | None
     spec: Sequence[str | os.PathLike[str]]
     mode: Mode
     precision: PrecisionName
@@ -73,12 +82,27 @@ def build(
     """Compile a model; with `fallback`, in parts around missing operations."""
 
 
+@overload
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
     target: str | Target = "opencl",
     *,
-    shapes: Shapes | None = None,
+    dims: Mapping[str, DimRange],
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    **options: Unpack[BuildOptions],
+) -> DynamicPlan:
+    """Compile a model for a range of sizes."""
+
+
+def build(
+    model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
+    target: str | Target = "opencl",
+    *,
+    shapes: Mapping[str, SymbolicShape] | None = None,
+    dims: Mapping[str, DimRange] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
@@ -90,10 +114,15 @@ def build(
     deterministic: bool = True,
     options: CompileOptions | None = None,
     fallback: bool = False,
-) -> CompiledPlan | StagedPlan:
+) -> CompiledPlan | StagedPlan | DynamicPlan:
     """Compile a model for a target.
 
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
+
+    Sizes may vary: a shape may have a named dim (`("batch", 3, 224, 224)`), whose range `dims` gives (`{"batch": (1,
+    64)}`), or a range of its own (`"1..64"`). `dims` may also name symbols of an ONNX model, and bound dims of an
+    exported program, called after the first input that has them (`x.0`). The result is then a `DynamicPlan`, of all
+    sizes in the ranges: `buckets` has the sizes with kernels of their own, which the cost model chooses otherwise.
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
@@ -117,7 +146,7 @@ def build(
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
-    Raises `UsageError` where the mode is unknown.
+    Raises `UsageError` where the mode is unknown, and for buckets where no size varies.
     """
     chosen = _chosen_options(options, mode, precision, budget, debug, deterministic)
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
@@ -126,16 +155,22 @@ def build(
     machine = find_target(target) if isinstance(target, str) else target
 
     build_part = partial(build_stored, spec=vocabulary, target=machine, tune=tune, frozen=frozen, libraries=libraries)
+    request = read_shapes(shapes or {}, dims or {})
     try:
         with chosen.begin().stage("import"):
-            graph = load_model(model, vocabulary, shapes, examples)
+            graph = load_at_sizes(model, vocabulary, request, examples)
+        if isinstance(graph, ModelFamily):
+            part = partial(build_part, options=evolve(chosen, begun=None))
+            return build_dynamic(graph, vocabulary, machine, part, buckets)
     except VocabularyError:
         if not fallback:
             raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
-        plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)
+        plan = staged_plan(model, vocabulary, machine, part, shapes=request.fixed, args=examples)
         plan.warn()
         return plan
+    if buckets:
+        raise UsageError("'buckets' without a dim that varies", hint="give 'dims', or a range in 'shapes'")
     return build_part(graph, options=chosen)
 
 
@@ -211,7 +246,7 @@ def staged_plan(
 
 def load(
     folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
-) -> CompiledPlan | StagedPlan:
+) -> CompiledPlan | StagedPlan | DynamicPlan:
     """Open a plan's folder.
 
     A plan is code: load only plans from a trusted source.
@@ -219,6 +254,8 @@ def load(
     `functions` are those that `cuts.build_staged` was given, where it was.
     """
     content = stages_type(folder)
+    if content is DynamicRecord:
+        return open_dynamic(folder)
     if content is ProgramRecord:
         return open_program(folder)
     return open_model(folder, functions) if content is StagedRecord else open_plan(folder)

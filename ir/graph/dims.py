@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from attrs import field, frozen
 
@@ -53,11 +54,28 @@ class Extent:
 
 
 @frozen
-class SizeSamples:
-    """Sizes of the dims at which one program was instantiated, the capacity first.
+class Factor:
+    """Part of a dim in memory: `extent` of `capacity` positions are there."""
 
-    The second sample and each one after it differ from the first in one dim, in the order of `varying`; further samples
-    check what was fitted.
+    capacity: int
+    extent: Extent
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all positions are there."""
+        return self.extent.is_const and self.extent.const == self.capacity
+
+
+#: Layout of a dim: its factors, the outermost first. One that merges others has several, as `[4 * n]` of `[4 * 64]`.
+DimLayout: TypeAlias = tuple[Factor, ...]
+
+
+@frozen
+class SizeSamples:
+    """Sizes of the dims at which a model is imported, the capacity first.
+
+    The second sample is the base: each of the next ones differs from it in one dim, in the order of `varying`. Further
+    samples check what was fitted.
     """
 
     dims: tuple[Dim, ...]
@@ -75,14 +93,14 @@ class SizeSamples:
 
     def fit(self, values: tuple[int, ...]) -> Extent | None:
         """Return the affine extent with these values at the samples, None where there is none."""
-        first, terms = values[0], dict[str, int]()
-        for number, dim in enumerate(self.varying, 1):
-            step = self.capacity[dim.name] - self.samples[number][dim.name]
-            factor, rest = divmod(first - values[number], step)
+        base, terms = min(1, len(values) - 1), dict[str, int]()
+        for number, dim in enumerate(self.varying, base + 1):
+            step = self.samples[number][dim.name] - self.samples[base][dim.name]
+            factor, rest = divmod(values[number] - values[base], step)
             if rest:
                 return None
             terms |= {dim.name: factor} if factor else {}
-        const = first - sum(factor * self.capacity[name] for name, factor in terms.items())
+        const = values[base] - sum(factor * self.samples[base][name] for name, factor in terms.items())
         extent = Extent(const, tuple(sorted(terms.items())))
         fits = all(extent.at(sizes) == value for sizes, value in zip(self.samples, values, strict=True))
         return extent if fits else None
@@ -96,8 +114,11 @@ def size_samples(dims: tuple[Dim, ...], least: Mapping[str, int]) -> SizeSamples
     """
     top = {dim.name: dim.high for dim in dims}
     varying = [dim for dim in dims if dim.low < dim.high]
-    step = {dim.name: -1 if dim.high - 3 >= max(2, least[dim.name]) else 1 for dim in varying}
-    found = [top, *(top | {name: top[name] + by} for name, by in step.items())]
-    found += [top | {name: top[name] + 2 * by} for name, by in step.items()]
-    found += [top | {name: top[name] + 3 * by for name, by in step.items()}]
+    step = {dim.name: -1 if dim.high - 4 >= max(2, least[dim.name]) else 1 for dim in varying}
+    if not varying:
+        return SizeSamples(dims, (top,))
+    base = top | {name: top[name] + by for name, by in step.items()}
+    found = [top, base, *(base | {name: base[name] + by} for name, by in step.items())]
+    found += [base | {name: base[name] + 2 * by} for name, by in step.items()]
+    found += [base | {name: base[name] + 3 * by for name, by in step.items()}]
     return SizeSamples(dims, tuple(found))

@@ -2,5 +2,4 @@
 
 from .bounded_graph import BoundedGraph, bounded_graph
 from .bounded_program import bounded_program
-from .layouts import DimLayout, Factor
 from .unify import SizeDependence, SizeInput

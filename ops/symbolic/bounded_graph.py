@@ -20,6 +20,7 @@ from ...ir import (
     CutsError,
     DType,
     Extent,
+    Factor,
     Graph,
     GraphError,
     Node,
@@ -37,7 +38,7 @@ from ...ir import (
 from ..gradient import declare
 from ..language import Instances
 from .bounded_program import Layouts, bounded_program
-from .layouts import Factor
+from .extrapolation import extrapolated_graph, graph_form
 from .unify import SizeDependence, SizeInput, Unifier
 
 
@@ -46,19 +47,26 @@ class BoundedGraph:
     """Graph whose tensors have room for the greatest sizes.
 
     `layouts` has the places of the elements of inputs and outputs; `sizes` the scalar input of each dim that the graph
-    reads.
+    reads; `fixed` the results of the interface that are sizes.
     """
 
     graph: Graph
     layouts: Mapping[str, Layouts]
     sizes: Mapping[str, SizeInput]
+    fixed: Mapping[str, Extent] = field(factory=dict)
 
 
 def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
     """Return the graph for all sizes of a range; `graphs` are those at the samples.
 
+    A model may have another form at its greatest size, where a slice of a table is all of it: the graph for that size
+    then follows from the others.
+
     Raises `GraphError` where the sizes change the graph otherwise than by affine extents.
     """
+    forms = [graph_form(graph) for graph in graphs[:2]]
+    if len(forms) == 2 and forms[0] != forms[1]:
+        graphs = [extrapolated_graph(graphs[1:], samples, instances), *graphs[1:]]
     return _Bounding(graphs, samples, instances).run()
 
 
@@ -96,7 +104,20 @@ class _Bounding:
             first, inputs=(*first.inputs, *extra), nodes=tuple(self.nodes), types=self.types, constants=constants
         )
         ends = (*first.inputs, *first.outputs)
-        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes)
+        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes, self._fixed())
+
+    def _fixed(self) -> dict[str, Extent]:
+        """Return the fixed results that are sizes."""
+        found = {}
+        for name, result in self.graphs[0].interface.fixed.items():
+            values = [graph.interface.fixed[name].value for graph in self.graphs]
+            if all(value == result.value for value in values):
+                continue
+            extent = self.samples.fit(tuple(v for v in values if isinstance(v, int)))
+            if extent is None:
+                raise GraphError(f"result {quote(name)} is no affine function of the sizes: {values}")
+            found[name] = extent
+        return found
 
     def _error(self, node: Node, error: CutsError) -> GraphError:
         dims = ", ".join(map(str, self.samples.varying))
@@ -108,11 +129,7 @@ class _Bounding:
 
     def _check_form(self) -> None:
         """Raise where the graphs differ in more than shapes, attributes and constants."""
-        forms = [
-            (g.inputs, g.outputs, tuple(g.constants), g.interface.fixed, [(n.op, n.inputs, n.outputs) for n in g.nodes])
-            for g in self.graphs
-        ]
-        if any(form != forms[0] for form in forms):
+        if any(graph_form(graph) != graph_form(self.graphs[0]) for graph in self.graphs):
             dims = ", ".join(map(str, self.samples.varying))
             raise GraphError(
                 f"graph {quote(self.graphs[0].name)} has other nodes at other sizes of {dims}",
@@ -135,7 +152,7 @@ class _Bounding:
         """Return whether a constant stays one; one that is a size becomes a node."""
         arrays = [graph.constants[name] for graph in self.graphs]
         first = arrays[0]
-        if all(a is first or (a.shape == first.shape and np.array_equal(a, first)) for a in arrays):
+        if all(_is_same(a, first) for a in arrays):
             self.layouts[name] = tuple((Factor(n, Extent(n)),) for n in first.shape)
             return True
         if all(a.ndim == first.ndim and _begins_with(first, a) for a in arrays):
@@ -208,9 +225,12 @@ class _Bounding:
         text = declare("sized", f"{node.op} of sizes that vary", program)
         name = f"{node.op}_sized_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
         text = declare(name, f"{node.op} of sizes that vary", program)
-        self.nodes.append(
-            evolve(node, op=name, inputs=(*node.operands, *extra), attributes={}, declaration=text)
-        )
+        self.nodes.append(evolve(node, op=name, inputs=(*node.operands, *extra), attributes={}, declaration=text))
+
+
+def _is_same(a: Array, b: Array) -> bool:
+    memory = a.__array_interface__["data"] == b.__array_interface__["data"] and a.strides == b.strides
+    return a.shape == b.shape and (memory or np.array_equal(a, b))
 
 
 def _begins_with(whole: Array, part: Array) -> bool:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import define, evolve, field
 
 from ...ir import (
+    DimLayout,
     DType,
     Expr,
     Extent,
+    Factor,
     Guard,
     Index,
-    IndexValue,
-    InRange,
     Program,
     Read,
     SizeSamples,
@@ -33,7 +33,7 @@ from ...ir import (
     variables,
     walk,
 )
-from .layouts import DimLayout, Factor, regroup
+from .layouts import regroup
 from .masks import join_pieces, mask_arrivals, mask_reduction
 from .unify import SizeDependence, SizeInput, Unifier, confine_read, same
 
@@ -68,7 +68,7 @@ def _moved_elements(
     if not isinstance(read, Read) or read.guards or not statement.is_pointwise or read.tensor not in operands:
         return None
     source = program.tensors[read.tensor]
-    if source.size != target.size or not target.size:
+    if any(p.tensors[read.tensor].size != p.tensors[p.outputs[0]].size for p in programs) or not target.size:
         return None
     if linearise(read.indices, source.strides) != linearise(statement.write, target.strides):
         return None
@@ -96,7 +96,8 @@ class _Bounding:
         for table in first.constants:
             self.layouts[table] = tuple((Factor(n, Extent(n)),) for n in first.tensors[table].shape)
         for name in first.inputs:
-            self.layouts.setdefault(name, self._prefixes(name))
+            if name not in self.layouts:
+                self.layouts[name] = self._prefixes(name)
         if any(len(program.statements) != len(first.statements) for program in self.programs):
             raise SizeDependence("the operation has other statements at other sizes")
         parts = zip(*(program.statements for program in self.programs), strict=True)
@@ -208,9 +209,8 @@ class _Bounding:
         else:
             shape = self.programs[0].tensors[statement.target].shape
             layout = tuple(
-                self._dim_layout(statement, number, index, merged) for number, (index, _) in enumerate(
-                    zip(statement.write, shape, strict=True)
-                )
+                self._dim_layout(statement, number, index, merged)
+                for number, (index, _) in enumerate(zip(statement.write, shape, strict=True))
             )
         if self.layouts.setdefault(statement.target, layout) != layout:
             raise SizeDependence(f"parts of '{statement.target}' lie at different places")

@@ -14,26 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from attrs import frozen
-
-from ...ir import Extent
-
-
-@frozen
-class Factor:
-    """Part of a dim: `extent` of `capacity` positions are there."""
-
-    capacity: int
-    extent: Extent
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether all positions are there."""
-        return self.extent.is_const and self.extent.const == self.capacity
-
-
-#: Layout of a dim: its factors, the outermost first.
-DimLayout = tuple[Factor, ...]
+from ...ir import DimLayout, Extent, Factor
 
 
 def merge_factors(factors: Sequence[Factor]) -> DimLayout:

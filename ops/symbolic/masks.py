@@ -65,7 +65,9 @@ def mask_arrivals(statement: Statement, guards: tuple[Guard, ...], tensors: Mapp
     return evolve(statement, body=call("select", InRange(guards), statement.body, identity))
 
 
-def join_pieces(pieces: Sequence[tuple[Statement, Mapping[Var, Extent]]], shape: Sequence[int], unifier: Unifier) -> Statement:
+def join_pieces(
+    pieces: Sequence[tuple[Statement, Mapping[Var, Extent]]], shape: Sequence[int], unifier: Unifier
+) -> Statement:
     """Return one statement that picks each element of a tensor from the piece that has it.
 
     y[i] = a[i] for i < n;  y[n + i] = b[i] for i < m    ->    y[p] = a[p] if p < n else b[p - n]
@@ -91,7 +93,7 @@ def _places(
     guards: list[Guard] = []
     for index, position in zip(statement.write, axes, strict=True):
         own = [axis for axis in statement.axes if index.coefficient(axis) == 1]
-        begin = substitute(index, {axis: 0 for axis in own})
+        begin = substitute(index, dict.fromkeys(own, 0))
         if len(own) > 1 or any(begin.coefficient(axis) for axis in statement.axes):
             raise SizeDependence(f"a part of '{statement.target}' that begins at a size has no axis of its own")
         place = as_index(position) - begin

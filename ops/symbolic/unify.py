@@ -36,9 +36,11 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    call,
     clamp,
     primary_index,
 )
+from .products import fit_products
 
 T = TypeVar("T")
 
@@ -142,7 +144,9 @@ class Unifier:
 
     def _guard(self, found: Sequence[Guard]) -> tuple[Guard, ...]:
         index = self.index([guard.index for guard in found])
-        low, high = (self.extent([getattr(g, side) for g in found], "a bound of a condition") for side in ("low", "high"))
+        low, high = (
+            self.extent([getattr(g, side) for g in found], "a bound of a condition") for side in ("low", "high")
+        )
         if low.is_const and high.is_const:
             return (Guard(index, low.const, high.const),)
         return (*self._at_least(index, low), *self.below(index, high))
@@ -181,7 +185,17 @@ class Unifier:
         numbers = [int(const.value) for const in found]
         if any(number != const.value for number, const in zip(numbers, found, strict=True)):
             raise SizeDependence(f"number {found[0].value} has another value at other sizes")
-        return IndexValue(self.size(self.extent(numbers, "a number")), found[0].dtype)
+        products = fit_products(self.samples, numbers)
+        if products is None:
+            return IndexValue(self.size(self.extent(numbers, "a number")), found[0].dtype)
+        dtype, total = found[0].dtype, None
+        for names, factor in products.terms.items():
+            index = Index(factor) if not names else self.inputs[names[0]].index * factor
+            term: Expr = IndexValue(index, dtype)
+            for name in names[1:]:
+                term = call("mul", term, IndexValue(self.inputs[name].index, dtype))
+            total = term if total is None else call("add", total, term)
+        return total or Const(0, dtype)
 
     def _read(self, found: Sequence[Read]) -> Expr:
         first = found[0]
