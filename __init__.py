@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .compile import CompiledPlan, build, build_staged, load, torch_op
+    from .compile import CompiledPlan, DynamicPlan, build, build_staged, load, torch_op
     from .frontends import graph_from_json, load_graph, save_graph
-    from .ir import CutsError, Graph, Node
+    from .ir import CutsError, Dim, Graph, Node
     from .ops import Registry
     from .passes.graph import with_loss
     from .training import SGD, Adam, Training, grad, in_training
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "__version__", "build",
-    "build_staged", "grad",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "Dim", "DynamicPlan", "Graph", "Node", "Registry", "Training",
+    "__version__", "build", "build_staged", "grad",
     "graph_from_json", "in_training", "load", "load_graph", "save_graph", "torch_op", "with_loss",
 ]  # fmt: skip
 
 #: Package -> the public names it is home to.
 _HOMES = {
-    ".compile": ("CompiledPlan", "build", "build_staged", "load", "torch_op"),
+    ".compile": ("CompiledPlan", "DynamicPlan", "build", "build_staged", "load", "torch_op"),
     ".frontends": ("graph_from_json", "load_graph", "save_graph"),
-    ".ir": ("CutsError", "Graph", "Node"),
+    ".ir": ("CutsError", "Dim", "Graph", "Node"),
     ".ops": ("Registry",),
     ".passes.graph": ("with_loss",),
     ".training": ("SGD", "Adam", "Training", "grad", "in_training"),

@@ -6,6 +6,7 @@
 from .build import build, build_staged, load, staged_plan
 from .cached_build import build_tuned
 from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
+from .dynamic import DynamicPlan
 from .loading import ModelLike, Shapes, Spec, load_model, load_spec
 from .plan import CompiledPlan, plan_of
 from .selection import decision_key, plan_key

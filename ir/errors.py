@@ -71,7 +71,7 @@ class GraphError(CutsError):
 
 
 class SymbolicShapeError(GraphError):
-    """Raised where a shape has a size that varies, and a graph at one size is wanted."""
+    """Raised for a symbolic shape where a static one is wanted."""
 
 
 class UnknownOp(GraphError, KeyError):

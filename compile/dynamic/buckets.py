@@ -1,4 +1,4 @@
-"""Buckets of a plan for a range of sizes: graphs with room for their greatest sizes, chosen by the cost model."""
+"""Buckets of a range of sizes, chosen by the cost model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...latency import buckets as fewest_buckets
 from ...ops.symbolic import BoundedGraph, bounded_graph
 from ..loading import Spec
 from ..plan import CompiledPlan
-from .dynamic_plan import Bucket
+from .dynamic_plan import BucketPlan
 from .model_family import ModelFamily
 
 #: Most sizes of a dim that are candidates for buckets.
 MAX_CANDIDATES = 8
-#: What padding to the end of a bucket may cost, as a share of a size's own time.
+#: Cost of padding to the end of a bucket, as a share of a size's own time.
 WASTE = 0.1
 
 Compile = Callable[[Graph], CompiledPlan]
@@ -33,16 +33,16 @@ class BucketBuilder:
     family: ModelFamily
     spec: Spec
     compile: Compile
-    made: dict[tuple[int, ...], Bucket] = field(factory=dict)
+    made: dict[tuple[int, ...], BucketPlan] = field(factory=dict)
 
-    def bucket(self, sizes: Mapping[str, int]) -> Bucket:
+    def bucket(self, sizes: Mapping[str, int]) -> BucketPlan:
         """Return the bucket of all sizes up to the greatest ones, `sizes`."""
         key = tuple(sizes[dim.name] for dim in self.family.dims)
         if key not in self.made:
             found = self._graph(sizes)
             scalars = {dim: source.tensor for dim, source in found.sizes.items()}
             plan = self.compile(found.graph)
-            self.made[key] = Bucket(dict(sizes), scalars, found.layouts, found.fixed, plan)
+            self.made[key] = BucketPlan(dict(sizes), scalars, found.layouts, found.fixed, plan)
         return self.made[key]
 
     def _graph(self, sizes: Mapping[str, int]) -> BoundedGraph:
@@ -60,21 +60,22 @@ class BucketBuilder:
 
 def choose_buckets(
     builder: BucketBuilder, asked: Mapping[str, Sequence[int]], waste: float = WASTE
-) -> tuple[Bucket, ...]:
-    """Return the buckets of all dims: those asked for, else the fewest that the cost model finds cheap enough.
+) -> tuple[BucketPlan, ...]:
+    """Return the buckets of all dims.
 
+    They are those asked for, else the fewest that the cost model finds cheap enough.
     A dim's candidates are the powers of two in its range and its greatest size, with the other dims at theirs. A
     candidate is dropped where the time of the next one is at most `waste` above its own.
     """
     top = {dim.name: dim.high for dim in builder.family.dims}
     ends = {
-        dim.name: _asked(dim, asked[dim.name]) if dim.name in asked else _by_cost(builder, dim, top, waste)
+        dim.name: _checked_ends(dim, asked[dim.name]) if dim.name in asked else _by_cost(builder, dim, top, waste)
         for dim in builder.family.dims
     }
     return tuple(builder.bucket(dict(zip(ends, sizes, strict=True))) for sizes in product(*ends.values()))
 
 
-def _asked(dim: Dim, sizes: Sequence[int]) -> list[int]:
+def _checked_ends(dim: Dim, sizes: Sequence[int]) -> list[int]:
     found = sorted({int(size) for size in sizes})
     outside = [size for size in found if not dim.low <= size <= dim.high]
     if outside:
@@ -83,7 +84,10 @@ def _asked(dim: Dim, sizes: Sequence[int]) -> list[int]:
 
 
 def candidates(dim: Dim) -> list[int]:
-    """Return the sizes of a dim that may end a bucket: its greatest one, and powers of two below it."""
+    """Return the sizes of a dim that may end a bucket.
+
+    These are its greatest size and the powers of two below.
+    """
     powers = [1 << n for n in range(dim.high.bit_length()) if dim.low <= 1 << n < dim.high]
     return [*powers[-(MAX_CANDIDATES - 1) :], dim.high]
 
@@ -98,17 +102,17 @@ def _by_cost(builder: BucketBuilder, dim: Dim, top: Mapping[str, int], waste: fl
 
 
 def estimated_time(plan: CompiledPlan) -> float | None:
-    """Return the seconds of a plan's kernels by the cost model; None where it has none."""
+    """Return the estimated seconds of a plan's kernels, or None."""
     found: list[Any] = [group.get("estimate") for group in plan.plan.groups]
     return sum(found) if found and all(isinstance(time, float) for time in found) else None
 
 
-def share_constants(buckets: Sequence[Bucket]) -> None:
+def share_constants(buckets: Sequence[BucketPlan]) -> None:
     """Let buckets hold one array for all equal constants."""
     places: dict[tuple[Any, ...], Array] = {}
     contents: dict[bytes, Array] = {}
 
-    def shared(array: Array) -> Array:
+    def share(array: Array) -> Array:
         place = (array.__array_interface__["data"][0], array.dtype.str, array.shape, array.strides)
         if place not in places:
             digest = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
@@ -118,5 +122,5 @@ def share_constants(buckets: Sequence[Bucket]) -> None:
 
     for bucket in buckets:
         plan = bucket.plan.plan
-        constants = {name: shared(array) if array.size else array for name, array in plan.constants.items()}
+        constants = {name: share(array) if array.size else array for name, array in plan.constants.items()}
         bucket.plan.plan = evolve(plan, constants=constants)

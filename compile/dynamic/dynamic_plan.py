@@ -1,7 +1,7 @@
-"""Plan for a range of sizes: plans of buckets, one of which serves each call.
+"""Plan for a range of sizes, by buckets.
 
-A bucket computes in memory with room for its greatest sizes. Kernels read the true sizes from scalar inputs, so that no
-element that is there depends on one that is not.
+One bucket serves each call. It computes in memory with room for its greatest sizes. Kernels read the true sizes from
+scalar inputs, so that no element that is there depends on one that is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from ...ir import Array, Dim, DimLayout, Extent, GraphError, Target, TensorType, UsageError, quote
+from ...ir import Array, Dim, DimLayout, GraphError, SymbolicExtent, Target, TensorType, UsageError, quote
 from ...numerics import Comparison, compare
 from ...runtime import (
     DynamicRecord,
@@ -34,7 +34,7 @@ Sizes = Mapping[str, int]
 
 
 @frozen(eq=False)
-class Bucket:
+class BucketPlan:
     """Plan for all sizes up to the greatest ones, `sizes`.
 
     `scalars` has the input of each dim that a kernel reads, which holds the size minus the least one; `layouts` the
@@ -44,13 +44,13 @@ class Bucket:
     sizes: Sizes
     scalars: Mapping[str, str]
     layouts: Mapping[str, tuple[DimLayout, ...]]
-    fixed: Mapping[str, Extent]
+    fixed: Mapping[str, SymbolicExtent]
     plan: CompiledPlan
     memory: dict[str, Array] = field(factory=dict, repr=False)
     running: Any = field(factory=Lock, repr=False)
 
     def room(self, inputs: Mapping[str, Array], sizes: Sizes, low: Sizes) -> dict[str, Array]:
-        """Return the inputs in arrays of the greatest sizes, and the scalars of the true ones."""
+        """Return inputs in arrays of the greatest sizes, and size scalars."""
         found = {name: self._with_room(name, array) for name, array in inputs.items()}
         return found | {name: np.array(sizes[dim] - low[dim], np.int32) for dim, name in self.scalars.items()}
 
@@ -65,8 +65,8 @@ class Bucket:
         return self.memory[name]
 
     def results(self, found: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
-        """Return the elements of outputs that are there, and the results that are sizes."""
-        made = {}
+        """Return the present elements of outputs, and results that are sizes."""
+        made: dict[str, Any] = {}
         for name, value in found.items():
             if name in self.fixed:
                 made[name] = self.fixed[name].at(sizes)
@@ -89,9 +89,12 @@ def elements_there(array: Array, layouts: Sequence[DimLayout], sizes: Sizes) -> 
 
 
 class DynamicPlan(PortablePlan):
-    """Plan for a range of sizes; threads that call `run` on one bucket wait for one another."""
+    """Plan for a range of sizes.
 
-    def __init__(self, name: str, target: Target, dims: Sequence[Dim], buckets: Sequence[Bucket]) -> None:
+    Threads that call `run` on one bucket wait for one another.
+    """
+
+    def __init__(self, name: str, target: Target, dims: Sequence[Dim], buckets: Sequence[BucketPlan]) -> None:
         self.name = name
         self.target = target
         self.dims = tuple(dims)
@@ -128,7 +131,11 @@ class DynamicPlan(PortablePlan):
         """Return whether every search finished within its budget."""
         return all(part.complete for part in self.parts)
 
-    def _shape(self, name: str) -> tuple[Extent, ...]:
+    def own_operations(self) -> tuple[str, ...]:
+        """Return the user-declared operations of the model, in order."""
+        return self._largest.plan.own_operations()
+
+    def _shape(self, name: str) -> tuple[SymbolicExtent, ...]:
         return tuple(factor.extent for (factor,) in self._largest.layouts[name])
 
     def _text(self, name: str) -> str:
@@ -168,7 +175,7 @@ class DynamicPlan(PortablePlan):
         if len(shape) != len(self.shapes[name]):
             raise UsageError(f"input {quote(name)}: expected {self._text(name)}, found shape {list(shape)}")
 
-    def _size(self, name: str, axis: int, extent: Extent, size: int) -> int:
+    def _size(self, name: str, axis: int, extent: SymbolicExtent, size: int) -> int:
         ((dim_name, factor),) = extent.terms
         dim = next(dim for dim in self.dims if dim.name == dim_name)
         found, rest = divmod(size - extent.const, factor)
@@ -181,13 +188,13 @@ class DynamicPlan(PortablePlan):
             )
         return found
 
-    def bucket_of(self, sizes: Sizes) -> Bucket:
+    def bucket_of(self, sizes: Sizes) -> BucketPlan:
         """Return the first bucket with room for sizes."""
         return next(b for b in self.buckets if all(b.sizes[name] >= size for name, size in sizes.items()))
 
     # ---- runs
 
-    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, int]]:
+    def _host_inputs(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, int]]:
         """Return the inputs as host arrays, checked, and the sizes."""
         check_names(tuple(self.inputs), inputs)
         arrays = {name: host_array(name, inputs[name]) for name in self.inputs}
@@ -196,11 +203,11 @@ class DynamicPlan(PortablePlan):
         return checked_inputs(types, tuple(types), inputs), sizes
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the first bucket with room for the sizes of the inputs; return a dict of arrays.
+        """Run the first bucket with room; return a dict of arrays.
 
         Raises `UsageError` for a size out of range.
         """
-        arrays, sizes = self._given(inputs)
+        arrays, sizes = self._host_inputs(inputs)
         bucket = self.bucket_of(sizes)
         with bucket.running:
             found = bucket.plan.run(bucket.room(arrays, sizes, self._low))
@@ -208,20 +215,23 @@ class DynamicPlan(PortablePlan):
 
     def reference(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the outputs in float64 from the declarations of the bucket's graph."""
-        arrays, sizes = self._given(inputs)
+        arrays, sizes = self._host_inputs(inputs)
         bucket = self.bucket_of(sizes)
         with bucket.running:
             return bucket.results(bucket.plan.reference(bucket.room(arrays, sizes, self._low)), sizes)
 
     def part_inputs(self, inputs: Mapping[str, Any]) -> Iterator[tuple[CompiledPlan, Mapping[str, Any]]]:
         """Yield the plan that serves inputs, with its own inputs."""
-        arrays, sizes = self._given(inputs)
+        arrays, sizes = self._host_inputs(inputs)
         bucket = self.bucket_of(sizes)
         with bucket.running:
             yield bucket.plan, bucket.room(arrays, sizes, self._low)
 
     def random_inputs(self, seed: int = 0, sizes: Sizes | None = None) -> dict[str, Array]:
-        """Return random inputs of the right types, of the greatest sizes unless `sizes` are given."""
+        """Return random inputs of the right types.
+
+        They have the greatest sizes unless `sizes` are given.
+        """
         at = {dim.name: dim.high for dim in self.dims} | dict(sizes or {})
         types = {
             name: TensorType(type_.dtype, tuple(extent.at(at) for extent in self.shapes[name]))
@@ -232,8 +242,9 @@ class DynamicPlan(PortablePlan):
     def verify(
         self, inputs: Mapping[str, Any] | None = None, oracle: Mapping[str, Any] | None = None
     ) -> tuple[Comparison, ...]:
-        """Run and compare every output with the float64 reference, or with an oracle's values.
+        """Run and compare every output with an oracle.
 
+        The oracle is the float64 reference, unless its values are given.
         Without inputs each bucket runs on its greatest and its least sizes.
 
         Raises `GraphError` where the oracle lacks an output.
@@ -252,7 +263,7 @@ class DynamicPlan(PortablePlan):
 
     def _compare(self, inputs: Mapping[str, Any], oracle: Mapping[str, Any] | None) -> Iterator[Comparison]:
         found, expected = self.run(inputs), oracle or self.reference(inputs)
-        allowed = self.bucket_of(self._given(inputs)[1]).plan.tolerances()
+        allowed = self.bucket_of(self._host_inputs(inputs)[1]).plan.tolerances()
         for name, value in found.items():
             if name not in expected:
                 raise GraphError(f"the oracle has no output {quote(name)}")
@@ -273,5 +284,5 @@ class DynamicPlan(PortablePlan):
 def open_dynamic(folder: str | os.PathLike[str]) -> DynamicPlan:
     """Open the folder of a plan for a range of sizes."""
     record = load_stages(folder, DynamicRecord)
-    buckets = [Bucket(b.sizes, b.scalars, b.layouts, b.fixed, CompiledPlan(b.plan)) for b in record.buckets]
+    buckets = [BucketPlan(b.sizes, b.scalars, b.layouts, b.fixed, CompiledPlan(b.plan)) for b in record.buckets]
     return DynamicPlan(record.name, record.target, record.dims, buckets)

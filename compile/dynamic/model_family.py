@@ -8,14 +8,14 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from ...ir import Dim, Extent, Graph, SymbolicShapeError, UsageError, quote
+from ...ir import Dim, Graph, SymbolicExtent, SymbolicShapeError, UsageError, quote
 from ..loading import ModelLike, Spec, is_torch_model, load_model
 from .shapes import Extents, ShapeRequest
 
 
 @frozen(eq=False)
 class ModelFamily:
-    """Model whose dims vary: its graph for each choice of sizes, imported once."""
+    """Graphs of a model by the sizes of its dims, imported once."""
 
     dims: tuple[Dim, ...]
     make: Callable[[Mapping[str, int]], Graph]
@@ -30,7 +30,7 @@ class ModelFamily:
 
 
 def load_at_sizes(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any] = ()) -> Graph | ModelFamily:
-    """Return the graph of a model, or its graphs at all sizes where some vary."""
+    """Return a model's graph, or its family where sizes vary."""
     if request.is_static:
         try:
             return load_model(model, spec, request.fixed, args)
@@ -83,20 +83,21 @@ def _declared_shapes(model: ModelLike, request: ShapeRequest) -> dict[str, Exten
     from ...frontends.onnx import declared_shapes
 
     found = {}
-    for name, shape in declared_shapes(model).items():
+    source: Any = model
+    for name, shape in declared_shapes(source).items():
         if any(entry in request.dims for entry in shape):
             fixed = [1 if entry is None else entry for entry in shape]
             found[name] = tuple(
-                Extent(entry) if isinstance(entry, int)
-                else Extent(0, ((entry, 1),)) if entry in request.dims
-                else Extent(1)
+                SymbolicExtent(entry) if isinstance(entry, int)
+                else SymbolicExtent(0, ((entry, 1),)) if entry in request.dims
+                else SymbolicExtent(1)
                 for entry in fixed
             )  # fmt: skip
     return found
 
 
 def _torch_family(model: ModelLike, spec: Spec, request: ShapeRequest, args: Sequence[Any]) -> ModelFamily:
-    from ...frontends.torch import UNBOUNDED, exported_program, program_name, sized_program
+    from ...frontends.torch import MAX_UNBOUNDED_SIZE, exported_program, program_name, sized_program
 
     program = exported_program(model, args)
     found = sized_program(model, program, args, program_name(model))
@@ -110,7 +111,7 @@ def _torch_family(model: ModelLike, spec: Spec, request: ShapeRequest, args: Seq
     own = {dim.name: dim for dim in found.dims if any(_has(shape, dim.name) for shape in inputs.values())}
     dims = own | dict(request.dims)
     _check_used(request, inputs)
-    open_ended = [dim.name for dim in dims.values() if dim.high == UNBOUNDED]
+    open_ended = [dim.name for dim in dims.values() if dim.high == MAX_UNBOUNDED_SIZE]
     if open_ended:
         raise UsageError(
             f"dim {quote(open_ended[0])} of the program has no greatest size",

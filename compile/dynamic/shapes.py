@@ -1,8 +1,11 @@
 """Shapes with dims that vary, as callers write them.
 
-shapes={"x": ("batch", 3, 224, 224)}, dims={"batch": (1, 64)}
-shapes={"x": ("1..64", 3, 224, 224)}            a dim of its own, named x.0
-shapes={"x": (Dim("batch", 1, 64), 3, 224, 224)}
+A dim has a name and a range, which several inputs may share:
+
+    shapes={"x": ("batch", 3, 224, 224)}, dims={"batch": (1, 64)}
+    shapes={"x": ("1..64", 3, 224, 224)}                                a dim of its own, named x.0
+    shapes={"x": (Dim("batch", 1, 64), 3, 224, 224)}
+    shapes={"x": (1, 3, "32*h", "32*w")}, dims={"h": (1, 16), "w": (1, 16)}
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from typing import Any, TypeAlias
 
 from attrs import frozen
 
-from ...ir import Dim, Extent, UsageError, quote
+from ...ir import Dim, SymbolicExtent, UsageError, quote
 
 #: Shape of an input: sizes, names of dims, ranges, or dims.
 SymbolicShape: TypeAlias = Sequence[int | str | Dim]
 #: Range of a dim.
 DimRange: TypeAlias = tuple[int, int] | str | Dim
-Extents: TypeAlias = tuple[Extent, ...]
+Extents: TypeAlias = tuple[SymbolicExtent, ...]
 
+_AFFINE = re.compile(r"(?:(?P<factor>[1-9]\d*) ?\* ?)?(?P<name>[^*+\s-]+) ?(?P<const>[+-] ?\d+)?")
 _RANGE = re.compile(r"(?:(?P<name>[^:]+):)?(?P<low>\d+)\.\.(?P<high>\d+)")
 
 
@@ -45,7 +49,7 @@ class ShapeRequest:
 
 
 def read_range(name: str, value: object) -> Dim:
-    """Return the dim of a range: two sizes, a text `1..64`, or a dim.
+    """Return the dim of a range: sizes, `1..64`, or a dim.
 
     Raises `UsageError` for anything else.
     """
@@ -76,9 +80,9 @@ def read_shapes(shapes: Mapping[str, Any], dims: Mapping[str, Any]) -> ShapeRequ
     return ShapeRequest(inputs, known)
 
 
-def _extent(name: str, axis: int, entry: object, shape: object, known: dict[str, Dim]) -> Extent:
+def _extent(name: str, axis: int, entry: object, shape: object, known: dict[str, Dim]) -> SymbolicExtent:
     if isinstance(entry, Integral):
-        return Extent(int(entry))
+        return SymbolicExtent(int(entry))
     dim = entry if isinstance(entry, Dim) else None
     match = _RANGE.fullmatch(entry) if isinstance(entry, str) else None
     if match:
@@ -86,9 +90,11 @@ def _extent(name: str, axis: int, entry: object, shape: object, known: dict[str,
     if dim is not None:
         if known.setdefault(dim.name, dim) != dim:
             raise UsageError(f"dim {quote(dim.name)} has two ranges: {known[dim.name]} and {dim}")
-        return Extent(0, ((dim.name, 1),))
-    if isinstance(entry, str) and entry in known:
-        return Extent(0, ((entry, 1),))
+        return SymbolicExtent(0, ((dim.name, 1),))
+    affine = _AFFINE.fullmatch(entry) if isinstance(entry, str) else None
+    if affine and affine["name"] in known:
+        const = int((affine["const"] or "0").replace(" ", ""))
+        return SymbolicExtent(const, ((affine["name"], int(affine["factor"] or 1)),))
     if isinstance(entry, str):
         raise UsageError(
             f"input {quote(name)}: dim {quote(entry)} has no range", hint=f"give dims={{{entry!r}: (1, 64)}}"

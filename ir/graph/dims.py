@@ -1,18 +1,18 @@
-"""Symbolic dimensions: named sizes with a range, and extents that are affine in them."""
+"""Symbolic dimensions: named sizes with a range, and affine extents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from ..errors import UsageError, quote
 
 
 @frozen
 class Dim:
-    """Named size of one or more dims, from `low` to `high`, both included.
+    """Named size from `low` to `high`, both included.
 
     Raises `UsageError` for an empty range, and for one that begins below 1.
     """
@@ -33,8 +33,11 @@ class Dim:
 
 
 @frozen
-class Extent:
-    """Affine size `const + sum(coefficient * dim)`; terms are sorted by dim and have non-zero coefficients."""
+class SymbolicExtent:
+    """Affine size `const + sum(coefficient * dim)`.
+
+    Terms are sorted by dim and have non-zero coefficients.
+    """
 
     const: int
     terms: tuple[tuple[str, int], ...] = ()
@@ -54,11 +57,11 @@ class Extent:
 
 
 @frozen
-class Factor:
+class DimFactor:
     """Part of a dim in memory: `extent` of `capacity` positions are there."""
 
     capacity: int
-    extent: Extent
+    extent: SymbolicExtent
 
     @property
     def is_whole(self) -> bool:
@@ -67,19 +70,19 @@ class Factor:
 
 
 #: Layout of a dim: its factors, the outermost first. One that merges others has several, as `[4 * n]` of `[4 * 64]`.
-DimLayout: TypeAlias = tuple[Factor, ...]
+DimLayout: TypeAlias = tuple[DimFactor, ...]
 
 
 @frozen
 class SizeSamples:
-    """Sizes of the dims at which a model is imported, the capacity first.
+    """Sizes of the dims at which a model is imported.
 
-    The second sample is the base: each of the next ones differs from it in one dim, in the order of `varying`. Further
-    samples check what was fitted.
+    The first sample has the greatest sizes, the capacity. The second one is the base: each of the next ones differs
+    from it in one dim, in the order of `varying`. Further samples check the fit.
     """
 
     dims: tuple[Dim, ...]
-    samples: tuple[Mapping[str, int], ...] = field(converter=tuple)
+    samples: tuple[Mapping[str, int], ...]
 
     @property
     def varying(self) -> tuple[Dim, ...]:
@@ -91,8 +94,8 @@ class SizeSamples:
         """The greatest sizes."""
         return self.samples[0]
 
-    def fit(self, values: tuple[int, ...]) -> Extent | None:
-        """Return the affine extent with these values at the samples, None where there is none."""
+    def fit(self, values: tuple[int, ...]) -> SymbolicExtent | None:
+        """Return the affine extent with these values at the samples, or None."""
         base, terms = min(1, len(values) - 1), dict[str, int]()
         for number, dim in enumerate(self.varying, base + 1):
             step = self.samples[number][dim.name] - self.samples[base][dim.name]
@@ -101,7 +104,7 @@ class SizeSamples:
                 return None
             terms |= {dim.name: factor} if factor else {}
         const = values[base] - sum(factor * self.samples[base][name] for name, factor in terms.items())
-        extent = Extent(const, tuple(sorted(terms.items())))
+        extent = SymbolicExtent(const, tuple(sorted(terms.items())))
         fits = all(extent.at(sizes) == value for sizes, value in zip(self.samples, values, strict=True))
         return extent if fits else None
 

@@ -1,4 +1,4 @@
-"""Symbolic dims: one graph for a range of sizes, whose kernels read the sizes from inputs."""
+"""Symbolic dims: one graph for a range of sizes."""
 
 from .bounded_graph import BoundedGraph, bounded_graph
 from .bounded_program import bounded_program

@@ -1,4 +1,4 @@
-"""Graph for a range of sizes, from the graphs of one model at some sizes.
+"""Graph for a range of sizes, from graphs at some sizes.
 
 Tensors have room for the greatest sizes. A node whose operation needs a size becomes one that reads it from a scalar
 input, with a declaration of its own; all others stay as they are:
@@ -18,15 +18,15 @@ from ...ir import (
     Array,
     Const,
     CutsError,
+    DimFactor,
     DType,
-    Extent,
-    Factor,
     Graph,
     GraphError,
     Node,
     Program,
     SizeSamples,
     Statement,
+    SymbolicExtent,
     TensorType,
     Var,
     as_index,
@@ -53,11 +53,13 @@ class BoundedGraph:
     graph: Graph
     layouts: Mapping[str, Layouts]
     sizes: Mapping[str, SizeInput]
-    fixed: Mapping[str, Extent] = field(factory=dict)
+    fixed: Mapping[str, SymbolicExtent] = field(factory=dict)
 
 
 def bounded_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> BoundedGraph:
-    """Return the graph for all sizes of a range; `graphs` are those at the samples.
+    """Return the graph for all sizes of a range.
+
+    `graphs` are those at the samples.
 
     A model may have another form at its greatest size, where a slice of a table is all of it: the graph for that size
     then follows from the others.
@@ -104,9 +106,9 @@ class _Bounding:
             first, inputs=(*first.inputs, *extra), nodes=tuple(self.nodes), types=self.types, constants=constants
         )
         ends = (*first.inputs, *first.outputs)
-        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes, self._fixed())
+        return BoundedGraph(live_graph(graph), {name: self.layouts[name] for name in ends}, sizes, self._size_results())
 
-    def _fixed(self) -> dict[str, Extent]:
+    def _size_results(self) -> dict[str, SymbolicExtent]:
         """Return the fixed results that are sizes."""
         found = {}
         for name, result in self.graphs[0].interface.fixed.items():
@@ -143,7 +145,7 @@ class _Bounding:
             extent = self.samples.fit(sizes)
             if extent is None:
                 raise GraphError(f"value {quote(name)}: dim {number} is no affine function of the sizes: {sizes}")
-            found.append((Factor(sizes[0], extent),))
+            found.append((DimFactor(sizes[0], extent),))
         return tuple(found)
 
     # ---- constants
@@ -153,7 +155,7 @@ class _Bounding:
         arrays = [graph.constants[name] for graph in self.graphs]
         first = arrays[0]
         if all(_is_same(a, first) for a in arrays):
-            self.layouts[name] = tuple((Factor(n, Extent(n)),) for n in first.shape)
+            self.layouts[name] = tuple((DimFactor(n, SymbolicExtent(n)),) for n in first.shape)
             return True
         if all(a.ndim == first.ndim and _begins_with(first, a) for a in arrays):
             self.layouts[name] = self._prefixes(name)
@@ -168,7 +170,7 @@ class _Bounding:
             hint="fix the sizes with --shape (shapes= of cuts.build)",
         )
 
-    def _size_node(self, name: str, array: Array, extent: Extent) -> None:
+    def _size_node(self, name: str, array: Array, extent: SymbolicExtent) -> None:
         """Add the node of a constant that is a size."""
         axes = tuple(Var(f"i{n}", size) for n, size in enumerate(array.shape))
         type_ = self.graphs[0].types[name]
@@ -178,7 +180,7 @@ class _Bounding:
         read = tuple(self.inputs[dim].tensor for dim, _ in extent.terms)
         tensors = {**dict.fromkeys(read, TensorType(DType.I32, ())), "y": type_}
         program = Program(tensors, read, ("y",), (Statement("y", axes, tuple(map(as_index, axes)), value),))
-        self.layouts[name] = tuple((Factor(n, Extent(n)),) for n in array.shape)
+        self.layouts[name] = tuple((DimFactor(n, SymbolicExtent(n)),) for n in array.shape)
         self._declare(Node(fresh_name({n.name for n in self.nodes}, f"{name}.size"), "size", (), (name,)), program)
 
     # ---- nodes

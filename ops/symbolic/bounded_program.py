@@ -1,5 +1,6 @@
-"""Program of an operation whose tensors have room for the greatest sizes, and whose sizes are read from inputs.
+"""Program of an operation for a range of sizes.
 
+Tensors have room for the greatest sizes, and the true sizes are read from inputs.
 It computes the elements that are there as the operation does at the sizes of a run. Others hold any value, and no
 element that is there is computed from them: reductions, scatters and reads beyond an end have guards with the size.
 """
@@ -12,17 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import define, evolve, field
 
 from ...ir import (
+    DimFactor,
     DimLayout,
     DType,
     Expr,
-    Extent,
-    Factor,
     Guard,
     Index,
     Program,
     Read,
     SizeSamples,
     Statement,
+    SymbolicExtent,
     TensorType,
     Var,
     as_index,
@@ -43,7 +44,7 @@ Layouts = tuple[DimLayout, ...]
 def bounded_program(
     programs: Sequence[Program], samples: SizeSamples, inputs: Mapping[str, SizeInput], operands: Mapping[str, Layouts]
 ) -> tuple[Program, dict[str, Layouts]]:
-    """Return the program for all sizes of a range, and the layouts of its results.
+    """Return the program for a range of sizes, and its results' layouts.
 
     `programs` are those at the samples, the greatest sizes first. The result is `programs[0]` where no statement needs
     a size.
@@ -87,14 +88,14 @@ class _Bounding:
     programs: Sequence[Program]
     unifier: Unifier
     layouts: dict[str, Layouts]
-    pieces: dict[str, list[tuple[Statement, dict[Var, Extent]]]] = field(factory=dict)
+    pieces: dict[str, list[tuple[Statement, dict[Var, SymbolicExtent]]]] = field(factory=dict)
 
     def run(self) -> tuple[Program, dict[str, Layouts]]:
         first = self.programs[0]
         same([tuple(program.tensors) for program in self.programs], "the list of tensors")
         same([program.constants for program in self.programs], "a table")
         for table in first.constants:
-            self.layouts[table] = tuple((Factor(n, Extent(n)),) for n in first.tensors[table].shape)
+            self.layouts[table] = tuple((DimFactor(n, SymbolicExtent(n)),) for n in first.tensors[table].shape)
         for name in first.inputs:
             if name not in self.layouts:
                 self.layouts[name] = self._prefixes(name)
@@ -104,22 +105,22 @@ class _Bounding:
         statements = [self._statement(each) for each in parts]
         tensors = dict(first.tensors)
         used = {tensor for s in statements for tensor in s.tensors_read} - set(tensors)
-        statements = self._joined(statements)
+        statements = self._join_statements(statements)
         extra = tuple(source.tensor for source in self.unifier.inputs.values() if source.tensor in used)
         tensors |= {name: TensorType(DType.I32, ()) for name in extra}
         results = {name: self.layouts[name] for name in first.outputs}
         if tuple(statements) == first.statements:
             return first, results
-        confined = tuple(self._confined(statement, tensors) for statement in statements)
+        confined = tuple(self._confine_reads(statement, tensors) for statement in statements)
         return evolve(first, tensors=tensors, inputs=(*first.inputs, *extra), statements=confined), results
 
     def _prefixes(self, name: str) -> Layouts:
-        """Return the layout of a tensor each dim of which has a prefix of its positions."""
+        """Return the layout of a tensor whose dims are prefixes."""
         shapes = [program.tensors[name].shape for program in self.programs]
         if any(len(shape) != len(shapes[0]) for shape in shapes):
             raise SizeDependence(f"tensor '{name}' has another rank at other sizes")
         return tuple(
-            (Factor(sizes[0], self.unifier.extent(sizes, f"dim {number} of '{name}'")),)
+            (DimFactor(sizes[0], self.unifier.extent(sizes, f"dim {number} of '{name}'")),)
             for number, sizes in enumerate(zip(*shapes, strict=True))
         )
 
@@ -156,7 +157,7 @@ class _Bounding:
         return made
 
     def _guards(
-        self, axes: Sequence[Var], extents: Mapping[Var, Extent], merged: Mapping[Var, DimLayout]
+        self, axes: Sequence[Var], extents: Mapping[Var, SymbolicExtent], merged: Mapping[Var, DimLayout]
     ) -> Iterator[Guard]:
         """Yield the conditions that positions of axes are there."""
         for axis in axes:
@@ -170,7 +171,7 @@ class _Bounding:
             elif not extents[axis].is_const:
                 yield from self.unifier.below(as_index(axis), extents[axis])
 
-    def _check_position(self, statement: Statement, extents: Mapping[Var, Extent]) -> None:
+    def _check_position(self, statement: Statement, extents: Mapping[Var, SymbolicExtent]) -> None:
         """Raise where the position of an extreme would count elements that are not there."""
         long = [axis for axis in statement.reduce if axis.extent > 1]
         known = [axis in extents and extents[axis].is_const for axis in long[1:]]
@@ -221,15 +222,15 @@ class _Bounding:
         axis = next((axis for axis in merged if axis in variables(index)), None)
         sizes = [program.tensors[statement.target].shape[number] for program in self.programs]
         if axis is None:
-            return (Factor(sizes[0], self.unifier.extent(sizes, f"dim {number} of '{statement.target}'")),)
+            return (DimFactor(sizes[0], self.unifier.extent(sizes, f"dim {number} of '{statement.target}'")),)
         if index != as_index(axis) or axis.extent != sizes[0]:
             raise SizeDependence(f"positions of a dim that merges others enter index {index.text}")
         return merged[axis]
 
     # ---- results
 
-    def _joined(self, statements: Sequence[Statement]) -> list[Statement]:
-        """Join the statements of tensors one of whose pieces begins at a size."""
+    def _join_statements(self, statements: Sequence[Statement]) -> list[Statement]:
+        """Join the statements of tensors that have a piece which begins at a size."""
         sizes = {source.tensor for source in self.unifier.inputs.values()}
         moved = {s.target for s in statements if not s.into and _tensors_of(s.write) & sizes}
         found: list[Statement] = []
@@ -241,7 +242,7 @@ class _Bounding:
                 found.append(join_pieces(self.pieces[statement.target], shape, self.unifier))
         return found
 
-    def _confined(self, statement: Statement, tensors: Mapping[str, TensorType]) -> Statement:
+    def _confine_reads(self, statement: Statement, tensors: Mapping[str, TensorType]) -> Statement:
         def confine(expr: Expr) -> Expr:
             return confine_read(expr, tensors[expr.tensor]) if isinstance(expr, Read) else expr
 

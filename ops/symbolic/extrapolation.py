@@ -1,4 +1,4 @@
-"""Graph of a model at its greatest sizes, from its graphs at smaller ones."""
+"""Graph at the greatest sizes, from graphs at smaller ones."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from .products import fit_products
 
 
 def graph_form(graph: Graph) -> object:
-    """Return what graphs of one model have in common at all sizes."""
+    """Return names and operations, which no size changes."""
     nodes = tuple((node.op, node.inputs, node.outputs) for node in graph.nodes)
     return graph.inputs, graph.outputs, tuple(graph.constants), tuple(graph.interface.fixed), nodes
 
 
 def extrapolated_graph(graphs: Sequence[Graph], samples: SizeSamples, instances: Instances) -> Graph:
-    """Return the graph at the greatest sizes; `graphs` are those at the other samples.
+    """Return the graph at the greatest sizes.
+
+    `graphs` are those at the other samples.
 
     Raises `GraphError` where they differ in more than shapes and attributes that follow the sizes.
     """

@@ -1,4 +1,4 @@
-"""Reductions over the positions of a dim that are there, and pieces that begin at a size."""
+"""Masks of reductions, and tensors of pieces that begin at a size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...ir import (
     Cast,
     Const,
     Expr,
-    Extent,
     Guard,
     Index,
     InRange,
     Read,
     Statement,
+    SymbolicExtent,
     TensorType,
     Var,
     as_index,
@@ -66,11 +66,13 @@ def mask_arrivals(statement: Statement, guards: tuple[Guard, ...], tensors: Mapp
 
 
 def join_pieces(
-    pieces: Sequence[tuple[Statement, Mapping[Var, Extent]]], shape: Sequence[int], unifier: Unifier
+    pieces: Sequence[tuple[Statement, Mapping[Var, SymbolicExtent]]], shape: Sequence[int], unifier: Unifier
 ) -> Statement:
-    """Return one statement that picks each element of a tensor from the piece that has it.
+    """Return one statement for all pieces of a tensor.
 
     y[i] = a[i] for i < n;  y[n + i] = b[i] for i < m    ->    y[p] = a[p] if p < n else b[p - n]
+
+    Raises `SizeDependence` where a piece is a reduction, a recurrence, or has no axis for a dim.
     """
     axes = tuple(Var(f"p{number}", size) for number, size in enumerate(shape))
     body: Expr | None = None
@@ -86,7 +88,7 @@ def join_pieces(
 
 
 def _places(
-    statement: Statement, extents: Mapping[Var, Extent], axes: Sequence[Var], unifier: Unifier
+    statement: Statement, extents: Mapping[Var, SymbolicExtent], axes: Sequence[Var], unifier: Unifier
 ) -> tuple[dict[Var, Index], tuple[Guard, ...]]:
     """Return a piece's axes by position in the whole, and the guards of its positions."""
     values: dict[Var, Index] = {}
@@ -99,7 +101,7 @@ def _places(
         place = as_index(position) - begin
         if own:
             values[own[0]] = place
-        end = extents[own[0]] if own else Extent(1)
+        end = extents[own[0]] if own else SymbolicExtent(1)
         low, high = place.bounds()
         guards += [Guard(place, 0, max(1, high + 1))] if low < 0 else []
         guards += unifier.below(place, end) if not (end.is_const and high < end.const) else []

@@ -13,7 +13,10 @@ from ...ir import SizeSamples
 
 @frozen
 class SizeProducts:
-    """Sum of integer multiples of products of at most two different dims: `{("b", "s"): 2, (): 1}` is `2*b*s + 1`."""
+    """Sum of multiples of products of at most two dims.
+
+    `{("b", "s"): 2, (): 1}` is `2*b*s + 1`.
+    """
 
     terms: Mapping[tuple[str, ...], int]
 
@@ -23,7 +26,10 @@ class SizeProducts:
 
 
 def fit_products(samples: SizeSamples, values: Sequence[int], first: int = 0) -> SizeProducts | None:
-    """Return the sum of products with these values at the samples from the number `first` on; None where none fits."""
+    """Return the sum of products with these values, or None.
+
+    They are those at the samples from the number `first` on.
+    """
     names = [dim.name for dim in samples.varying]
     kinds: list[tuple[str, ...]] = [(), *((name,) for name in names), *combinations(names, 2)]
     places = samples.samples[first:]

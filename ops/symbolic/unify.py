@@ -1,4 +1,4 @@
-"""One program of an operation for a range of sizes, from its programs at some sizes.
+"""One program for a range of sizes, from programs at some sizes.
 
 The programs are walked in parallel. A number that differs between them is an affine extent of the dims, read from
 scalar inputs when a kernel runs; the numbers of the greatest sizes stay where they only bound the iteration:
@@ -22,7 +22,6 @@ from ...ir import (
     Const,
     CutsError,
     Expr,
-    Extent,
     FloorDiv,
     Guard,
     Index,
@@ -33,6 +32,7 @@ from ...ir import (
     Primary,
     Read,
     SizeSamples,
+    SymbolicExtent,
     TensorType,
     Var,
     as_index,
@@ -46,12 +46,12 @@ T = TypeVar("T")
 
 
 class SizeDependence(CutsError):
-    """A program depends on a size in a way that one kernel cannot follow."""
+    """Raised where no single kernel can follow a size."""
 
 
 @frozen
 class SizeInput:
-    """Scalar input of a kernel: the size of a dim minus its least size."""
+    """Scalar input: the size of a dim minus its least one."""
 
     tensor: str
     low: int
@@ -64,20 +64,23 @@ class SizeInput:
 
 
 class Unifier:
-    """Walk over the same parts of programs at several sizes; the first has the greatest."""
+    """Walk over the same parts of programs at several sizes.
+
+    The first program has the greatest sizes.
+    """
 
     def __init__(self, samples: SizeSamples, inputs: Mapping[str, SizeInput]) -> None:
         self.samples = samples
         self.inputs = inputs
 
-    def size(self, extent: Extent) -> Index:
+    def size(self, extent: SymbolicExtent) -> Index:
         """Return an extent as an index, read when the kernel runs."""
         result = Index(extent.const)
         for name, factor in extent.terms:
             result = result + self.inputs[name].index * factor
         return result
 
-    def extent(self, values: Sequence[int], what: str) -> Extent:
+    def extent(self, values: Sequence[int], what: str) -> SymbolicExtent:
         """Return the affine extent of numbers at the samples.
 
         Raises `SizeDependence` where there is none.
@@ -92,6 +95,10 @@ class Unifier:
     # ---- indices
 
     def index(self, found: Sequence[Index]) -> Index:
+        """Return one index for all sizes.
+
+        Raises `SizeDependence` where there is none.
+        """
         first = found[0]
         if all(index == first for index in found):
             return first
@@ -138,6 +145,10 @@ class Unifier:
     # ---- guards and expressions
 
     def guards(self, found: Sequence[tuple[Guard, ...]]) -> tuple[Guard, ...]:
+        """Return guards for all sizes.
+
+        Raises `SizeDependence` where there are none.
+        """
         if any(len(guards) != len(found[0]) for guards in found):
             raise SizeDependence("a condition has another form at other sizes")
         return tuple(new for each in zip(*found, strict=True) for new in self._guard(each))
@@ -151,16 +162,20 @@ class Unifier:
             return (Guard(index, low.const, high.const),)
         return (*self._at_least(index, low), *self.below(index, high))
 
-    def _at_least(self, index: Index, low: Extent) -> tuple[Guard, ...]:
+    def _at_least(self, index: Index, low: SymbolicExtent) -> tuple[Guard, ...]:
         over = index - self.size(low)
         return (Guard(over, 0, max(1, over.bounds()[1] + 1)),)
 
-    def below(self, index: Index, high: Extent) -> tuple[Guard, ...]:
+    def below(self, index: Index, high: SymbolicExtent) -> tuple[Guard, ...]:
         """Return the guard that an index is below an extent."""
         under = index - self.size(high)
         return (Guard(under, min(-1, under.bounds()[0]), 0),)
 
     def expr(self, found: Sequence[Expr]) -> Expr:
+        """Return one expression for all sizes.
+
+        Raises `SizeDependence` where there is none.
+        """
         first = found[0]
         if all(expr == first for expr in found):
             return first
@@ -206,14 +221,17 @@ class Unifier:
 
 
 def same(values: Sequence[T], what: str) -> T:
-    """Return the value that all programs have; raise `SizeDependence` where they differ."""
+    """Return the value that all programs have.
+
+    Raises `SizeDependence` where they differ.
+    """
     if any(value != values[0] for value in values):
         raise SizeDependence(f"{what} differs at other sizes")
     return values[0]
 
 
 def confine_read(read: Read, type_: TensorType) -> Read:
-    """Keep a read inside of the tensor's capacity: outside of the elements that are there it may lead anywhere."""
+    """Clamp a read to the tensor's capacity."""
     guarded = {guard.index for guard in read.guards}
     indices = tuple(
         index if _within(index, size) or index in guarded else clamp(index, 0, max(0, size - 1))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ...ir import Dim, DimLayout, Extent, PlanError, Target
+from ...ir import Dim, DimLayout, PlanError, SymbolicExtent, Target
 from ..plan import Plan, cuts_version
 from .plan_document import BucketRecord, DynamicDocument, write_document
 from .plan_file import plan_files, plan_of_files, write_folder
@@ -21,7 +21,7 @@ from .plan_file import plan_files, plan_of_files, write_folder
 
 @frozen
 class PlannedBucket:
-    """Plan for all sizes up to the greatest ones of a bucket, `sizes`.
+    """Plan for all sizes up to those of a bucket.
 
     `scalars` has the input of each dim that a kernel reads, which holds the size minus the least one; `layouts` the
     places of the elements of inputs and outputs, `fixed` the results that are sizes.
@@ -30,7 +30,7 @@ class PlannedBucket:
     sizes: Mapping[str, int]
     scalars: Mapping[str, str]
     layouts: Mapping[str, tuple[DimLayout, ...]]
-    fixed: Mapping[str, Extent]
+    fixed: Mapping[str, SymbolicExtent]
     plan: Plan
 
 

@@ -19,13 +19,13 @@ from ...ir import (
     Dim,
     DimLayout,
     DType,
-    Extent,
     IndexCheck,
     PlanError,
     PrecisionName,
     RepeatedSteps,
     Step,
     Storage,
+    SymbolicExtent,
     Target,
     TensorType,
 )
@@ -150,12 +150,12 @@ class ProgramDocument:
 
 @frozen
 class BucketRecord:
-    """Bucket of a plan for a range of sizes, and the places of its plan's files."""
+    """Bucket of a plan for a range of sizes, with its files."""
 
     sizes: dict[str, int]
     scalars: dict[str, str]
     layouts: dict[str, tuple[DimLayout, ...]]
-    fixed: dict[str, Extent]
+    fixed: dict[str, SymbolicExtent]
     files: dict[str, str]
 
 

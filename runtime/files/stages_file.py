@@ -1,4 +1,4 @@
-"""Reading of folders of several plans: models of ONNX, exported programs, and ranges of sizes."""
+"""Reading of folders that hold several plans."""
 
 from __future__ import annotations
 

@@ -291,7 +291,10 @@ def _example(value: onnx.ValueInfoProto) -> str:
 
 
 def declared_shapes(source: str | Path | bytes | onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:
-    """Return the shapes of a model's inputs that are no initialisers: sizes, symbols, and None for unnamed dims."""
+    """Return the declared shapes of a model's inputs.
+
+    They have sizes, symbols, and None for unnamed dims; initialisers are no inputs.
+    """
     model = read_model(Path(source) if isinstance(source, str) else source)
     weights = {tensor.name for tensor in model.graph.initializer}
     return {

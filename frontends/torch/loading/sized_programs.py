@@ -13,16 +13,19 @@ import torch
 from attrs import evolve, frozen
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ....ir import Dim, Extent, Graph, GraphError, Infer, quote
+from ....ir import Dim, Graph, GraphError, Infer, SymbolicExtent, quote
 from .load import export_module, graph_of_export
 
 #: Shape of an input: extents that are affine in the dims.
-Extents = tuple[Extent, ...]
+Extents = tuple[SymbolicExtent, ...]
 
 
 @frozen(eq=False)
 class SizedProgram:
-    """Module with example inputs, the extents of those whose shape varies, and the dims."""
+    """Module with example inputs and its symbolic dims.
+
+    `inputs` has the extents of those whose shape varies.
+    """
 
     name: str
     module: torch.nn.Module
@@ -44,9 +47,9 @@ class SizedProgram:
 
 
 def sized_program(model: Any, program: torch.export.ExportedProgram, args: Sequence[Any], name: str) -> SizedProgram:
-    """Return an exported program with its symbolic dims, of a module with example inputs or on its own.
+    """Return an exported program with its symbolic dims.
 
-    A dim is named after the first axis that has its size, as in `x.0`. One without an upper bound ends at 0.
+    A module comes with example inputs `args`. A dim is named after the first axis that has its size, as in `x.0`.
 
     Raises `GraphError` where an extent is no affine function of the dims.
     """
@@ -85,21 +88,21 @@ def _with_symbols(
 def _dim(name: str, found: Any) -> Dim:
     low = max(1, int(found.lower)) if found is not None else 1
     high = int(found.upper) if found is not None and found.upper.is_Integer else None
-    return Dim(name, low, high or low) if high else Dim(name, low, UNBOUNDED)
+    return Dim(name, low, high or low) if high else Dim(name, low, MAX_UNBOUNDED_SIZE)
 
 
 #: Upper bound of a dim that the model does not bound.
-UNBOUNDED = 1 << 30
+MAX_UNBOUNDED_SIZE = 1 << 30
 
 
-def _extent(what: str, value: Any, symbols: Mapping[Any, Dim]) -> Extent:
+def _extent(what: str, value: Any, symbols: Mapping[Any, Dim]) -> SymbolicExtent:
     """Return an extent of PyTorch as an affine one of the dims."""
     if not isinstance(value, torch.SymInt):
-        return Extent(int(value))
+        return SymbolicExtent(int(value))
     expr = value.node.expr
     terms = {symbol: expr.coeff(symbol) for symbol in expr.free_symbols}
     const = expr - sum(factor * symbol for symbol, factor in terms.items())
     numbers = (const, *terms.values())
     if not all(n.is_Integer for n in numbers) or not set(terms) <= set(symbols):
         raise GraphError(f"{what}: expected an affine function of sizes that are dims of inputs, found {expr}")
-    return Extent(int(const), tuple(sorted((symbols[s].name, int(n)) for s, n in terms.items())))
+    return SymbolicExtent(int(const), tuple(sorted((symbols[s].name, int(n)) for s, n in terms.items())))
