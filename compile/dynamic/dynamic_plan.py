@@ -91,6 +91,14 @@ def elements_there(array: Array, layouts: Sequence[DimLayout], sizes: Sizes) -> 
 class DynamicPlan(PortablePlan):
     """Plan for a range of sizes.
 
+    Each of its buckets has memory for its greatest sizes. A run takes the first bucket with room and compiles nothing:
+    operations that need the true sizes, such as a mean over a dim or its last element, read them from scalar inputs,
+    and no present element depends on padding.
+
+    A dim is named by the caller, as a symbol of the model, or after the first axis that has its size (`x.0`). The model
+    is imported at some sizes; a number that differs must be an affine extent of the dims, such as `32*h`, and state has
+    one size. Of the powers of two the cost model keeps the fewest buckets at which padding costs at most a tenth.
+
     Threads that call `run` on one bucket wait for one another.
     """
 

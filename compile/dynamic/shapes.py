@@ -71,6 +71,9 @@ def read_shapes(shapes: Mapping[str, Any], dims: Mapping[str, Any]) -> ShapeRequ
 
     Raises `UsageError` for sizes that are none, for a name without a range, and for two ranges of one name.
     """
+    for what, given in (("shapes by input name", shapes), ("ranges by the name of a dim", dims)):
+        if not isinstance(given, Mapping):
+            raise UsageError(f"expected {what}, found {type(given).__name__}", hint='give {"x": (1, 3)}')
     known = {str(name): read_range(str(name), value) for name, value in dims.items()}
     inputs: dict[str, Extents] = {}
     for name, shape in shapes.items():
