@@ -117,11 +117,16 @@ def size_samples(dims: tuple[Dim, ...], least: Mapping[str, int]) -> SizeSamples
     """
     top = {dim.name: dim.high for dim in dims}
     varying = [dim for dim in dims if dim.low < dim.high]
-    step = {dim.name: -1 if dim.high - 4 >= max(2, least[dim.name]) else 1 for dim in varying}
     if not varying:
         return SizeSamples(dims, (top,))
-    base = top | {name: top[name] + by for name, by in step.items()}
-    found = [top, base, *(base | {name: base[name] + by} for name, by in step.items())]
-    found += [base | {name: base[name] + 2 * by} for name, by in step.items()]
-    found += [base | {name: base[name] + 3 * by for name, by in step.items()}]
+
+    def near(dim: Dim, steps: int) -> dict[str, int]:
+        floor = max(2, least[dim.name])
+        below = dim.high - 2 >= floor
+        return {dim.name: max(floor, dim.high - steps) if below else dim.high + steps}
+
+    base = {name: size for dim in varying for name, size in near(dim, 1).items()}
+    found = [top, top | base, *(top | base | near(dim, 2) for dim in varying)]
+    found += [top | base | near(dim, 3) for dim in varying]
+    found += [top | {name: size for dim in varying for name, size in near(dim, 4).items()}]
     return SizeSamples(dims, tuple(found))

