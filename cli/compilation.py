@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..backends import Array, Timing, find_target
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
+from ..compile.dynamic import ModelFamily, build_dynamic
 from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
@@ -164,7 +165,7 @@ def _check(arguments: Namespace) -> None:
         refuse(arguments, ["time"], "target 'reference' has no kernels to time")
 
 
-def _check_inputs(arguments: Namespace, graph: Graph | None) -> None:
+def _check_inputs(arguments: Namespace, graph: Graph | ModelFamily | None) -> None:
     """Refuse unused inputs; without a graph the model is run to find the shapes of its parts."""
     if graph is not None and not (arguments.verify or arguments.time):
         refuse(arguments, ["input"], "nothing is run without --verify or --time")
@@ -192,20 +193,22 @@ def _default_output(model: str) -> str:
 
 def _compile(
     arguments: Namespace,
-    graph: Graph | None,
+    graph: Graph | ModelFamily | None,
     spec: Spec,
     target: Target,
     session: TuningSession | None,
     options: CompileOptions,
 ) -> AnyPlan | None:
     """Run the passes; None when they stop before there is a plan. Without a graph the model is compiled in parts."""
-    if graph is not None:
+    if isinstance(graph, Graph):
         return _compile_graph(graph, spec, target, options, session)
 
     def compile_part(part: Graph) -> CompiledPlan:
         found = _compile_graph(part, spec, target, options, session)
         return found or build_graph(part, spec, find_target("reference"), CompileOptions())
 
+    if graph is not None:
+        return build_dynamic(graph, spec, target, compile_part, dict(arguments.buckets))
     return compile_parts(arguments, spec, target, compile_part)
 
 

@@ -21,7 +21,8 @@ from ..compile import (
     quantise_model,
     staged_plan,
 )
-from ..ir import CompileOptions, Graph, Target, VocabularyError
+from ..compile.dynamic import ModelFamily, build_dynamic, load_at_sizes, read_shapes
+from ..ir import CompileOptions, Graph, Target, UsageError, VocabularyError
 from ..numerics import mean_error, run_reference
 from .one_op import graph_of_op
 from .options import refuse, set_defaults
@@ -30,22 +31,32 @@ from .output import AnyPlan, note_uncompiled, read_inputs
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: Options that only affect compilation.
-_MODEL_OPTIONS = ("target", "mode", "precision", "weights", "shape", "strict", "debug", "spec")
+_MODEL_OPTIONS = (
+    "target", "mode", "precision", "weights", "shape", "dynamic", "buckets", "strict", "debug", "spec",
+)  # fmt: skip
 
 
-def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
+def load_graph(arguments: Namespace, spec: Spec) -> Graph | ModelFamily | None:
     """Return the model's graph; None where it is compiled in parts.
 
-    Parts are separated by operations outside the vocabulary.
+    It is a family of graphs where sizes vary. Parts are separated by operations outside the vocabulary.
+
+    Raises `UsageError` for buckets where no size varies.
     """
     if getattr(arguments, "op", None) is not None:
-        return graph_of_op(arguments.op, spec.registry, arguments.shape, dict(arguments.attr))
+        refuse(arguments, ["dynamic", "buckets"], "an operation is compiled for one size")
+        return graph_of_op(arguments.op, spec.registry, _fixed_shapes(arguments), dict(arguments.attr))
+    request = read_shapes(dict(arguments.shape), dict(arguments.dynamic))
     try:
-        graph = load_model(arguments.model, spec, dict(arguments.shape))
+        graph = load_at_sizes(arguments.model, spec, request)
     except VocabularyError:
         if arguments.strict or arguments.weights or not arguments.model.lower().endswith((".onnx", ".pt2")):
             raise
         return None
+    if isinstance(graph, ModelFamily):
+        refuse(arguments, ["weights"], "weights are rounded where all sizes are fixed")
+        return graph
+    refuse(arguments, ["buckets"], "no size varies")
     return quantise_model(graph, spec, arguments.weights) if arguments.weights else graph
 
 
@@ -57,9 +68,17 @@ def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array
     if not arguments.weights or isinstance(plan, StagedPlan):
         return {}
     spec = load_spec(arguments.spec)
-    graph = load_model(arguments.model, spec, dict(arguments.shape))
+    graph = load_model(arguments.model, spec, dict(_fixed_shapes(arguments)))
     exact, rounded = run_reference(graph, spec.registry, inputs), plan.reference(inputs)
     return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
+
+
+def _fixed_shapes(arguments: Namespace) -> list[tuple[str, tuple[int, ...]]]:
+    """Return shapes of the command line, all of whose sizes must be fixed."""
+    varying = [name for name, shape in arguments.shape if not all(isinstance(extent, int) for extent in shape)]
+    if varying:
+        raise UsageError(f"--shape {varying[0]}: expected fixed sizes", hint=f"as in --shape {varying[0]}=1x3x224x224")
+    return list(arguments.shape)
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:
@@ -67,7 +86,7 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 
     Their shapes are those of a run with the given or random inputs.
     """
-    plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))
+    plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(_fixed_shapes(arguments)))
     plan.trace(read_inputs(plan, arguments))
     note_uncompiled(plan)
     return plan
@@ -102,6 +121,8 @@ def _build(arguments: Namespace) -> AnyPlan:
     spec, target, compile_part = part_compiler(arguments)
     arguments.model = arguments.plan
     graph = load_graph(arguments, spec)
+    if isinstance(graph, ModelFamily):
+        return build_dynamic(graph, spec, target, compile_part, dict(arguments.buckets))
     if graph is not None:
         return compile_part(graph)
-    return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))
+    return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(_fixed_shapes(arguments)))

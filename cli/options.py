@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,6 +15,10 @@ from .output import console
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+#: Dim on the command line: a size, a range, or a name.
+_DIM = re.compile(r"\d+|\d+\.\.\d+|(\d+\*)?[A-Za-z_][\w.]*([+-]\d+)?|[A-Za-z_][\w.]*:\d+\.\.\d+")
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -29,6 +34,43 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or any(extent < 0 for extent in shape):
         raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, found '{text}'")
     return name, shape
+
+
+def symbolic_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """Return an input's name and shape from `--shape`; sizes may vary.
+
+    A dim is a size, a range (`1..64`), or a name whose range `--dynamic` gives. Dims are separated by x, or by commas
+    where a name has an x.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, extents = text.rpartition("=")
+    parts = extents.split("," if "," in extents else "x") if extents else []
+    if not equals or not name or not all(_DIM.fullmatch(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, or 1..64x3x224x224, found '{text}'")
+    return name, tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def dim_range(text: str) -> tuple[str, str]:
+    """Return a dim's name and range from `--dynamic`.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\d+\.\.\d+", sizes):
+        raise argparse.ArgumentTypeError(f"expected NAME=1..64, found '{text}'")
+    return name, sizes
+
+
+def bucket_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a dim's name and the ends of its buckets.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", sizes):
+        raise argparse.ArgumentTypeError(f"expected NAME=8,32,64, found '{text}'")
+    return name, tuple(map(int, sizes.split(",")))
 
 
 def attribute(text: str) -> tuple[str, Any]:
@@ -162,7 +204,30 @@ def add_model_options(parser: Options) -> None:
         choices=tuple(WEIGHT_FORMATS),
         help="round constant factors of products to this format, and keep them packed (default: as they are)",
     )
-    add_shape(parser, "fix an input's shape")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=symbolic_shape,
+        metavar="NAME=1x3x224x224",
+        help="fix an input's shape, or let sizes vary, as in x=1..64x3x224x224 or x=batchx3x224x224 (repeatable)",
+    )
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        default=[],
+        type=dim_range,
+        metavar="DIM=1..64",
+        help="let a dim vary: one that --shape names, or a symbol of the model (repeatable)",
+    )
+    parser.add_argument(
+        "--buckets",
+        action="append",
+        default=[],
+        type=bucket_sizes,
+        metavar="DIM=8,64",
+        help="sizes of a dim with kernels of their own (repeatable; the cost model chooses by default)",
+    )
     parser.add_argument(
         "--strict",
         action="store_true",

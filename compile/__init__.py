@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .build import build_staged, staged_plan
     from .cached_build import build_tuned
     from .driver import build_graph, compile_model, compile_unmeasured, tune_graph
+    from .dynamic import DynamicPlan
     from .loading import ModelLike, Shapes, Spec, load_model, load_spec, quantise_model
     from .opening import load
     from .plan import CompiledPlan, plan_of
@@ -25,6 +26,7 @@ _HOMES = {
     ".build": ("build_staged", "staged_plan"),
     ".cached_build": ("build_tuned",),
     ".driver": ("build_graph", "compile_model", "compile_unmeasured", "tune_graph"),
+    ".dynamic": ("DynamicPlan",),
     ".loading": ("ModelLike", "Shapes", "Spec", "load_model", "load_spec", "quantise_model"),
     ".opening": ("load",),
     ".plan": ("CompiledPlan", "plan_of"),

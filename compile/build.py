@@ -23,13 +23,21 @@ from ..ir import (
 )
 from .cached_build import build_stored
 from .driver import build_graph
+from .dynamic import (
+    DimRange,
+    DynamicPlan,
+    ModelFamily,
+    SymbolicShape,
+    build_dynamic,
+    load_at_sizes,
+    read_shapes,
+)
 from .loading import (
     ModelLike,
     Shapes,
     Spec,
     check_fixed_shapes,
     is_torch_model,
-    load_model,
     load_spec,
     quantise_model,
     with_torch_operators,
@@ -45,9 +53,9 @@ MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 
 class BuildOptions(TypedDict, total=False):
-    """Options of `build` besides `fallback`."""
+    """Options of `build` besides `fallback` and those of dims that vary."""
 
-    shapes: Shapes | None
+    shapes: Mapping[str, SymbolicShape] | None
     spec: Sequence[str | os.PathLike[str]]
     mode: Mode
     precision: PrecisionName
@@ -87,12 +95,27 @@ def build(
     """Compile a model; with `fallback`, in parts around missing operations."""
 
 
+@overload
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
     target: str | Target = "auto",
     *,
-    shapes: Shapes | None = None,
+    dims: Mapping[str, DimRange],
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    **options: Unpack[BuildOptions],
+) -> DynamicPlan:
+    """Compile a model for a range of sizes."""
+
+
+def build(
+    model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
+    target: str | Target = "auto",
+    *,
+    shapes: Mapping[str, SymbolicShape] | None = None,
+    dims: Mapping[str, DimRange] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
@@ -107,12 +130,17 @@ def build(
     top: float = BOUND_PRUNING.top,
     options: CompileOptions | None = None,
     fallback: bool = False,
-) -> CompiledPlan | StagedPlan:
+) -> CompiledPlan | StagedPlan | DynamicPlan:
     """Compile a model for a target.
 
     The default target `auto` is the GPU of the machine where there is one, otherwise OpenCL.
 
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
+
+    Sizes may vary: a shape may have a named dim (`("batch", 3, 224, 224)`), whose range `dims` gives (`{"batch": (1,
+    64)}`), or a range of its own (`"1..64"`). `dims` may also name symbols of an ONNX model, and bound dims of an
+    exported program, called after the first input that has them (`x.0`). The result is then a `DynamicPlan`, of all
+    sizes in the ranges: `buckets` has the sizes with kernels of their own, which the cost model chooses otherwise.
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
@@ -144,7 +172,8 @@ def build(
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
-    Raises `UsageError` where the mode or the format of weights is unknown.
+    Raises `UsageError` where the mode or the format of weights is unknown, for buckets where no size varies, and for
+    weights of a model whose sizes vary.
     """
     chosen = _chosen_options(options, mode, precision, budget, debug, deterministic, Pruning(pruning, top))
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
@@ -153,19 +182,27 @@ def build(
     machine = find_target(target) if isinstance(target, str) else target
 
     build_part = partial(build_stored, spec=vocabulary, target=machine, tune=tune, frozen=frozen, libraries=libraries)
+    request = read_shapes(shapes or {}, dims or {})
     try:
         with chosen.begin().stage("import"):
-            graph = load_model(model, vocabulary, shapes, examples)
-            graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
+            graph = load_at_sizes(model, vocabulary, request, examples)
+        if isinstance(graph, ModelFamily):
+            if weights is not None:
+                raise UsageError("'weights' of a model whose sizes vary", hint="fix the sizes by 'shapes'")
+            part = partial(build_part, options=evolve(chosen, begun=None))
+            return build_dynamic(graph, vocabulary, machine, part, buckets)
+        graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
     except VocabularyError:
         if not fallback:
             raise
         if weights is not None:
             raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
-        plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)
+        plan = staged_plan(model, vocabulary, machine, part, shapes=request.fixed, args=examples)
         plan.warn()
         return plan
+    if buckets:
+        raise UsageError("'buckets' without a dim that varies", hint="give 'dims', or a range in 'shapes'")
     return build_part(graph, options=chosen)
 
 

@@ -74,7 +74,8 @@ def cuts_backend(
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
     `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
     floats by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
-    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used.
+    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used. With
+    `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
@@ -82,7 +83,13 @@ def cuts_backend(
 
     wishes = _read(_options_of(options, mode))
     return dynamo_backend(
-        module, examples, partial(_compile, wishes), wishes.freeze, _CachedPlans(wishes), wishes.max_shapes
+        module,
+        examples,
+        partial(_compile, wishes),
+        wishes.freeze,
+        _CachedPlans(wishes),
+        wishes.max_shapes,
+        wishes.buckets,
     )
 
 
@@ -119,6 +126,7 @@ class _Options:
     pruning: PruningRule = "bound"
     top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
+    buckets: bool = field(default=False, repr=False)
 
 
 def _read(options: Mapping[str, Any]) -> _Options:
@@ -134,7 +142,7 @@ def _read(options: Mapping[str, Any]) -> _Options:
     number = isinstance(wishes.budget, (int, float)) and not isinstance(wishes.budget, bool)
     if wishes.budget is not None and not (number and 0 < wishes.budget < math.inf):
         raise UsageError(f"option 'budget': expected seconds, found {wishes.budget!r}")
-    for name in ("tune", "libraries", "freeze", "deterministic"):
+    for name in ("tune", "libraries", "freeze", "deterministic", "buckets"):
         if not isinstance(value := getattr(wishes, name), bool):
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:

@@ -25,6 +25,10 @@ EXAMPLES = {
     "CompiledPlan": """y = plan.run(plan.random_inputs(seed=1))["y"]
 assert all(result.ok for result in plan.verify())
 plan.save("rms.plan")""",
+    "Dim": """rows = cuts.Dim("rows", 1, 64)""",
+    "DynamicPlan": """shapes = {name: (rows, 33) for name in ("x", "residual")}
+ranged = cuts.build("examples/rms.json", spec=["examples/rms.cuts"], shapes=shapes)
+y = ranged.run(ranged.random_inputs(sizes={"rows": 5}))["y"]""",
     "load": """plan = cuts.load("rms.plan")""",
     "build_staged": """staged = cuts.build_staged("model.onnx", "opencl", shapes={"x": (1, 3, 16, 16)})""",
     "load_graph": """graph = cuts.load_graph("examples/perceptron.json")""",
@@ -61,6 +65,8 @@ except cuts.CutsError as error:
 MEMBERS = {
     "CompiledPlan": "run verify reference random_inputs save inputs outputs target kernels launches arena offset "
     "constants state set_state reset_state",
+    "Dim": "",
+    "DynamicPlan": "run verify reference random_inputs save inputs outputs",
     "Training": "build run step reference save",
     "Graph": "",
     "Node": "",

@@ -1,9 +1,11 @@
 """Execution of plans: folders, memory, steps, and comparison of results."""
 
-from .arrays import check_names, checked_inputs, random_inputs
+from .arrays import check_names, checked_inputs, host_array, random_inputs
 from .donated_buffers import DonatedSession
 from .external_session import ExternalSession
 from .files import (
+    DynamicRecord,
+    PlannedBucket,
     PlannedPart,
     PlannedStage,
     ProgramRecord,
@@ -14,6 +16,7 @@ from .files import (
     plan_content,
     plan_files,
     plan_of_files,
+    save_dynamic,
     save_plan,
     save_program,
     save_staged,

@@ -16,7 +16,7 @@ from attrs import asdict
 
 from ...backends import find_target
 from ...compile import decision_key, load_spec, plan_key
-from ...ir import CompileOptions, UsageError
+from ...ir import CompileOptions, Graph, UsageError
 from ...search import (
     Settings,
     database_path,
@@ -78,7 +78,11 @@ def command(arguments: Namespace) -> int:
     """
     action, what = arguments.action, arguments.what
     if not (action == "explain" and what and is_model(what)):
-        refuse(arguments, ("target", "mode", "precision", "shape", "strict", "debug", "spec"), "it is for a model")
+        refuse(
+            arguments,
+            ("target", "mode", "precision", "shape", "dynamic", "buckets", "strict", "debug", "spec"),
+            "it is for a model",
+        )
     if action == "explain":
         return _explain(arguments)
     if action in ("info", "clear"):
@@ -186,6 +190,8 @@ def _entries_of_model(arguments: Namespace) -> list[dict[str, Any]]:
     set_defaults(arguments)
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     graph = load_graph(arguments, spec)
+    if not isinstance(graph, (Graph, type(None))):
+        raise UsageError(f"{arguments.model} has sizes that vary", hint="explain it at one size, by --shape")
     if graph is None:
         raise UsageError(f"{arguments.model} is compiled in parts, each with an entry", hint="explain a part's model")
     options = CompileOptions(arguments.mode, debug=arguments.debug, precision=arguments.precision)

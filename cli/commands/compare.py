@@ -32,7 +32,7 @@ def command(arguments: Namespace) -> int:
         ]
         console.print_json({"left": facts[0], "right": facts[1], "groups": listed, "counts": counts})
         return 0
-    screen = console.out()
+    screen = console.output_console()
     rows = [[name, facts[0][name], facts[1][name]] for name in facts[0] if facts[0][name] != facts[1][name]]
     if rows:
         screen.print(console.table("plans", ["", arguments.left, arguments.right], rows))

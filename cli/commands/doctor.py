@@ -47,7 +47,7 @@ def command(arguments: Namespace) -> int:
     values["target"] = f"{choice.name} (without --target)"
     del values["note"]
     print("\n".join(outline(values)))
-    screen = console.out()
+    screen = console.output_console()
     screen.print(console.table("extras", ["extra", "for", "installed", "missing"], [_row(extra) for extra in extras]))
     for extra in extras:
         if extra.missing:

@@ -42,7 +42,7 @@ def command(arguments: Namespace) -> int:
     operations = values.pop("operations")
     print("\n".join(outline(values)))
     rows = [[name, count, "declared by the user" if name in spec.own else ""] for name, count in operations.items()]
-    console.out().print(console.table("operations", ["operation", "nodes", ""], rows))
+    console.output_console().print(console.table("operations", ["operation", "nodes", ""], rows))
     print("all operations are supported: the model compiles to one plan")
     return 0
 
