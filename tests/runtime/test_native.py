@@ -16,7 +16,7 @@ from cuts.ir.compiled import CompiledGraph, Step, Storage
 from cuts.runtime import Plan, Session, make_concurrent, make_plan
 from cuts.runtime.native import pack_plan
 from cuts.runtime.native.interface_copies import direct_tensors
-from cuts.runtime.native.packing import MIN_SWAPPED_BYTES, layout_of
+from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests import models
 from cuts.tests.fuzz.graphs import graphs
 from cuts.tests.needs import needs_c_compiler, needs_opencl
