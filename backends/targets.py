@@ -17,8 +17,8 @@ from ..ir import Target, UsageError, quote
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
-#: Machines whose coefficients of the cost model others have that list none.
-_COEFFICIENTS = {"costs": "h200", "core_costs": "pocl"}
+#: Machines whose coefficients others have that list none.
+_COEFFICIENTS = {"bounds": "h200", "costs": "h200", "core_costs": "pocl"}
 #: Target of "cuda" on a machine without a GPU.
 DEFAULT_CUDA = "cuda:sm_90"
 
@@ -67,7 +67,11 @@ def target_aliases() -> dict[str, str]:
 
     An alias means a known target, or a machine with figures of its own.
     """
-    aliases = {"cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one", "cuda:device": "the GPU of this machine"}
+    aliases = {"auto": "the GPU of this machine, opencl without one"}
+    aliases |= {
+        "cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one",
+        "cuda:device": "the GPU of this machine",
+    }
     for item in descriptions():
         meaning = _name(item) if item.represents else f"{item.target.name} ({item.target.arch})"
         short = (alias for alias in item.aliases if alias != item.target.arch)

@@ -7,7 +7,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..ir import PRECISIONS, UsageError, attribute_of
+from ..backends import choose_target
+from ..frontends import WEIGHT_FORMATS
+from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
+from .output import console
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -63,6 +66,11 @@ def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     return parse
 
 
+def percentage(text: str) -> float:
+    """Read a share in percent, such as 1% or 0.5."""
+    return positive(float)(text.removesuffix("%"))
+
+
 def count(text: str) -> int:
     """Read a whole number from 0."""
     if not text.isdigit():
@@ -86,9 +94,13 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 def set_defaults(arguments: argparse.Namespace) -> None:
     """Fill in default options of compilation.
 
-    Until then None means that an option was not given.
+    Until then None means that an option was not given. Without a target it is that of the machine; a GPU is announced.
     """
-    arguments.target = arguments.target or "opencl"
+    if not arguments.target:
+        choice = choose_target()
+        arguments.target = choice.name
+        if choice.note:
+            console.note(choice.note)
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
 
@@ -133,7 +145,7 @@ def add_model_options(parser: Options) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
+        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default: the GPU of this machine, else opencl)",
     )
     parser.add_argument(
         "--mode",
@@ -144,6 +156,11 @@ def add_model_options(parser: Options) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHT_FORMATS),
+        help="round constant factors of products to this format, and keep them packed (default: as they are)",
     )
     add_shape(parser, "fix an input's shape")
     parser.add_argument(
@@ -234,6 +251,14 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
+    )
+    group.add_argument(
+        "--pruning", choices=tuple(PRUNING_RULES),
+        help="which points of schedule spaces to discard: 'bound' those proven slower than the best time (default), "
+        "'pul' all but the top ones by DeepCuts' performance upper limit, 'pul-printed' so without its corrections",
+    )  # fmt: skip
+    group.add_argument(
+        "--top", type=percentage, metavar="PERCENT", help="points that --pruning pul keeps (default 1%%)"
     )
     group.add_argument(
         "--no-libraries",

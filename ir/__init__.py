@@ -46,10 +46,12 @@ from .affine import (
 )
 from .compiled import (
     ALGORITHMS_SHARE,
+    BOUND_PRUNING,
     FALLBACK_KEY,
     FULL_SHARE,
     MODEL_SHARE,
     PARTITION_SHARE,
+    PRUNING_RULES,
     REFINEMENT_SHARE,
     SCHEDULES_SHARE,
     UNSEARCHED_SHARE,
@@ -61,11 +63,14 @@ from .compiled import (
     KernelFunction,
     Mode,
     ObjectCache,
+    Pruning,
+    PruningRule,
     RepeatedSteps,
     Step,
     Storage,
     launches,
     processor_count,
+    source_suffix,
 )
 from .dfg import (
     Accumulate,
@@ -107,6 +112,7 @@ from .dfg import (
     with_indices,
     with_operands,
 )
+from .distribution import DISTRIBUTION, install_command
 from .errors import (
     BackendError,
     CutsError,
@@ -150,6 +156,7 @@ from .graph import (
     live_graph,
     needed_nodes,
     out_of_range,
+    subgraph,
     tensor_words,
 )
 from .kernel import (

@@ -70,6 +70,17 @@ def needs_toolchain(test: Test) -> Test:
     return cast(Test, _skip(toolchain_reason())(test))
 
 
+def require_architecture(arch: str) -> None:
+    """Skip a test without a compiler for an architecture."""
+    from cuts.backends.cuda.compile import find_toolchain
+    from cuts.ir import BackendError
+
+    try:
+        find_toolchain(arch)
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
 def needs_c_compiler() -> pytest.MarkDecorator:
     """Return a mark of tests that build the runner of plans."""
     names = (os.environ.get("CC", ""), "cc", "gcc", "clang")

@@ -84,7 +84,7 @@ def command(arguments: Namespace) -> int:
     if action in ("info", "clear"):
         if what:
             raise UsageError(f"'cuts cache {action}' takes no key, found '{what}'")
-        _show(arguments, _info() if action == "info" else _clear())
+        _show(arguments, cache_info() if action == "info" else _clear())
         return 0
     if not what:
         raise UsageError(f"'cuts cache {action}' needs a file", hint="as in results.json.gz or cache.tar.xz")
@@ -106,7 +106,7 @@ def _show(arguments: Namespace, values: dict[str, Any]) -> None:
         print("\n".join(outline(values)))
 
 
-def _info() -> dict[str, Any]:
+def cache_info() -> dict[str, Any]:
     """Return the content of the store; the tuning database is not created."""
     path = database_path()
     if path is None or not path.exists():
@@ -155,7 +155,7 @@ def _import(database: Database, file: str) -> dict[str, Any]:
 def _explain(arguments: Namespace) -> int:
     """Show the entries and rows of a key, or the plans and decisions that a model finds or misses."""
     what = arguments.what or ""
-    records = _of_model(arguments) if is_model(what) else _of_key(what.lower())
+    records = _entries_of_model(arguments) if is_model(what) else _entries_of_key(what.lower())
     if arguments.json:
         console.print_json({"records": records})
         return 0
@@ -164,7 +164,7 @@ def _explain(arguments: Namespace) -> int:
     return 0
 
 
-def _of_key(key: str) -> list[dict[str, Any]]:
+def _entries_of_key(key: str) -> list[dict[str, Any]]:
     if not key or any(c not in "0123456789abcdef" for c in key):
         raise UsageError(
             f"expected a key or a model, found '{key}'",
@@ -180,7 +180,7 @@ def _of_key(key: str) -> list[dict[str, Any]]:
     return records
 
 
-def _of_model(arguments: Namespace) -> list[dict[str, Any]]:
+def _entries_of_model(arguments: Namespace) -> list[dict[str, Any]]:
     """Return the plan of `cuts tune` and the decision record of a model, with the facts that differ in similar ones."""
     arguments.model = arguments.what
     set_defaults(arguments)

@@ -64,7 +64,7 @@ def command(arguments: Namespace) -> int:
             }
         )
         return 0
-    screen = console.out()
+    screen = console.output_console()
     screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], _rows(outputs)))
     for name, value in others.items():
         screen.print(f"{name}: {value!r}", markup=False)

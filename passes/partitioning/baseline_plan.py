@@ -26,7 +26,7 @@ from ..place_tensors import order_dims, place_programs
 from ..results import Algorithms
 from ..rewrites import rewrite_all
 from ..split import Splitting
-from .choose_algorithms import MIN_MODELLED_SECONDS, ChooseAlgorithms
+from .choose_algorithms import ChooseAlgorithms
 from .form_groups import baseline_partition, build_ahead, deciding_kernels
 
 #: Normal forms of groups by key.
@@ -56,13 +56,13 @@ def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     if context.record is not None:
         return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)
     if measures and context.budget.is_limited:
-        return _in_time(step, plain, context)
+        return _best_in_time(step, plain, context)
     return _plan(plain, _compare_algorithms(step, graph, context), step, context)
 
 
 def _step(plain: Algorithms, context: CompileContext) -> ChooseAlgorithms:
     """Return the comparison of the algorithms of nodes."""
-    times, small = context.costs.times, MIN_MODELLED_SECONDS if context.target.lockstep else inf
+    times, small = context.costs.times, context.target.bounds.least_modelled if context.target.lockstep else inf
     return ChooseAlgorithms(
         context.instances,
         context.evaluator,
@@ -87,7 +87,7 @@ def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: Com
     return Algorithms(graph, plain.graph, dict(step.used), dict(step.replaced))
 
 
-def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
+def _best_in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
     """Return the best plan within the time.
 
     It has no algorithms, those that are certain by the model, or those that are best by measurement.
@@ -167,14 +167,14 @@ def _compare_algorithms(
     workers that wait for the last kernels continue with the kernels of the current plan.
     """
 
-    def by_now() -> list[FusedGroup]:
+    def kernels_so_far() -> list[FusedGroup]:
         step.run(graph)
         return _kernels(step, forms or {}, context.evaluator)
 
     def questions() -> Questions:
         return [*_kernel_questions(step.questions, context.evaluator), *others]
 
-    plan, chosen = None if forms is None else by_now, step.run(graph)
+    plan, chosen = None if forms is None else kernels_so_far, step.run(graph)
     while step.choices and context.costs.measure(questions, ALGORITHMS_SHARE, plan):
         chosen = step.run(graph)
     return chosen

@@ -10,7 +10,7 @@ make the whole block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import product
 from math import prod
 
@@ -33,19 +33,44 @@ from cuts.ir.dfg import (
     substitute_node,
 )
 from cuts.ir.kernel import Kernel, Phase, phases
-from cuts.passes.lowering.extract import expand, extract, extract_phase, mark, substitute_phase
+from cuts.passes.lowering.extract import extract, extract_phase
 from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.substitute_phase import substitute_phase
 from cuts.passes.schedule.space import make_space
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ..kernels.cases import builder, chains, legal_points, pairs, points, whole
+from ..kernels.cases import builder, chains, legal_points, pairs, points, unite
 
 #: Few threads, so that every thread of a block can be looked at.
 SMALL_TARGET = evolve(find_target("cuda:sm_90"), MAX_thread=32)
 _SCALARS = 400
 
 Point = Mapping[Var, int]
+
+
+def expand(roots: Iterable[Root]) -> Iterator[Root]:
+    """Yield the scalar roots of a folded graph.
+
+    Each point of a root's box gives one root; held values and loads are included.
+    """
+    for root in roots:
+        box = sorted(_box(root), key=lambda v: v.name)
+        for point in product(*(range(v.extent) for v in box)):
+            yield from substitute_phase(Phase("", "", (root,), ()), dict(zip(box, point, strict=True))).roots
+
+
+def _box(root: Root) -> set[Var]:
+    found: set[Var] = set()
+    for node in post_order([root]):
+        found |= own_variables(node)
+    return found
+
+
+def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
+    """Return the nodes of a scalar graph that chosen roots reach."""
+    every = set(post_order(roots))
+    return every & set(post_order(chosen))
 
 
 def places(phase: Phase, fixed: Point) -> Iterator[Point]:
@@ -156,7 +181,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
     whole: set[Root] = set()
     for thread in range(kernel.threads):
         fixed = dict(coordinates(kernel, block, thread))
-        fixed |= {v: step % v.extent for v in _others(phase, fixed)}
+        fixed |= {v: step % v.extent for v in _loop_counters(phase, fixed)}
         if not all(g.low <= evaluate(g.index, fixed) < g.high for g in phase.when):
             continue
         if not whole:
@@ -186,7 +211,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         assert all(count == 1 for root, count in kept.items() if isinstance(root, Store))
 
 
-def _others(phase: Phase, fixed: Point) -> set[Var]:
+def _loop_counters(phase: Phase, fixed: Point) -> set[Var]:
     """Return the loop counters a phase mentions."""
     used = {v for node in post_order(phase.roots) for v in own_variables(node)}
     used |= {v for s in phase.shares for i in (s.value, *(g.index for g in s.valid)) for v in variables(i)}
@@ -239,7 +264,7 @@ def test_equal_windows_of_loads_are_walked_once() -> None:
     make = builder()
     source = make.node("add", make.input(1, 2, 16, 16), make.input(1, 2, 16, 16))
     result = make.node("conv", source, make.input(4, 2, 3, 3))
-    group = whole(make.programs(), result)
+    group = unite(make.programs(), result)
     space = make_space(group, SMALL_TARGET)
     several = 0
     for structure in space.templates:
