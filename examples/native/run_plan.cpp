@@ -23,12 +23,19 @@ void check(cuts_status status) {
 // Host memory of a tensor.
 class Memory {
 public:
-    explicit Memory(std::size_t nbytes) : data_(::operator new(nbytes + 1, alignment)) {}
-    Memory(Memory &&other) noexcept : data_(other.data_) { other.data_ = nullptr; }
+    explicit Memory(std::size_t nbytes) : data_(::operator new(nbytes + 1, alignment)) {
+    }
+    Memory(Memory &&other) noexcept : data_(other.data_) {
+        other.data_ = nullptr;
+    }
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
-    ~Memory() { ::operator delete(data_, alignment); }
-    void *data() const { return data_; }
+    ~Memory() {
+        ::operator delete(data_, alignment);
+    }
+    void *data() const {
+        return data_;
+    }
 
 private:
     void *data_;
@@ -65,8 +72,12 @@ public:
 
 private:
     struct Close {
-        void operator()(cuts_plan *plan) const { cuts_plan_close(plan); }
-        void operator()(cuts_session *session) const { cuts_session_destroy(session); }
+        void operator()(cuts_plan *plan) const {
+            cuts_plan_close(plan);
+        }
+        void operator()(cuts_session *session) const {
+            cuts_session_destroy(session);
+        }
     };
     std::unique_ptr<cuts_plan, Close> plan_;
     std::unique_ptr<cuts_session, Close> session_;

@@ -16,8 +16,9 @@ from cuts.ir.compiled import CompiledGraph, Step, Storage
 from cuts.runtime import Plan, Session, make_concurrent, make_plan
 from cuts.runtime.native import pack_plan
 from cuts.runtime.native.interface_copies import direct_tensors
-from cuts.runtime.native.packing import MIN_SWAPPED_BYTES, layout_of
+from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests import models
+from cuts.tests.amounts import examples
 from cuts.tests.fuzz.graphs import graphs
 from cuts.tests.needs import needs_c_compiler, needs_opencl
 from hypothesis import given, settings
@@ -64,7 +65,7 @@ def test_models_compute_the_same_bits(name: str) -> None:
 
 
 @needs_opencl
-@settings(max_examples=12)
+@settings(max_examples=examples(12, 300))
 @given(graphs())
 def test_drawn_graphs_compute_the_same_bits(graph: Graph) -> None:
     plan = build(graph)

@@ -21,7 +21,7 @@ from attrs import evolve
 from cuts.ir import DType, Graph, Node, TensorMap, TensorType, verify_graph
 from cuts.runtime import Plan, make_concurrent
 from cuts.runtime.native import compile_c, pack_plan
-from cuts.runtime.native.packing import MIN_SWAPPED_BYTES, layout_of
+from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -70,6 +71,20 @@ def test_a_program_computes_the_same_bits(suffix: str, plan: CompiledPlan, tmp_p
         assert (tmp_path / f"{name}.bin").read_bytes() == value.tobytes(), name
     done = subprocess.run([program, tmp_path / "none", tmp_path], capture_output=True, text=True, env=environment)
     assert done.returncode == 1 and "No such file or directory" in done.stderr
+
+
+@needs_opencl
+def test_export_prints_its_files(
+    plan: CompiledPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan.save("model.plan")
+    assert main(["export", "model.plan"]) == 0
+    assert capsys.readouterr().out == "model.cutsplan\n"
+    assert main(["export", "model.plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"plan": "model.plan", "form": "file", "files": ["model.cutsplan"]}
+    assert main(["export", "model.plan", "-o", "none/model.cutsplan"]) == 3
+    assert "cannot write plan none/model.cutsplan: No such file or directory" in capsys.readouterr().err
 
 
 @needs_opencl

@@ -38,7 +38,7 @@ def test_no_mutation_of_a_plan_crashes(tmp_path: Path, monkeypatch: pytest.Monke
     for plan, path in zip(plans, paths, strict=False):
         assert plan is not None
         write_packed(plan, path)
-    monkeypatch.setattr("cuts.runtime.native.packing.MIN_SWAPPED_BYTES", 1)
+    monkeypatch.setattr("cuts.runtime.native.runner_layout.MIN_SWAPPED_BYTES", 1)
     write_packed(state_plan(), paths[-1])  # its state takes turns between two blocks
     fuzzer, driver = tmp_path / "fuzz_plans", tmp_path / "libfakecuda.so"
     compile_c(fuzzer, [C_FOLDER / "fuzz_plans.c", *library_sources()], SANITIZERS)

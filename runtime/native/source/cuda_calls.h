@@ -70,50 +70,47 @@ typedef struct cuda_attribute {
 } cuda_attribute;
 
 /* Each function with its parameters: a row is a member of `cuda_calls` and a name in the library. */
-#define CUDA_FUNCTIONS(ROW)                                                                                            \
-    ROW(cuInit, (unsigned))                                                                                            \
-    ROW(cuGetErrorName, (cuda_result, const char **))                                                                  \
-    ROW(cuDeviceGet, (cuda_device_id *, int))                                                                          \
-    ROW(cuDeviceGetName, (char *, int, cuda_device_id))                                                                \
-    ROW(cuDeviceGetAttribute, (int *, int, cuda_device_id))                                                            \
-    ROW(cuDevicePrimaryCtxRetain, (cuda_context *, cuda_device_id))                                                    \
-    ROW(cuDevicePrimaryCtxRelease_v2, (cuda_device_id))                                                                \
-    ROW(cuCtxPushCurrent_v2, (cuda_context))                                                                           \
-    ROW(cuCtxPopCurrent_v2, (cuda_context *))                                                                          \
-    ROW(cuCtxSynchronize, (void))                                                                                      \
-    ROW(cuMemAlloc_v2, (cuda_address *, size_t))                                                                       \
-    ROW(cuMemFree_v2, (cuda_address))                                                                                  \
-    ROW(cuMemsetD8_v2, (cuda_address, unsigned char, size_t))                                                          \
-    ROW(cuMemcpyHtoD_v2, (cuda_address, const void *, size_t))                                                         \
-    ROW(cuMemcpyDtoH_v2, (void *, cuda_address, size_t))                                                               \
-    ROW(cuMemcpy3DAsync_v2, (const cuda_copy_params *, cuda_stream))                                                   \
-    ROW(cuModuleLoadData, (cuda_module *, const void *))                                                               \
-    ROW(cuModuleUnload, (cuda_module))                                                                                 \
-    ROW(cuModuleGetFunction, (cuda_function *, cuda_module, const char *))                                             \
-    ROW(cuFuncSetAttribute, (cuda_function, int, int))                                                                 \
-    ROW(cuLaunchKernel,                                                                                                \
-        (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_stream, void **,    \
-         void **))                                                                                                     \
-    ROW(cuStreamSynchronize, (cuda_stream))                                                                            \
-    ROW(cuGraphCreate, (cuda_graph *, unsigned))                                                                       \
-    ROW(cuGraphDestroy, (cuda_graph))                                                                                  \
-    ROW(cuGraphAddKernelNode,                                                                                          \
-        (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_kernel_params *))                              \
-    ROW(cuGraphAddMemcpyNode,                                                                                          \
-        (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_copy_params *, cuda_context))                  \
-    ROW(cuGraphAddEmptyNode, (cuda_node *, cuda_graph, const cuda_node *, size_t))                                     \
-    ROW(cuGraphInstantiateWithFlags, (cuda_executable *, cuda_graph, unsigned long long))                              \
-    ROW(cuGraphExecKernelNodeSetParams, (cuda_executable, cuda_node, const cuda_kernel_params *))                      \
-    ROW(cuGraphExecMemcpyNodeSetParams, (cuda_executable, cuda_node, const cuda_copy_params *, cuda_context))          \
-    ROW(cuGraphLaunch, (cuda_executable, cuda_stream))                                                                 \
+#define CUDA_FUNCTIONS(ROW)                                                                                     \
+    ROW(cuInit, (unsigned))                                                                                     \
+    ROW(cuGetErrorName, (cuda_result, const char **))                                                           \
+    ROW(cuDeviceGet, (cuda_device_id *, int))                                                                   \
+    ROW(cuDeviceGetName, (char *, int, cuda_device_id))                                                         \
+    ROW(cuDeviceGetAttribute, (int *, int, cuda_device_id))                                                     \
+    ROW(cuDevicePrimaryCtxRetain, (cuda_context *, cuda_device_id))                                             \
+    ROW(cuDevicePrimaryCtxRelease_v2, (cuda_device_id))                                                         \
+    ROW(cuCtxPushCurrent_v2, (cuda_context))                                                                    \
+    ROW(cuCtxPopCurrent_v2, (cuda_context *))                                                                   \
+    ROW(cuCtxSynchronize, (void))                                                                               \
+    ROW(cuMemAlloc_v2, (cuda_address *, size_t))                                                                \
+    ROW(cuMemFree_v2, (cuda_address))                                                                           \
+    ROW(cuMemsetD8_v2, (cuda_address, unsigned char, size_t))                                                   \
+    ROW(cuMemcpyHtoD_v2, (cuda_address, const void *, size_t))                                                  \
+    ROW(cuMemcpyDtoH_v2, (void *, cuda_address, size_t))                                                        \
+    ROW(cuMemcpy3DAsync_v2, (const cuda_copy_params *, cuda_stream))                                            \
+    ROW(cuModuleLoadData, (cuda_module *, const void *))                                                        \
+    ROW(cuModuleUnload, (cuda_module))                                                                          \
+    ROW(cuModuleGetFunction, (cuda_function *, cuda_module, const char *))                                      \
+    ROW(cuFuncSetAttribute, (cuda_function, int, int))                                                          \
+    ROW(cuLaunchKernel, (cuda_function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,   \
+                         cuda_stream, void **, void **))                                                        \
+    ROW(cuStreamSynchronize, (cuda_stream))                                                                     \
+    ROW(cuGraphCreate, (cuda_graph *, unsigned))                                                                \
+    ROW(cuGraphDestroy, (cuda_graph))                                                                           \
+    ROW(cuGraphAddKernelNode, (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_kernel_params *)) \
+    ROW(cuGraphAddMemcpyNode,                                                                                   \
+        (cuda_node *, cuda_graph, const cuda_node *, size_t, const cuda_copy_params *, cuda_context))           \
+    ROW(cuGraphAddEmptyNode, (cuda_node *, cuda_graph, const cuda_node *, size_t))                              \
+    ROW(cuGraphInstantiateWithFlags, (cuda_executable *, cuda_graph, unsigned long long))                       \
+    ROW(cuGraphExecKernelNodeSetParams, (cuda_executable, cuda_node, const cuda_kernel_params *))               \
+    ROW(cuGraphExecMemcpyNodeSetParams, (cuda_executable, cuda_node, const cuda_copy_params *, cuda_context))   \
+    ROW(cuGraphLaunch, (cuda_executable, cuda_stream))                                                          \
     ROW(cuGraphExecDestroy, (cuda_executable))
 
 /* Functions of newer drivers, null in older ones: tensor maps from 12.0, properties of edges from 12.3. */
-#define CUDA_OPTIONAL_FUNCTIONS(ROW)                                                                                   \
-    ROW(cuTensorMapEncodeTiled,                                                                                        \
-        (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int,   \
-         int, int, int))                                                                                               \
-    ROW(cuGraphAddDependencies_v2, (cuda_graph, const cuda_node *, const cuda_node *, const cuda_edge *, size_t))      \
+#define CUDA_OPTIONAL_FUNCTIONS(ROW)                                                                                  \
+    ROW(cuTensorMapEncodeTiled, (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, \
+                                 const uint32_t *, int, int, int, int))                                               \
+    ROW(cuGraphAddDependencies_v2, (cuda_graph, const cuda_node *, const cuda_node *, const cuda_edge *, size_t))     \
     ROW(cuGraphKernelNodeSetAttribute, (cuda_node, int, const cuda_attribute *))
 
 #define CUDA_MEMBER(name, parameters) cuda_result(*name) parameters;

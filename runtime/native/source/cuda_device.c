@@ -14,7 +14,8 @@ cuts_status check_cuda(const cuda_device *device, cuda_result code, const char *
     const char *name = NULL;
     if (!code) return CUTS_OK;
     if (device->cu.cuGetErrorName(code, &name) || !name) name = "unknown error";
-    return fail(code == CUDA_OUT_OF_MEMORY ? CUTS_ERROR_MEMORY : CUTS_ERROR_DRIVER, "CUDA: %s: %s (%d)", call, name, code);
+    return fail(code == CUDA_OUT_OF_MEMORY ? CUTS_ERROR_MEMORY : CUTS_ERROR_DRIVER, "CUDA: %s: %s (%d)", call, name,
+                code);
 }
 
 cuts_status enter_context(const cuda_device *device) {
@@ -39,8 +40,10 @@ static cuts_status check_architecture(const cuda_device *device, const plan_file
 static cuts_status read_attributes(cuda_device *device) {
     int major = 0, minor = 0;
     const cuda_calls *cu = &device->cu;
-    TRY(check_cuda(device, cu->cuDeviceGetAttribute(&major, CUDA_CAPABILITY_MAJOR, device->id), "cuDeviceGetAttribute"));
-    TRY(check_cuda(device, cu->cuDeviceGetAttribute(&minor, CUDA_CAPABILITY_MINOR, device->id), "cuDeviceGetAttribute"));
+    TRY(check_cuda(device, cu->cuDeviceGetAttribute(&major, CUDA_CAPABILITY_MAJOR, device->id),
+                   "cuDeviceGetAttribute"));
+    TRY(check_cuda(device, cu->cuDeviceGetAttribute(&minor, CUDA_CAPABILITY_MINOR, device->id),
+                   "cuDeviceGetAttribute"));
     device->capability = 10 * major + minor;
     if (!cu->cuGraphKernelNodeSetAttribute ||
         cu->cuDeviceGetAttribute(&device->window_bytes, CUDA_WINDOW_BYTES, device->id))
@@ -56,7 +59,8 @@ static cuts_status check_shared(const cuda_device *device, const plan_file *file
         const kernel_record *kernel = file->kernels + n;
         uint64_t needed = (uint64_t)kernel->static_shared + kernel->dynamic_shared;
         if (needed > (uint64_t)limit)
-            return fail(CUTS_ERROR_ARCHITECTURE, "kernel %s needs %llu bytes of shared memory a block, the device has %d",
+            return fail(CUTS_ERROR_ARCHITECTURE,
+                        "kernel %s needs %llu bytes of shared memory a block, the device has %d",
                         text_of(file, kernel->name), (unsigned long long)needed, limit);
     }
     return CUTS_OK;
@@ -144,11 +148,13 @@ static void release_cuda(device *base, device_memory memory) {
     leave_context(device);
 }
 
-static cuts_status upload_cuda(device *base, device_memory target, uint64_t offset, const void *source, uint64_t nbytes) {
+static cuts_status upload_cuda(device *base, device_memory target, uint64_t offset, const void *source,
+                               uint64_t nbytes) {
     const cuda_device *device = (cuda_device *)base;
     if (!nbytes) return CUTS_OK;
     TRY(enter_context(device));
-    cuts_status status = check_cuda(device, device->cu.cuMemcpyHtoD_v2(target + offset, source, nbytes), "cuMemcpyHtoD");
+    cuts_status status =
+        check_cuda(device, device->cu.cuMemcpyHtoD_v2(target + offset, source, nbytes), "cuMemcpyHtoD");
     leave_context(device);
     return status;
 }
@@ -157,7 +163,8 @@ static cuts_status download_cuda(device *base, void *target, device_memory sourc
     const cuda_device *device = (cuda_device *)base;
     if (!nbytes) return CUTS_OK;
     TRY(enter_context(device));
-    cuts_status status = check_cuda(device, device->cu.cuMemcpyDtoH_v2(target, source + offset, nbytes), "cuMemcpyDtoH");
+    cuts_status status =
+        check_cuda(device, device->cu.cuMemcpyDtoH_v2(target, source + offset, nbytes), "cuMemcpyDtoH");
     leave_context(device);
     return status;
 }

@@ -80,12 +80,12 @@ typedef struct cuts_tensor_info {
 /** Description of a plan. It is valid until the plan is closed. */
 typedef struct cuts_plan_info {
     const char *name;
-    const char *target;       /* name of the target that the plan was compiled for */
-    const char *dialect;      /* "cuda" or "opencl" */
+    const char *target;  /* name of the target that the plan was compiled for */
+    const char *dialect; /* "cuda" or "opencl" */
     uint32_t inputs, outputs, states;
     uint32_t kernels, launches;
-    uint64_t constant_bytes;  /* device memory of a plan */
-    uint64_t session_bytes;   /* device memory of each session */
+    uint64_t constant_bytes; /* device memory of a plan */
+    uint64_t session_bytes;  /* device memory of each session */
 } cuts_plan_info;
 
 /** Choice of a device. `cuts_options_default` fills it; a null pointer in its place means the same. */
@@ -145,8 +145,8 @@ CUTS_API cuts_status cuts_session_run(cuts_session *session, const cuts_tensor *
 
 /** Runs a plan like `cuts_session_run` on dense tensors given by their addresses and bytes alone. */
 CUTS_API cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs, const uint64_t *input_bytes,
-                                               uint32_t input_count, void *const *outputs,
-                                               const uint64_t *output_bytes, uint32_t output_count, void *stream);
+                                               uint32_t input_count, void *const *outputs, const uint64_t *output_bytes,
+                                               uint32_t output_count, void *stream);
 
 /** Waits for all runs of a session. */
 CUTS_API cuts_status cuts_session_synchronize(cuts_session *session);

@@ -37,7 +37,8 @@ static int has_name(const opencl_calls *cl, cl_platform_id platform, const char 
     char text[MAX_NAME] = "";
     if (!part || !*part) return 1;
     for (cl_uint what = CL_PLATFORM_VERSION; what <= CL_PLATFORM_NAME; what++)
-        if (cl->clGetPlatformInfo(platform, what, sizeof text, text, NULL) == CL_SUCCESS && strstr(text, part)) return 1;
+        if (cl->clGetPlatformInfo(platform, what, sizeof text, text, NULL) == CL_SUCCESS && strstr(text, part))
+            return 1;
     return 0;
 }
 
@@ -193,11 +194,13 @@ static cuts_status adopt_opencl(device *base, const cuts_device *place, void *da
         return check_opencl(device->cl.clRetainMemObject(data), "clRetainMemObject");
     }
     if (place && place->type != HOST_DEVICE)
-        return fail(CUTS_ERROR_TENSOR, "a tensor lies on a device of DLPack's type %d, expected %d (host) or %d (OpenCL)",
+        return fail(CUTS_ERROR_TENSOR,
+                    "a tensor lies on a device of DLPack's type %d, expected %d (host) or %d (OpenCL)",
                     (int)place->type, HOST_DEVICE, OPENCL_DEVICE);
     if (!device->shares_host_memory)
         return fail(CUTS_ERROR_TENSOR, "the OpenCL device does not share the host's memory: pass cl_mem objects");
-    cl_mem made = device->cl.clCreateBuffer(device->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, nbytes, data, &code);
+    cl_mem made =
+        device->cl.clCreateBuffer(device->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, nbytes, data, &code);
     *memory = (device_memory)(uintptr_t)made;
     return check_opencl(code, "clCreateBuffer");
 }

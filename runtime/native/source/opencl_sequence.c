@@ -25,9 +25,9 @@ struct sequence {
 static cuts_status check_parameters(sequence *sequence, uint64_t number) {
     const kernel_record *kernel = sequence->file->kernels + number;
     cl_uint found = 0, expected = 2 * kernel->argument_count + (kernel->dynamic_shared ? 1 : 0);
-    TRY(check_opencl(sequence->device->cl.clGetKernelInfo(sequence->kernels[number], CL_KERNEL_NUM_ARGS, sizeof found,
-                                                          &found, NULL),
-                     "clGetKernelInfo"));
+    TRY(check_opencl(
+        sequence->device->cl.clGetKernelInfo(sequence->kernels[number], CL_KERNEL_NUM_ARGS, sizeof found, &found, NULL),
+        "clGetKernelInfo"));
     if (found != expected)
         return fail(CUTS_ERROR_FORMAT, "kernel %s has %u parameters, the plan binds %u",
                     text_of(sequence->file, kernel->name), found, expected);
@@ -44,9 +44,8 @@ static cuts_status create_kernel(sequence *sequence, uint64_t number) {
     TRY(check_parameters(sequence, number));
     for (uint32_t n = 0; n < kernel->argument_count; n++) sequence->bound[kernel->first_argument + n].base = -1;
     if (!kernel->dynamic_shared) return CUTS_OK;
-    return check_opencl(cl->clSetKernelArg(sequence->kernels[number], 2 * kernel->argument_count,
-                                           kernel->dynamic_shared, NULL),
-                        name);
+    return check_opencl(
+        cl->clSetKernelArg(sequence->kernels[number], 2 * kernel->argument_count, kernel->dynamic_shared, NULL), name);
 }
 
 /* Kernels count the elements before a tensor with 32 bits. */
@@ -70,7 +69,8 @@ static cuts_status fill_sequence(sequence *sequence) {
     sequence->kernels = calloc(file->kernel_count + 1, sizeof *sequence->kernels);
     sequence->bound = calloc(file->argument_count + 1, sizeof *sequence->bound);
     if (!sequence->kernels || !sequence->bound) return fail(CUTS_ERROR_MEMORY, "too little memory for a session");
-    sequence->queue = sequence->device->cl.clCreateCommandQueue(sequence->device->context, sequence->device->id, 0, &code);
+    sequence->queue =
+        sequence->device->cl.clCreateCommandQueue(sequence->device->context, sequence->device->id, 0, &code);
     TRY(check_opencl(code, "clCreateCommandQueue"));
     TRY(check_bases(file));
     for (uint64_t n = 0; n < file->kernel_count; n++) TRY(create_kernel(sequence, n));

@@ -86,7 +86,8 @@ cuts_status cuts_plan_open(const char *path, const cuts_options *given, cuts_pla
 cuts_status cuts_plan_open_memory(const void *bytes, size_t nbytes, const cuts_options *given, cuts_plan **plan) {
     cuts_options options;
     plan_file file;
-    if (!bytes || !plan) return fail(CUTS_ERROR_ARGUMENT, "cuts_plan_open_memory: expected memory and a place, found null");
+    if (!bytes || !plan)
+        return fail(CUTS_ERROR_ARGUMENT, "cuts_plan_open_memory: expected memory and a place, found null");
     *plan = NULL;
     TRY(read_options(given, &options));
     TRY(plan_file_open_memory(bytes, nbytes, &file));

@@ -8,9 +8,9 @@
 
 struct cuts_plan {
     plan_file file;
-    device *device;             /* null where the plan was opened without one */
-    device_memory *constants;   /* by block; 0 for other blocks */
-    atomic_uint owner_count;    /* the caller, until it closes the plan, and each session */
+    device *device;           /* null where the plan was opened without one */
+    device_memory *constants; /* by block; 0 for other blocks */
+    atomic_uint owner_count;  /* the caller, until it closes the plan, and each session */
 };
 
 /* Returns the calls of the plan's driver. */

@@ -13,8 +13,8 @@ static const uint64_t MAX_BLOCK_BYTES = 1ull << 48;
 static const uint64_t MAX_RECORDS = UINT32_MAX;
 static const uint64_t MAX_THREADS = 1 << 20;
 
-#define REQUIRE(condition, ...) \
-    do {                        \
+#define REQUIRE(condition, ...)                                        \
+    do {                                                               \
         if (!(condition)) return fail(CUTS_ERROR_FORMAT, __VA_ARGS__); \
     } while (0)
 
@@ -31,9 +31,9 @@ static cuts_status check_text(const plan_file *file, text_ref text, const char *
 }
 
 static cuts_status check_counts(const plan_file *file) {
-    uint64_t counts[] = {file->block_count,  file->tensor_count,   file->image_count, file->program_count,
-                         file->kernel_count, file->argument_count, file->map_count,   file->launch_count,
-                         file->address_count, file->copy_count,    file->number_count};
+    uint64_t counts[] = {file->block_count,   file->tensor_count,   file->image_count, file->program_count,
+                         file->kernel_count,  file->argument_count, file->map_count,   file->launch_count,
+                         file->address_count, file->copy_count,     file->number_count};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         REQUIRE(counts[i] < MAX_RECORDS, "a section has %llu records", (unsigned long long)counts[i]);
     return CUTS_OK;
@@ -147,8 +147,9 @@ static cuts_status check_images(const plan_file *file) {
 
 static cuts_status check_programs(const plan_file *file) {
     for (uint64_t n = 0; n < file->program_count; n++)
-        REQUIRE(file->programs[n].nbytes && is_within(file->programs[n].data, file->programs[n].nbytes, file->data_bytes),
-                "program %llu lies outside of the data", (unsigned long long)n);
+        REQUIRE(
+            file->programs[n].nbytes && is_within(file->programs[n].data, file->programs[n].nbytes, file->data_bytes),
+            "program %llu lies outside of the data", (unsigned long long)n);
     return CUTS_OK;
 }
 
@@ -186,9 +187,9 @@ static cuts_status check_kernels(const plan_file *file) {
 }
 
 static cuts_status check_address(const plan_file *file, const address_record *address, uint64_t nbytes) {
-    REQUIRE(address->block < file->block_count &&
-                is_within(address->offset, nbytes, file->blocks[address->block].nbytes),
-            "an address lies outside of its block");
+    REQUIRE(
+        address->block < file->block_count && is_within(address->offset, nbytes, file->blocks[address->block].nbytes),
+        "an address lies outside of its block");
     return CUTS_OK;
 }
 

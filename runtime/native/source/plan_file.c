@@ -30,9 +30,10 @@ _Static_assert(sizeof(header) == HEADER_BYTES, "the header is written in this la
 _Static_assert(sizeof(section_record) == 32, "sections are written in this layout");
 
 static const size_t RECORD_BYTES[SECTION_COUNT] = {
-    sizeof(info_record),     sizeof(block_record), sizeof(tensor_record), sizeof(image_record),   sizeof(program_record),
-    sizeof(kernel_record),   sizeof(argument_record), sizeof(map_record), sizeof(launch_record), sizeof(address_record),
-    sizeof(copy_record),     sizeof(int64_t),      sizeof(char),          sizeof(uint8_t),
+    sizeof(info_record),    sizeof(block_record),   sizeof(tensor_record),   sizeof(image_record),
+    sizeof(program_record), sizeof(kernel_record),  sizeof(argument_record), sizeof(map_record),
+    sizeof(launch_record),  sizeof(address_record), sizeof(copy_record),     sizeof(int64_t),
+    sizeof(char),           sizeof(uint8_t),
 };
 
 static cuts_status check_header(const header *head, size_t nbytes) {

@@ -105,8 +105,8 @@ typedef struct plan_file {
     const int64_t *numbers;
     const char *texts;
     const uint8_t *data;
-    uint64_t info_count, block_count, tensor_count, image_count, program_count, kernel_count, argument_count,
-        map_count, launch_count, address_count, copy_count, number_count, text_bytes, data_bytes;
+    uint64_t info_count, block_count, tensor_count, image_count, program_count, kernel_count, argument_count, map_count,
+        launch_count, address_count, copy_count, number_count, text_bytes, data_bytes;
     uint32_t role_counts[3];
 } plan_file;
 

@@ -1,11 +1,11 @@
 /* Sessions: memory of one run, state, and the caller's tensors of the last run. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
 #include "status.h"
+#include "tensor_checks.h"
 
 enum { ALIGNMENT = 16 }; /* of the caller's memory: the widest load of a kernel */
 
@@ -41,7 +41,8 @@ static cuts_status fill_session(cuts_session *session) {
 }
 
 cuts_status cuts_session_create(cuts_plan *plan, cuts_session **created) {
-    if (!plan || !created) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_create: expected a plan and a place, found null");
+    if (!plan || !created)
+        return fail(CUTS_ERROR_ARGUMENT, "cuts_session_create: expected a plan and a place, found null");
     *created = NULL;
     if (!plan->device) return fail(CUTS_ERROR_ARGUMENT, "the plan was opened without a device, to describe it");
     cuts_session *session = calloc(1, sizeof *session);
@@ -80,12 +81,9 @@ void cuts_session_destroy(cuts_session *session) {
     free(session);
 }
 
-static const char *role_name(uint32_t role) {
-    return role == CUTS_INPUT ? "input" : role == CUTS_OUTPUT ? "output" : "state";
-}
-
 /* Takes a caller's memory as the block of a tensor, unless it was there in the last run. */
-static cuts_status bind_memory(cuts_session *session, const tensor_record *tensor, const cuts_device *place, void *data) {
+static cuts_status bind_memory(cuts_session *session, const tensor_record *tensor, const cuts_device *place,
+                               void *data) {
     const char *role = role_name(tensor->role), *name = text_of(&session->plan->file, tensor->name);
     uint32_t block = tensor->block;
     if (session->blocks[block] && session->callers[block] == data) return CUTS_OK;
@@ -109,51 +107,8 @@ static cuts_status check_count(const cuts_session *session, cuts_role role, uint
     return CUTS_OK;
 }
 
-/* Writes a shape as [1, 3, 224]. */
-static const char *shape_text(const int64_t *shape, int32_t rank, char *text, size_t room) {
-    size_t used = 0;
-    text[used++] = '[';
-    for (int32_t axis = 0; axis < rank && used + 24 < room; axis++)
-        used += (size_t)snprintf(text + used, room - used, axis ? ", %lld" : "%lld", (long long)shape[axis]);
-    snprintf(text + used, room - used, "]");
-    return text;
-}
-
-static cuts_status check_shape(const plan_file *file, const tensor_record *tensor, const cuts_tensor *given) {
-    const int64_t *shape = file->numbers + tensor->first_extent;
-    char expected[256], found[256];
-    int is_same = given->ndim == (int32_t)tensor->rank && (given->shape || !given->ndim);
-    for (uint32_t axis = 0; is_same && axis < tensor->rank; axis++) is_same = given->shape[axis] == shape[axis];
-    if (is_same) return CUTS_OK;
-    return fail(CUTS_ERROR_TENSOR, "%s '%s': expected shape %s, found %s", role_name(tensor->role),
-                text_of(file, tensor->name), shape_text(shape, (int32_t)tensor->rank, expected, sizeof expected),
-                shape_text(given->shape, given->shape ? given->ndim : 0, found, sizeof found));
-}
-
-static cuts_status check_strides(const plan_file *file, const tensor_record *tensor, const cuts_tensor *given) {
-    int64_t dense = 1;
-    if (!given->strides || !tensor->nbytes) return CUTS_OK;
-    for (int32_t axis = given->ndim - 1; axis >= 0; axis--) {
-        if (given->shape[axis] != 1 && given->strides[axis] != dense)
-            return fail(CUTS_ERROR_TENSOR, "%s '%s' has stride %lld at axis %d, expected %lld: pass a dense copy",
-                        role_name(tensor->role), text_of(file, tensor->name), (long long)given->strides[axis], axis,
-                        (long long)dense);
-        dense *= given->shape[axis];
-    }
-    return CUTS_OK;
-}
-
 static cuts_status bind_tensor(cuts_session *session, const tensor_record *tensor, const cuts_tensor *given) {
-    const plan_file *file = &session->plan->file;
-    if (memcmp(&given->dtype, &tensor->dtype, sizeof given->dtype))
-        return fail(CUTS_ERROR_TENSOR, "%s '%s': expected elements of DLPack's code %u with %u bits, found %u with %u",
-                    role_name(tensor->role), text_of(file, tensor->name), tensor->dtype.code, tensor->dtype.bits,
-                    given->dtype.code, given->dtype.bits);
-    TRY(check_shape(file, tensor, given));
-    TRY(check_strides(file, tensor, given));
-    if (given->device.type == OPENCL_DEVICE && given->byte_offset)
-        return fail(CUTS_ERROR_TENSOR, "%s '%s' begins within a cl_mem, expected at its beginning",
-                    role_name(tensor->role), text_of(file, tensor->name));
+    TRY(check_tensor(&session->plan->file, tensor, given));
     void *data = given->data ? (char *)given->data + given->byte_offset : NULL;
     return bind_memory(session, tensor, &given->device, data);
 }
@@ -227,8 +182,8 @@ cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs
                                       uint32_t output_count, void *stream) {
     if (!session) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_run_pointers: expected a session, found null");
     pthread_mutex_lock(&session->mutex);
-    cuts_status status = run_on_pointers(session, inputs, input_bytes, input_count, outputs, output_bytes, output_count,
-                                         stream);
+    cuts_status status =
+        run_on_pointers(session, inputs, input_bytes, input_count, outputs, output_bytes, output_count, stream);
     pthread_mutex_unlock(&session->mutex);
     return status;
 }
@@ -245,8 +200,9 @@ static cuts_status lock_state(cuts_session *session, uint32_t index, const void 
     *state = find_tensor(&session->plan->file, CUTS_STATE, index);
     if (!*state) return fail(CUTS_ERROR_ARGUMENT, "the plan has no state %u", index);
     if (nbytes != (*state)->nbytes || (nbytes && !memory))
-        return fail(CUTS_ERROR_TENSOR, "state '%s' has %llu bytes, found %llu", text_of(&session->plan->file, (*state)->name),
-                    (unsigned long long)(*state)->nbytes, (unsigned long long)(memory ? nbytes : 0));
+        return fail(CUTS_ERROR_TENSOR, "state '%s' has %llu bytes, found %llu",
+                    text_of(&session->plan->file, (*state)->name), (unsigned long long)(*state)->nbytes,
+                    (unsigned long long)(memory ? nbytes : 0));
     pthread_mutex_lock(&session->mutex);
     cuts_status status = calls_of(session->plan)->wait(session->sequence);
     if (status != CUTS_OK) pthread_mutex_unlock(&session->mutex);
@@ -256,8 +212,9 @@ static cuts_status lock_state(cuts_session *session, uint32_t index, const void 
 cuts_status cuts_session_read_state(cuts_session *session, uint32_t index, void *target, uint64_t nbytes) {
     const tensor_record *state;
     TRY(lock_state(session, index, target, nbytes, &state));
-    cuts_status status = calls_of(session->plan)->download(session->plan->device, target, session->blocks[state->block],
-                                                           state->offset, nbytes);
+    cuts_status status =
+        calls_of(session->plan)
+            ->download(session->plan->device, target, session->blocks[state->block], state->offset, nbytes);
     pthread_mutex_unlock(&session->mutex);
     return status;
 }
@@ -265,8 +222,9 @@ cuts_status cuts_session_read_state(cuts_session *session, uint32_t index, void 
 cuts_status cuts_session_write_state(cuts_session *session, uint32_t index, const void *source, uint64_t nbytes) {
     const tensor_record *state;
     TRY(lock_state(session, index, source, nbytes, &state));
-    cuts_status status = calls_of(session->plan)->upload(session->plan->device, session->blocks[state->block],
-                                                         state->offset, source, nbytes);
+    cuts_status status =
+        calls_of(session->plan)
+            ->upload(session->plan->device, session->blocks[state->block], state->offset, source, nbytes);
     pthread_mutex_unlock(&session->mutex);
     return status;
 }

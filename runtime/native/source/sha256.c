@@ -127,7 +127,8 @@ void sha256_add(sha256 *digest, const void *bytes, size_t nbytes) {
         compress(digest->state, digest->pending, 1);
     }
     compress(digest->state, next, nbytes / SHA256_BLOCK);
-    if (nbytes % SHA256_BLOCK) memcpy(digest->pending, next + nbytes / SHA256_BLOCK * SHA256_BLOCK, nbytes % SHA256_BLOCK);
+    if (nbytes % SHA256_BLOCK)
+        memcpy(digest->pending, next + nbytes / SHA256_BLOCK * SHA256_BLOCK, nbytes % SHA256_BLOCK);
 }
 
 void sha256_end(sha256 *digest, uint8_t result[SHA256_BYTES]) {

@@ -11,9 +11,9 @@ __attribute__((format(printf, 2, 3)))
 cuts_status fail(cuts_status status, const char *format, ...);
 
 /* Leaves the calling function with the status of a call that failed. */
-#define TRY(call)                            \
-    do {                                     \
-        cuts_status status_ = (call);        \
+#define TRY(call)                               \
+    do {                                        \
+        cuts_status status_ = (call);           \
         if (status_ != CUTS_OK) return status_; \
     } while (0)
 

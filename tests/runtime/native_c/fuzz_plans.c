@@ -44,8 +44,19 @@ static content read_file(const char *path) {
 }
 
 static uint64_t odd_number(const content *file) {
-    static const uint64_t limits[] = {0, 1, 2, 7, 64, 0x7fffffff, 0x80000000, 0xffffffff, 0x7fffffffffffffff,
-                                      0x8000000000000000, 0xffffffffffffffff, 1ull << 48, 1ull << 32};
+    static const uint64_t limits[] = {0,
+                                      1,
+                                      2,
+                                      7,
+                                      64,
+                                      0x7fffffff,
+                                      0x80000000,
+                                      0xffffffff,
+                                      0x7fffffffffffffff,
+                                      0x8000000000000000,
+                                      0xffffffffffffffff,
+                                      1ull << 48,
+                                      1ull << 32};
     switch (draw(4)) {
         case 0: return draw(file->nbytes + 64);
         case 1: return draw(UINT32_MAX) << draw(33) | draw(256);
@@ -107,7 +118,7 @@ static void describe(const cuts_plan *plan) {
     if (sum == 1) abort();
 }
 
-/* Allocates memory for the tensors of a role; returns their number, or -1 where there are too many or too large ones. */
+/* Allocates memory for the tensors of a role. Returns their number; -1 minus it, where some are too many or large. */
 static int allocate(const cuts_plan *plan, cuts_role role, void **memory, uint64_t *sizes) {
     cuts_tensor_info tensor;
     int count = 0;
@@ -186,7 +197,8 @@ int main(int count, char **words) {
         free(changed.bytes);
     }
     for (int status = 0; status <= CUTS_ERROR_TENSOR; status++)
-        if (counts[status]) printf("%s %llu\n", cuts_status_name((cuts_status)status), (unsigned long long)counts[status]);
+        if (counts[status])
+            printf("%s %llu\n", cuts_status_name((cuts_status)status), (unsigned long long)counts[status]);
     printf("runs %llu\n", (unsigned long long)run_count);
     for (int n = 0; n < file_count; n++) free(files[n].bytes);
     return 0;
