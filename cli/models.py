@@ -47,7 +47,10 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
         if arguments.strict or arguments.weights or not arguments.model.lower().endswith((".onnx", ".pt2")):
             raise
         return None
-    return quantise_model(graph, spec, arguments.weights) if arguments.weights else graph
+    if not arguments.weights:
+        return graph
+    arguments.exact_graph = graph  # standard input is read once
+    return quantise_model(graph, spec, arguments.weights)
 
 
 def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> Mapping[str, float]:
@@ -57,9 +60,8 @@ def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array
     """
     if not arguments.weights or isinstance(plan, StagedPlan):
         return {}
-    spec = load_spec(arguments.spec)
-    graph = load_model(arguments.model, spec, dict(arguments.shape))
-    exact, rounded = run_reference(graph, spec.registry, inputs), plan.reference(inputs)
+    graph: Graph = arguments.exact_graph
+    exact, rounded = run_reference(graph, load_spec(arguments.spec).registry, inputs), plan.reference(inputs)
     return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
 
 
