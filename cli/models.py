@@ -16,7 +16,6 @@ from ..compile import (
     StagedPlan,
     build_graph,
     load,
-    load_model,
     load_spec,
     quantise_model,
     staged_plan,
@@ -57,7 +56,10 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | ModelFamily | None:
         refuse(arguments, ["weights"], "weights are rounded where all sizes are fixed")
         return graph
     refuse(arguments, ["buckets"], "no size varies")
-    return quantise_model(graph, spec, arguments.weights) if arguments.weights else graph
+    if not arguments.weights:
+        return graph
+    arguments.exact_graph = graph  # standard input is read once
+    return quantise_model(graph, spec, arguments.weights)
 
 
 def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> Mapping[str, float]:
@@ -67,9 +69,8 @@ def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array
     """
     if not arguments.weights or isinstance(plan, StagedPlan):
         return {}
-    spec = load_spec(arguments.spec)
-    graph = load_model(arguments.model, spec, dict(_fixed_shapes(arguments)))
-    exact, rounded = run_reference(graph, spec.registry, inputs), plan.reference(inputs)
+    graph: Graph = arguments.exact_graph
+    exact, rounded = run_reference(graph, load_spec(arguments.spec).registry, inputs), plan.reference(inputs)
     return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
 
 
