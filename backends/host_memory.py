@@ -17,16 +17,16 @@ def require_host_memory(nbytes: int, subject: str) -> None:
 
 def available_bytes() -> int | None:
     """Return the available bytes of machine and process; None where unknown."""
-    found = [n for n in (_of_machine(), _of_limit()) if n is not None]
+    found = [n for n in (_machine_memory(), _limited_memory()) if n is not None]
     return min(found, default=None)
 
 
-def _of_machine() -> int | None:
+def _machine_memory() -> int | None:
     """Return the kernel's estimate of memory without swapping."""
     return _kilobytes("/proc/meminfo", "MemAvailable:")
 
 
-def _of_limit() -> int | None:
+def _limited_memory() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     used = _kilobytes("/proc/self/status", "VmSize:")
     return None if limit == resource.RLIM_INFINITY or used is None else max(limit - used, 0)

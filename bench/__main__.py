@@ -22,6 +22,7 @@ COMMANDS = {
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
     "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
+    "paper": ("paper.command", "tables and figures of the four documents"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
 }
@@ -34,12 +35,18 @@ def main() -> int:
         print("usage: python -m cuts.bench NAME [options]\n")
         print("\n".join(f"  {known:<11} {purpose}" for known, (_, purpose) in COMMANDS.items()))
         return int(name not in ("", "-h", "--help"))
-    module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
+    try:
+        module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("cuts."):
+            raise
+        print(f"cuts.bench {name} needs {error.name}, which is in the checkout only", file=sys.stderr)
+        return 4
     sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
-    return int(getattr(module, "exit_code", _plain)(module.main))
+    return int(getattr(module, "exit_code", _exit_code)(module.main))
 
 
-def _plain(run: object) -> int:
+def _exit_code(run: object) -> int:
     assert callable(run)
     return int(run() or 0)
 

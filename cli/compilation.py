@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..backends import Array, Timing, find_target
-from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
-from ..ir import Budget, CompileOptions, Graph, Target, UsageError
+from ..compile.dynamic import ModelFamily, build_dynamic
+from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from .learning import learned_order
-from .models import compile_parts, load_graph
+from .models import compile_parts, load_graph, weight_costs
 from .options import refuse, set_defaults
 from .output import (
     AnyPlan,
@@ -32,6 +32,8 @@ from .output import (
 )
 
 _BUDGET, _INTERRUPT_EXIT = 6, 130
+#: Options that say how to search.
+SEARCH_OPTIONS = ("strategy", "unaided", "trials", "pruning")
 
 
 def run_tuned(arguments: Namespace) -> int:
@@ -47,12 +49,14 @@ def run_tuned(arguments: Namespace) -> int:
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
+    anew = _searches_anew(arguments)
     settings = Settings(
-        strategy=getattr(arguments, "strategy", Settings().strategy),
+        strategy=getattr(arguments, "strategy", None) or Settings().strategy,
         aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
         libraries=not arguments.no_libraries,
+        pruning=_pruning(arguments),
         correction=lesson.correction if lesson is not None else None,
         recalls=lesson is None or lesson.recalls,
     )
@@ -66,13 +70,25 @@ def run_tuned(arguments: Namespace) -> int:
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
-        further=getattr(arguments, "further", False),
+        further=getattr(arguments, "further", False) or anew,
+        anew=anew,
         devices=_devices(getattr(arguments, "devices", None)),
         scheduler=getattr(arguments, "scheduler", None) or "",
         monitor=monitor,
         notice=console.note,
     ) as session:
         return run_compile(arguments, session, monitor)
+
+
+def _searches_anew(arguments: Namespace) -> bool:
+    """Return whether an option says how to search, so that earlier results are no answer.
+
+    Raises `UsageError` for such an option beside --frozen.
+    """
+    options = [name for name in SEARCH_OPTIONS if hasattr(arguments, name)]
+    if arguments.frozen:
+        refuse(arguments, options, "with --frozen nothing is searched")
+    return any(getattr(arguments, name) for name in options)
 
 
 def _devices(text: str | None) -> tuple[str, ...]:
@@ -113,6 +129,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
     results, oracle = _compile_checks(arguments, plan, inputs)
+    costs = weight_costs(arguments, plan, inputs) if arguments.verify else {}
     times = _times(arguments, plan, inputs)
     with budget.stage("save"):
         plan.save(folder)
@@ -121,7 +138,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         write_page(arguments.report, plan, arguments.given, results, times, session, budget)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, session, budget)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, costs, times, session, budget)
     if arguments.verbose:
         console.note_table(time_table(budget, session))
     if session is not None and session.tuner.executor.interrupted:
@@ -141,14 +158,14 @@ def _check(arguments: Namespace) -> None:
     if arguments.op is None:
         refuse(arguments, ["attr"], "attributes are those of the operation that --op names")
     else:
-        refuse(arguments, ["strict"], "--op names an operation of the vocabulary")
+        refuse(arguments, ["strict", "weights"], "--op names an operation of the vocabulary")
     if arguments.stop_after:
         refuse(arguments, ["output", "verify", "time", "report"], "--stop-after ends before there is a plan")
     if find_target(arguments.target).dialect == "reference":
         refuse(arguments, ["time"], "target 'reference' has no kernels to time")
 
 
-def _check_inputs(arguments: Namespace, graph: Graph | None) -> None:
+def _check_inputs(arguments: Namespace, graph: Graph | ModelFamily | None) -> None:
     """Refuse unused inputs; without a graph the model is run to find the shapes of its parts."""
     if graph is not None and not (arguments.verify or arguments.time):
         refuse(arguments, ["input"], "nothing is run without --verify or --time")
@@ -176,20 +193,22 @@ def _default_output(model: str) -> str:
 
 def _compile(
     arguments: Namespace,
-    graph: Graph | None,
+    graph: Graph | ModelFamily | None,
     spec: Spec,
     target: Target,
     session: TuningSession | None,
     options: CompileOptions,
 ) -> AnyPlan | None:
     """Run the passes; None when they stop before there is a plan. Without a graph the model is compiled in parts."""
-    if graph is not None:
+    if isinstance(graph, Graph):
         return _compile_graph(graph, spec, target, options, session)
 
     def compile_part(part: Graph) -> CompiledPlan:
         found = _compile_graph(part, spec, target, options, session)
         return found or build_graph(part, spec, find_target("reference"), CompileOptions())
 
+    if graph is not None:
+        return build_dynamic(graph, spec, target, compile_part, dict(arguments.buckets))
     return compile_parts(arguments, spec, target, compile_part)
 
 
@@ -216,11 +235,24 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         dump,
         show,
         arguments.debug,
-        progress.after,
+        progress.report_pass,
         precision=arguments.precision,
         begun=budget,
         memory=arguments.memory,
+        pruning=_pruning(arguments),
     )
+
+
+def _pruning(arguments: Namespace) -> Pruning:
+    """Return the pruning rule.
+
+    Raises `UsageError` for a top share beside a rule that keeps none.
+    """
+    usual = Pruning()
+    found = Pruning(arguments.pruning or usual.rule, arguments.top or usual.top)
+    if not found.ranks:
+        refuse(arguments, ["top"], "it is the share of points that --pruning pul keeps")
+    return found
 
 
 def _compile_graph(
@@ -238,8 +270,7 @@ def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
     for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
-        suffix = DIALECTS[kernel.dialect].suffix if kernel.dialect in DIALECTS else ".txt"  # a library's routine
-        name = f"{number:04}-{kernel.name}{suffix}"
+        name = f"{number:04}-{kernel.name}{kernel.source_suffix}"
         write_text(Path(dump) / "kernels" / name, kernel.source)
 
 
@@ -248,7 +279,8 @@ def _compile_checks(
 ) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
-    results, oracle = compare_plan(plan, inputs, own_onnx(arguments.model or "", plan))
+    own = None if arguments.weights else own_onnx(arguments.model or "", plan)
+    results, oracle = compare_plan(plan, inputs, own)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
 
@@ -280,6 +312,7 @@ def _show_compiled(
     seconds: Mapping[str, float],
     results: tuple[Comparison, ...],
     oracle: str,
+    costs: Mapping[str, float],
     times: Sequence[tuple[Timing, ...]],
     session: TuningSession | None,
     budget: Budget,
@@ -295,16 +328,19 @@ def _show_compiled(
             value["tuning"] = summary_values(session)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
+            value |= console.weight_values(arguments.weights, costs)
         if any(times):
             value["times"] = [t.median for timings in times for t in timings]
         console.print_json(value)
         return
-    screen = console.out()
+    screen = console.output_console()
     for part, timings in zip(plan.parts, times, strict=True):
         screen.print(console.group_table(part.plan, part.cubins, timings))
         screen.print(console.totals(part.plan), markup=False)
     if results:
         screen.print(console.comparison_table(results, oracle))
+    if costs:
+        screen.print(console.weight_table(arguments.weights, costs))
     for line in summary_lines(session) if session is not None else ():
         screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())

@@ -25,10 +25,16 @@ COMMANDS: dict[str, str] = {
     "run": "run a plan",
     "verify": "compare what a plan computes with the float64 reference",
     "explain": "show a plan's groups, their kernels and why they are as they are",
+    "export": "write a plan in a form that runs without Python",
+    "inspect": "show a model's operations, and which are supported, before anything is compiled",
+    "compare": "show the differences of two plans, kernel by kernel",
+    "bisect": "find the first node of a model whose kernel is wrong, and write a small model of it",
+    "doctor": "show what is installed, what is missing and the commands that bring it, devices and caches",
     "device": "show the devices and compilers of this machine, and the known targets",
     "cache": "show, empty or explain what is kept of earlier compilations and searches",
     "ops": "list the operations, or show one",
     "predict": "predict how long layers or a model take on a GPU that need not be here",
+    "latency": "profile layers of this machine for cuts predict",
     "plan": "plan models larger than GPU memory on a cluster, and run them",
 }
 

@@ -10,8 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..backends import Array, find_target
-from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
-from ..ir import CompileOptions, Graph, Target, VocabularyError
+from ..compile import (
+    Compile,
+    Spec,
+    StagedPlan,
+    build_graph,
+    load,
+    load_spec,
+    quantise_model,
+    staged_plan,
+)
+from ..compile.dynamic import ModelFamily, build_dynamic, load_at_sizes, read_shapes
+from ..ir import CompileOptions, Graph, Target, UsageError, VocabularyError
+from ..numerics import mean_error, run_reference
 from .one_op import graph_of_op
 from .options import refuse, set_defaults
 from .output import AnyPlan, note_uncompiled, read_inputs
@@ -19,22 +30,56 @@ from .output import AnyPlan, note_uncompiled, read_inputs
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: Options that only affect compilation.
-_MODEL_OPTIONS = ("target", "mode", "precision", "shape", "strict", "debug", "spec")
+_MODEL_OPTIONS = (
+    "target", "mode", "precision", "weights", "shape", "dynamic", "buckets", "strict", "debug", "spec",
+)  # fmt: skip
 
 
-def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
+def load_graph(arguments: Namespace, spec: Spec) -> Graph | ModelFamily | None:
     """Return the model's graph; None where it is compiled in parts.
 
-    Parts are separated by operations outside the vocabulary.
+    It is a family of graphs where sizes vary. Parts are separated by operations outside the vocabulary.
+
+    Raises `UsageError` for buckets where no size varies.
     """
     if getattr(arguments, "op", None) is not None:
-        return graph_of_op(arguments.op, spec.registry, arguments.shape, dict(arguments.attr))
+        refuse(arguments, ["dynamic", "buckets"], "an operation is compiled for one size")
+        return graph_of_op(arguments.op, spec.registry, _fixed_shapes(arguments), dict(arguments.attr))
+    request = read_shapes(dict(arguments.shape), dict(arguments.dynamic))
     try:
-        return load_model(arguments.model, spec, dict(arguments.shape))
+        graph = load_at_sizes(arguments.model, spec, request)
     except VocabularyError:
-        if arguments.strict or not arguments.model.lower().endswith((".onnx", ".pt2")):
+        if arguments.strict or arguments.weights or not arguments.model.lower().endswith((".onnx", ".pt2")):
             raise
         return None
+    if isinstance(graph, ModelFamily):
+        refuse(arguments, ["weights"], "weights are rounded where all sizes are fixed")
+        return graph
+    refuse(arguments, ["buckets"], "no size varies")
+    if not arguments.weights:
+        return graph
+    arguments.exact_graph = graph  # standard input is read once
+    return quantise_model(graph, spec, arguments.weights)
+
+
+def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> Mapping[str, float]:
+    """Return the relative errors that rounded weights cause in the outputs.
+
+    Both are computed in float64; `mean_error` says relative to which size.
+    """
+    if not arguments.weights or isinstance(plan, StagedPlan):
+        return {}
+    graph: Graph = arguments.exact_graph
+    exact, rounded = run_reference(graph, load_spec(arguments.spec).registry, inputs), plan.reference(inputs)
+    return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
+
+
+def _fixed_shapes(arguments: Namespace) -> list[tuple[str, tuple[int, ...]]]:
+    """Return shapes of the command line, all of whose sizes must be fixed."""
+    varying = [name for name, shape in arguments.shape if not all(isinstance(extent, int) for extent in shape)]
+    if varying:
+        raise UsageError(f"--shape {varying[0]}: expected fixed sizes", hint=f"as in --shape {varying[0]}=1x3x224x224")
+    return list(arguments.shape)
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:
@@ -42,7 +87,7 @@ def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part
 
     Their shapes are those of a run with the given or random inputs.
     """
-    plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))
+    plan = staged_plan(arguments.model, spec, target, compile_part, shapes=dict(_fixed_shapes(arguments)))
     plan.trace(read_inputs(plan, arguments))
     note_uncompiled(plan)
     return plan
@@ -66,15 +111,19 @@ def is_model(path: str) -> bool:
     return path == "-" or (path.lower().endswith(SUFFIXES) and not Path(path).is_dir())
 
 
-def _build(arguments: Namespace) -> AnyPlan:
+def part_compiler(arguments: Namespace) -> tuple[Spec, Target, Compile]:
+    """Return the vocabulary, the target, and the function that compiles a graph."""
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
-    arguments.model = arguments.plan
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
+    return spec, target, lambda part: build_graph(part, spec, target, options)
+
+
+def _build(arguments: Namespace) -> AnyPlan:
+    spec, target, compile_part = part_compiler(arguments)
+    arguments.model = arguments.plan
     graph = load_graph(arguments, spec)
-
-    def compile_part(part: Graph) -> CompiledPlan:
-        return build_graph(part, spec, target, options)
-
+    if isinstance(graph, ModelFamily):
+        return build_dynamic(graph, spec, target, compile_part, dict(arguments.buckets))
     if graph is not None:
         return compile_part(graph)
-    return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))
+    return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(_fixed_shapes(arguments)))

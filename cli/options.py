@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..ir import PRECISIONS, UsageError, attribute_of
+from ..backends import choose_target
+from ..frontends import WEIGHT_FORMATS
+from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
+from .output import console
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+#: Dim on the command line: a size, a range, or a name.
+_DIM = re.compile(r"\d+|\d+\.\.\d+|(\d+\*)?[A-Za-z_][\w.]*([+-]\d+)?|[A-Za-z_][\w.]*:\d+\.\.\d+")
 
 
 def shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -26,6 +34,43 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or any(extent < 0 for extent in shape):
         raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, found '{text}'")
     return name, shape
+
+
+def symbolic_shape(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """Return an input's name and shape from `--shape`; sizes may vary.
+
+    A dim is a size, a range (`1..64`), or a name whose range `--dynamic` gives. Dims are separated by x, or by commas
+    where a name has an x.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, extents = text.rpartition("=")
+    parts = extents.split("," if "," in extents else "x") if extents else []
+    if not equals or not name or not all(_DIM.fullmatch(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"expected NAME=1x3x224x224, or 1..64x3x224x224, found '{text}'")
+    return name, tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def dim_range(text: str) -> tuple[str, str]:
+    """Return a dim's name and range from `--dynamic`.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\d+\.\.\d+", sizes):
+        raise argparse.ArgumentTypeError(f"expected NAME=1..64, found '{text}'")
+    return name, sizes
+
+
+def bucket_sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return a dim's name and the ends of its buckets.
+
+    Raises `ArgumentTypeError` for another text.
+    """
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\d+(,\d+)*", sizes):
+        raise argparse.ArgumentTypeError(f"expected NAME=8,32,64, found '{text}'")
+    return name, tuple(map(int, sizes.split(",")))
 
 
 def attribute(text: str) -> tuple[str, Any]:
@@ -63,6 +108,11 @@ def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
     return parse
 
 
+def percentage(text: str) -> float:
+    """Read a share in percent, such as 1% or 0.5."""
+    return positive(float)(text.removesuffix("%"))
+
+
 def count(text: str) -> int:
     """Read a whole number from 0."""
     if not text.isdigit():
@@ -86,9 +136,13 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 def set_defaults(arguments: argparse.Namespace) -> None:
     """Fill in default options of compilation.
 
-    Until then None means that an option was not given.
+    Until then None means that an option was not given. Without a target it is that of the machine; a GPU is announced.
     """
-    arguments.target = arguments.target or "opencl"
+    if not arguments.target:
+        choice = choose_target()
+        arguments.target = choice.name
+        if choice.note:
+            console.note(choice.note)
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
 
@@ -133,7 +187,7 @@ def add_model_options(parser: Options) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
+        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default: the GPU of this machine, else opencl)",
     )
     parser.add_argument(
         "--mode",
@@ -145,7 +199,35 @@ def add_model_options(parser: Options) -> None:
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
     )
-    add_shape(parser, "fix an input's shape")
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHT_FORMATS),
+        help="round constant factors of products to this format, and keep them packed (default: as they are)",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        type=symbolic_shape,
+        metavar="NAME=1x3x224x224",
+        help="fix an input's shape, or let sizes vary, as in x=1..64x3x224x224 or x=batchx3x224x224 (repeatable)",
+    )
+    parser.add_argument(
+        "--dynamic",
+        action="append",
+        default=[],
+        type=dim_range,
+        metavar="DIM=1..64",
+        help="let a dim vary: one that --shape names, or a symbol of the model (repeatable)",
+    )
+    parser.add_argument(
+        "--buckets",
+        action="append",
+        default=[],
+        type=bucket_sizes,
+        metavar="DIM=8,64",
+        help="sizes of a dim with kernels of their own (repeatable; the cost model chooses by default)",
+    )
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -234,6 +316,14 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
+    )
+    group.add_argument(
+        "--pruning", choices=tuple(PRUNING_RULES),
+        help="which points of schedule spaces to discard: 'bound' those proven slower than the best time (default), "
+        "'pul' all but the top ones by DeepCuts' performance upper limit, 'pul-printed' so without its corrections",
+    )  # fmt: skip
+    group.add_argument(
+        "--top", type=percentage, metavar="PERCENT", help="points that --pruning pul keeps (default 1%%)"
     )
     group.add_argument(
         "--no-libraries",

@@ -33,7 +33,7 @@ class Engine(Protocol):
     def total(self, value: float) -> float:
         """Add a number up over all processes."""
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         """Return the minimum of a number over all processes.
 
         It also waits for all of them.
@@ -61,7 +61,7 @@ class SingleProcess:
         """Return the number."""
         return value
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         """Return the number."""
         return value
 

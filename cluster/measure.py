@@ -13,7 +13,7 @@ import numpy as np
 from attrs import evolve, frozen
 
 from ..backends import Pointer
-from .plans import BlockTimes, Machine, columns
+from .plans import KINDS, BlockTimes, Machine, columns
 from .prediction import corrected_terms
 from .running import Runner
 from .storage_rate import StorageRate, storage_rate
@@ -49,10 +49,14 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
     All processes measure at once, as they will run at once.
     """
     machine, model, way = runner.plan.machine, runner.model, runner.way
-    forward, backward = time_block(runner)
+    kinds = KINDS if model.vocabulary else KINDS[:1]
+    times = [time_layer(runner, kind) for kind in kinds]
     reads, writes = time_storage(runner)
-    values = [-runner.engine.least(-round(1e9 * t)) / 1e9 for t in (forward, backward)]  # the slowest process counts
-    measured = BlockTimes(model.name, way.micro, values[0], values[1], values[1], way.wp)
+    measured = []
+    for kind, seconds in zip(kinds, times, strict=True):
+        # The slowest process counts.
+        forward, backward = (-runner.engine.minimum(-round(1e9 * t)) / 1e9 for t in seconds)
+        measured.append(BlockTimes(model.name, way.micro, forward, backward, backward, way.wp, kind))
     link = time_link(runner)
     between, leaving = (link, link * machine.gpus) if link else (machine.gpu_link, machine.node_link)
     found = evolve(
@@ -62,7 +66,7 @@ def measure_machine(runner: Runner) -> tuple[Machine, StorageRate, StorageRate |
         host_link=None,
         gpu_link=between,
         node_link=leaving,
-        measured=(measured,),
+        measured=tuple(measured),
     )
     return found, reads, writes
 
@@ -117,27 +121,34 @@ def _seconds(run: Callable[[], None], repeats: int = 3) -> float:
     return float(np.median(found))
 
 
-def time_block(runner: Runner) -> tuple[float, float]:
-    """Return the seconds of one block's forward and backward kernels.
+def time_layer(runner: Runner, kind: str) -> tuple[float, float]:
+    """Return the seconds of a layer's forward and backward kernels.
 
-    They are for a micro-batch, on random numbers.
+    They are 0 for a kind that this stage does not have, else for a micro-batch, on random numbers or on zeros as
+    tokens.
     """
+    layer = next((layer for layer, found in runner.kinds.items() if found == kind), None)
+    if layer is None:
+        return 0.0, 0.0
     x, y, dy = (runner.acts.take() for _ in range(3))
     values = np.random.default_rng(0).standard_normal(runner.elements, np.float32).astype(runner.dtype.numpy)
-    for buffer in (x, dy):
-        runner.device.upload(Pointer(buffer), values)
-    layer = runner.names[0]
+    tokens = np.zeros(runner.way.micro * runner.model.sequence, np.int32)
+    runner.device.upload(Pointer(x), tokens if kind == "embedding" else values)
+    runner.device.upload(Pointer(dy), tokens if kind == "head" else values)
     loaded = layer not in runner.weights
     if loaded:
         runner.weights[layer] = runner.weight_slots.take()
         runner.move_weights(layer).wait()
-    inner = runner.saved_slots.take() if runner.keeps else None
-    forward = _computing(runner, lambda: runner.block_forward(layer, Pointer(x), Pointer(y), inner))
-    backward = 0.0
+    inner = runner.saved_slots.take() if runner.keeps and kind == "block" else None
+    forward = backward = 0.0
+    if kind != "head":
+        forward = _computing(runner, lambda: runner.layer_forward(layer, Pointer(x), Pointer(y), inner))
+    elif not runner.plan.training:
+        forward = _computing(runner, lambda: runner.next_token_scores(layer, Pointer(x)))
     if runner.plan.training:
         dx, total = runner.acts.take(), runner.sum_slots.take()
         places, sums = (Pointer(x), Pointer(dy), Pointer(dx)), (runner.zeros, total)
-        backward = _computing(runner, lambda: runner.block_backward(layer, places, sums, inner))
+        backward = _computing(runner, lambda: runner.layer_backward(layer, places, sums, inner))
         runner.acts.give(dx)
         runner.sum_slots.give(total)
     for buffer in (x, y, dy):
@@ -150,7 +161,7 @@ def time_block(runner: Runner) -> tuple[float, float]:
     return forward, backward
 
 
-def _computing(runner: Runner, run: Callable[[], None], repeats: int = 3) -> float:
+def _computing(runner: Runner, run: Callable[[], object], repeats: int = 3) -> float:
     """Return the median kernel seconds of a few runs after a warm-up, without the sums over GPUs between them."""
     run()
     found = []
@@ -167,22 +178,27 @@ def time_storage(runner: Runner) -> tuple[StorageRate, StorageRate | None]:
     Layers follow each other as in a run, all of them in turn. Writing goes to the gradients' files, which every step
     overwrites.
     """
-    made, slot = runner.store.weights, Pointer(runner.weight_slots.take())
-    enough = max(MIN_TIMED_BYTES, MIN_PASSES * made.nbytes * len(runner.names))
-    layers, burst = cycle(runner.names), max(1, min(4, BURST_BYTES // made.nbytes))
+    store, slot = runner.store, Pointer(runner.weight_slots.take())
+    files = {layer: store.layout("weights", layer) for layer in runner.names}
+    total, largest = (count(made.nbytes for made in files.values()) for count in (sum, max))
+    enough = max(MIN_TIMED_BYTES, MIN_PASSES * total)
+    layers, burst = cycle(runner.names), max(1, min(4, BURST_BYTES // largest))
 
     def read() -> int:
         """Fetch some layers, each requested before the previous one arrives."""
-        coming = runner.move_weights(next(layers), slot)
-        for _ in range(burst - 1):
-            following = runner.move_weights(next(layers), slot)
+        some = [next(layers) for _ in range(burst)]
+        coming = runner.move_weights(some[0], slot)
+        for layer in some[1:]:
+            following = runner.move_weights(layer, slot)
             coming.wait()
             coming = following
         coming.wait()
-        return burst * made.nbytes
+        return sum(files[layer].nbytes for layer in some)
 
     def write() -> int:
-        runner.mover.store(runner.store.path("gradients", next(layers)), made.start, made.nbytes, slot, "probe")
+        layer = next(layers)
+        made = files[layer]
+        runner.mover.store(store.path("gradients", layer), made.start, made.nbytes, slot, "probe")
         runner.mover.wait_stored("probe")
         if not runner.disk.direct:
             runner.disk.sync()  # else it is the page cache that is measured
@@ -211,13 +227,14 @@ def time_link(runner: Runner) -> float | None:
         seconds = _seconds(lambda: _pass_on(runner), 3)
         rate = runner.boundary * (way.p - 1) / max(seconds, 1e-9)
     elif way.dp > 1 and runner.plan.training:
-        total, nbytes = runner.sum_slots.take(), runner.store.weights.nbytes
-        seconds = _seconds(lambda: engine.sum(Pointer(total), runner.store.elements, runner.dtype), 3)
+        layer, total = runner.names[-1], runner.sum_slots.take()
+        nbytes, elements = runner.store.layout("weights", layer).nbytes, runner.store.elements(layer)
+        seconds = _seconds(lambda: engine.sum(Pointer(total), elements, runner.dtype), 3)
         runner.sum_slots.give(total)
         rate = 2 * (way.dp - 1) / way.dp * nbytes / max(seconds, 1e-9)
     else:
         return None
-    return float(engine.least(round(rate)))
+    return float(engine.minimum(round(rate)))
 
 
 def _pass_on(runner: Runner) -> None:
@@ -228,5 +245,5 @@ def _pass_on(runner: Runner) -> None:
         runner.engine.receive(Pointer(buffer), nbytes, stage - 1, backward=False)
     if stage < runner.way.p - 1:
         runner.engine.send(Pointer(buffer), nbytes, stage + 1, backward=False)()
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     runner.acts.give(buffer)

@@ -57,7 +57,7 @@ def storage_rate(
     A window ends after `enough` bytes too. Every process of a run calls this at once.
     """
     move()
-    engine.least(0)
+    engine.minimum(0)
     begin = clock()
     alone = _window(move, enough, clock) if engine.size > 1 and engine.rank == 0 else 0.0
     alone = engine.total(alone)
@@ -66,7 +66,7 @@ def storage_rate(
     while len(means) < MAX_WINDOWS and not _agree(means):
         rate = _window(move, enough, clock)
         means.append(engine.total(rate) / engine.size)
-        least = float(engine.least(round(rate)))
+        least = float(engine.minimum(round(rate)))
     each = sum(means[-2:]) / len(means[-2:])
     found = StorageRate(each, alone or each, engine.size, clock() - begin, _agree(means))
     return found if found.shared else evolve(found, each=min(least, each))

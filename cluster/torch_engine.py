@@ -136,7 +136,7 @@ class TorchEngine:
         """Add a number up over all processes."""
         return self._scalar(value, dist.ReduceOp.SUM)
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         """Return the least over all processes."""
         return int(self._scalar(float(value), dist.ReduceOp.MIN))
 
@@ -185,15 +185,15 @@ def copy_to_all(count: int) -> float:
     hosts = [torch.empty(_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(count)]
     devices = [torch.empty(_BYTES, dtype=torch.uint8, device=f"cuda:{number}") for number in range(count)]
 
-    def up() -> None:
+    def upload() -> None:
         for device, host in zip(devices, hosts, strict=True):
             device.copy_(host, non_blocking=True)
 
-    def down() -> None:
+    def download() -> None:
         for device, host in zip(devices, hosts, strict=True):
             host.copy_(device, non_blocking=True)
 
-    return _BYTES / max(_seconds(up, count), _seconds(down, count))
+    return _BYTES / max(_seconds(upload, count), _seconds(download, count))
 
 
 def _seconds(run: Callable[[], object], count: int, repeats: int = 5) -> float:

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..backends import Buffer, Device, Pointer
+from ..ir import DType
 from .kernels import Kernels
 from .plans import Transformer
 from .prediction import CHUNK_PARAMETERS
@@ -47,14 +48,16 @@ class Updates:
     """
 
     def __init__(self, runner: TrainedRunner, kernels: Kernels, scratch: Buffer | None) -> None:
-        assert kernels.adam is not None
         self.runner = runner
-        self.adam = BoundPlan(kernels.adam, runner.device, runner.arena, scratch)
-        self.rest = BoundPlan(kernels.rest, runner.device, runner.arena, scratch) if kernels.rest else None
-        most = min(CHUNK_PARAMETERS, runner.store.elements)
+        #: Adam by the elements of a chunk.
+        self.adam = {
+            plan.types["w"].shape[0]: BoundPlan(plan, runner.device, runner.arena, scratch)
+            for plan in kernels.adam
+            if any(plan.types["w"].shape[0] in self._chunk_sizes(layer) for layer in runner.names)
+        }
+        most = max(self.adam)
         self.slots = {
-            made.dtype: Slots(runner.arena, made.dtype.size * most, "optimiser")
-            for made in (runner.store.weights, runner.store.state)
+            dtype: Slots(runner.arena, dtype.size * most, "optimiser") for dtype in (runner.model.dtype, DType.F32)
         }
         #: The kind of file of the parameters that Adam updates, and of each of its results.
         self.master = "master" if "master" in state_kinds(runner.model) else "weights"
@@ -70,7 +73,7 @@ class Updates:
         chunks = [
             (layer, start)
             for layer in self.runner.names
-            for start in range(0, self.runner.store.elements, CHUNK_PARAMETERS)
+            for start in range(0, self.runner.store.elements(layer), CHUNK_PARAMETERS)
         ]
         coming = self._fetch_chunk(*chunks[0], number)
         leaving: list[tuple[list[Move], dict[str, Buffer]]] = []
@@ -81,10 +84,10 @@ class Updates:
                 coming = self._fetch_chunk(*chunks[position + 1], number)
             self.runner.wait(moves)
             made = {name: self._slots(kind).take() for name, kind in self.results.items()}
-            count = min(CHUNK_PARAMETERS, self.runner.store.elements - start)
-            bound = self.adam if self.rest is None or count == CHUNK_PARAMETERS else self.rest
+            count = self._count(layer, start)
+            bound = self.adam[count]
             places = {name: Pointer(buffer) for name, buffer in (*held.items(), *made.items())}
-            width = self.runner.store.weights.dtype.size
+            width = self.runner.model.dtype.size
             if self.runner.level >= 1:
                 places["g"] = Pointer(self.runner.sums[layer], width * start)
             if self.runner.level >= 2:
@@ -108,22 +111,32 @@ class Updates:
         self.runner.sums.clear()
 
     def _fetch_chunk(self, layer: int, start: int, number: int) -> tuple[list[Move], dict[str, Buffer]]:
-        count = min(CHUNK_PARAMETERS, self.runner.store.elements - start)
+        count = self._count(layer, start)
         kinds = {"mean": "mean", "square": "square"} | ({"g": "gradients"} if self.runner.level == 0 else {})
         kinds |= {"w": self.master} if self.runner.level < 2 or self.master != "weights" else {}
         held, moves = {}, []
         for name, kind in kinds.items():
             held[name] = self._slots(kind).take()
-            path, (begin, nbytes) = self.runner.store.path(kind, layer, number % 2), self._range(kind, start, count)
+            path, (begin, nbytes) = (
+                self.runner.store.path(kind, layer, number % 2),
+                self._range(kind, layer, start, count),
+            )
             moves.append(self.runner.mover.fetch(path, begin, nbytes, Pointer(held[name])))
         return moves, held
 
     def _slots(self, kind: str) -> Slots:
-        return self.slots[self.runner.store.layout(kind).dtype]
+        return self.slots[DType.F32 if kind in state_kinds(self.runner.model) else self.runner.model.dtype]
 
-    def _range(self, kind: str, start: int, count: int) -> tuple[int, int]:
+    def _count(self, layer: int, start: int) -> int:
+        """Return the elements of a layer's chunk."""
+        return min(CHUNK_PARAMETERS, self.runner.store.elements(layer) - start)
+
+    def _chunk_sizes(self, layer: int) -> set[int]:
+        return {self._count(layer, start) for start in range(0, self.runner.store.elements(layer), CHUNK_PARAMETERS)}
+
+    def _range(self, kind: str, layer: int, start: int, count: int) -> tuple[int, int]:
         """Return where some elements begin in their file, and how many bytes they are."""
-        made = self.runner.store.layout(kind)
+        made = self.runner.store.layout(kind, layer)
         return made.start + made.dtype.size * start, made.dtype.size * count
 
     def store_chunk(self, layer: int, start: int, count: int, number: int, made: dict[str, Buffer]) -> list[Move]:
@@ -131,7 +144,7 @@ class Updates:
         moves = []
         for name, kind in self.results.items():
             path = self.runner.store.path(kind, layer, (number + 1) % 2)
-            begin, nbytes = self._range(kind, start, count)
+            begin, nbytes = self._range(kind, layer, start, count)
             key = (kind, layer, start)
             moves.append(self.runner.mover.store(path, begin, nbytes, Pointer(made[name]), key))
             self.runner.mover.leaving.pop(key)

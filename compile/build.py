@@ -1,51 +1,73 @@
-"""Public entry points: compile a model to a plan, open a plan."""
+"""Public entry points that compile a model to a plan."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from attrs import evolve
 
 from ..backends import find_target
-from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError, VocabularyError
-from ..runtime import ProgramRecord, StagedRecord, stages_type
+from ..ir import (
+    BOUND_PRUNING,
+    CompileOptions,
+    Mode,
+    PrecisionName,
+    Pruning,
+    PruningRule,
+    Target,
+    UsageError,
+    VocabularyError,
+)
 from .cached_build import build_stored
 from .driver import build_graph
+from .dynamic import (
+    DimRange,
+    DynamicPlan,
+    ModelFamily,
+    SymbolicShape,
+    build_dynamic,
+    load_at_sizes,
+    read_shapes,
+)
 from .loading import (
     ModelLike,
     Shapes,
     Spec,
     check_fixed_shapes,
     is_torch_model,
-    load_model,
     load_spec,
+    quantise_model,
     with_torch_operators,
 )
-from .plan import CompiledPlan, open_plan
-from .staged import Compile, StagedPlan, model_plan, open_model, open_program, program_plan
+from .plan import CompiledPlan
+from .staged import Compile, StagedPlan, model_plan, program_plan
 
 if TYPE_CHECKING:
+    from ..frontends import WeightsName
     from ..frontends.onnx import Function
 
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
 
 class BuildOptions(TypedDict, total=False):
-    """Options of `build` besides `fallback`."""
+    """Options of `build` besides `fallback` and those of dims that vary."""
 
-    shapes: Shapes | None
+    shapes: Mapping[str, SymbolicShape] | None
     spec: Sequence[str | os.PathLike[str]]
     mode: Mode
     precision: PrecisionName
+    weights: WeightsName | None
     budget: float | None
     tune: bool
     frozen: bool
     libraries: bool
     debug: bool
     deterministic: bool
+    pruning: PruningRule
+    top: float
     options: CompileOptions | None
 
 
@@ -53,7 +75,7 @@ class BuildOptions(TypedDict, total=False):
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: Literal[False] = False,
     **options: Unpack[BuildOptions],
@@ -65,7 +87,7 @@ def build(
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: bool,
     **options: Unpack[BuildOptions],
@@ -73,32 +95,62 @@ def build(
     """Compile a model; with `fallback`, in parts around missing operations."""
 
 
+@overload
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
-    shapes: Shapes | None = None,
+    dims: Mapping[str, DimRange],
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    **options: Unpack[BuildOptions],
+) -> DynamicPlan:
+    """Compile a model for a range of sizes."""
+
+
+def build(
+    model: ModelLike,
+    args: Sequence[Any] | str | Target = (),
+    target: str | Target = "auto",
+    *,
+    shapes: Mapping[str, SymbolicShape] | None = None,
+    dims: Mapping[str, DimRange] | None = None,
+    buckets: Mapping[str, Sequence[int]] | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
+    weights: WeightsName | None = None,
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
     libraries: bool = True,
     debug: bool = False,
     deterministic: bool = True,
+    pruning: PruningRule = BOUND_PRUNING.rule,
+    top: float = BOUND_PRUNING.top,
     options: CompileOptions | None = None,
     fallback: bool = False,
-) -> CompiledPlan | StagedPlan:
+) -> CompiledPlan | StagedPlan | DynamicPlan:
     """Compile a model for a target.
+
+    The default target `auto` is the GPU of the machine where there is one, otherwise OpenCL.
 
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
 
+    Sizes may vary: a shape may have a named dim (`("batch", 3, 224, 224)`), whose range `dims` gives (`{"batch": (1,
+    64)}`), or a range of its own (`"1..64"`). `dims` may also name symbols of an ONNX model, and bound dims of an
+    exported program, called after the first input that has them (`x.0`). The result is then a `DynamicPlan`, of all
+    sizes in the ranges: `buckets` has the sizes with kernels of their own, which the cost model chooses otherwise.
+
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
-    `options` has all of `mode`, `precision`, `budget`, `debug` and `deterministic`: give it, or them. `precision` names
-    the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
+    `options` has all of `mode`, `precision`, `budget`, `debug`, `deterministic` and `pruning`: give it, or them.
+    `precision` names the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or
+    `bf16`.
+
+    `weights` is the format of constant factors of products: `int8` and `fp8` (e4m3) with a scale for each channel,
+    `int4` with one for each group of 128. They are rounded to nearest here, stay packed in the plan and on the device,
+    and become real numbers where a kernel fetches them. The plan's reference has the rounded weights.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
@@ -106,6 +158,9 @@ def build(
 
     Unless `deterministic`, scatters add and multiply floats by atomic operations, in any order: faster, but the last
     digits of results differ from run to run.
+
+    `pruning` names the rule that discards points of schedule spaces: `bound`, `none`, or `pul`, which keeps the `top`
+    percent of each by the performance upper limit of DeepCuts (`pul-printed` without its corrections).
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
@@ -117,25 +172,37 @@ def build(
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
-    Raises `UsageError` where the mode is unknown.
+    Raises `UsageError` where the mode or the format of weights is unknown, for buckets where no size varies, and for
+    weights of a model whose sizes vary.
     """
-    chosen = _chosen_options(options, mode, precision, budget, debug, deterministic)
+    chosen = _chosen_options(options, mode, precision, budget, debug, deterministic, Pruning(pruning, top))
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
 
     build_part = partial(build_stored, spec=vocabulary, target=machine, tune=tune, frozen=frozen, libraries=libraries)
+    request = read_shapes(shapes or {}, dims or {})
     try:
         with chosen.begin().stage("import"):
-            graph = load_model(model, vocabulary, shapes, examples)
+            graph = load_at_sizes(model, vocabulary, request, examples)
+        if isinstance(graph, ModelFamily):
+            if weights is not None:
+                raise UsageError("'weights' of a model whose sizes vary", hint="fix the sizes by 'shapes'")
+            part = partial(build_part, options=evolve(chosen, begun=None))
+            return build_dynamic(graph, vocabulary, machine, part, buckets)
+        graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
     except VocabularyError:
         if not fallback:
             raise
+        if weights is not None:
+            raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
-        plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)
+        plan = staged_plan(model, vocabulary, machine, part, shapes=request.fixed, args=examples)
         plan.warn()
         return plan
+    if buckets:
+        raise UsageError("'buckets' without a dim that varies", hint="give 'dims', or a range in 'shapes'")
     return build_part(graph, options=chosen)
 
 
@@ -146,24 +213,31 @@ def _chosen_options(
     budget: float | None,
     debug: bool,
     deterministic: bool,
+    pruning: Pruning,
 ) -> CompileOptions:
     """Return the options of a compilation that begins now."""
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
-    if options is not None and (mode, precision, budget, debug, deterministic) != ("mixed", "fp32", None, False, True):
+    given, usual = (mode, precision, budget, debug, deterministic, pruning), CompileOptions()
+    if options is not None and given != (usual.mode, usual.precision, None, False, True, usual.pruning):
         raise UsageError(
-            "'options' has a mode, a precision, a budget, a debug and a deterministic of its own",
+            "'options' has a mode, a precision, a budget, a debug, a deterministic and a pruning of its own",
             hint="give it, or them",
         )
     chosen = options or CompileOptions(
-        mode=mode, budget=budget, debug=debug, precision=precision, deterministic=deterministic
+        mode=mode,
+        budget=budget,
+        debug=debug,
+        precision=precision,
+        deterministic=deterministic,
+        pruning=pruning,
     )
     return evolve(chosen, begun=chosen.begin())
 
 
 def build_staged(
     model: ModelLike,
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     functions: Mapping[str, Function] | None = None,
     *,
     shapes: Shapes | None = None,
@@ -207,18 +281,3 @@ def staged_plan(
     plan = program_plan(model, args, target, compile_part)
     check_fixed_shapes(plan.inputs, shapes or {})
     return plan
-
-
-def load(
-    folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
-) -> CompiledPlan | StagedPlan:
-    """Open a plan's folder.
-
-    A plan is code: load only plans from a trusted source.
-
-    `functions` are those that `cuts.build_staged` was given, where it was.
-    """
-    content = stages_type(folder)
-    if content is ProgramRecord:
-        return open_program(folder)
-    return open_model(folder, functions) if content is StagedRecord else open_plan(folder)

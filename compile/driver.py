@@ -21,7 +21,7 @@ from ..ir import (
     Target,
     UsageError,
 )
-from ..ops import Registry
+from ..ops import Registry, warn_of_empty_results
 from ..passes import Emit, compile_graph
 from ..passes.graph import Checked, check_indices, memoised_passes
 from ..search import (
@@ -35,7 +35,6 @@ from ..search import (
     tuning_session,
     with_libraries,
 )
-from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan, check_memory, plan_of
 from .selection import (
@@ -104,7 +103,7 @@ def compile_model(
     where kernels cannot follow the precision policy.
     """
     check_precision(options.precision, target)
-    warn_of_empty_results(graph, spec)
+    warn_of_empty_results(graph, spec.registry)
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")
@@ -144,11 +143,11 @@ def tune_graph(
 ) -> CompiledPlan:
     """Compile a graph to a plan by measured times.
 
-    The cached plan of a finished search is reused.
+    The cached plan of a finished search is reused unless the session searches further.
     """
     check_precision(options.precision, target)
     cache = PlanCache.of(graph, spec, target, options, session)
-    found = cache.find() if cache else None
+    found = cache.find() if cache and not session.further else None
     if found is not None:
         session.outcome = evolve(session.outcome, cached=True)
         return found
@@ -191,7 +190,7 @@ def tune_graph(
     if (earlier := calling.get(best.compiled)) is None or replaced.kernels != earlier.kernels:
         whole = select_plan(best.compiled, replaced)
     note = agreement.note(whole)
-    notes = (note + _of_kernels(best.findings),) if note else ()
+    notes = (note + _kernels_text(best.findings),) if note else ()
     session.outcome = SearchOutcome(best.findings, audits=audits, uncompared=(*session.outcome.uncompared, *notes))
     made = select_launch_form(whole, best.record, session, agreement, options.memory)
     if cache and made.complete and not best.findings.has_unmeasured:
@@ -199,7 +198,7 @@ def tune_graph(
     return made
 
 
-def _of_kernels(findings: Findings) -> str:
+def _kernels_text(findings: Findings) -> str:
     """Return a text with the number of kernels of an uncompared plan that were never run and checked."""
     unseen, every = sum(choice.seconds is None for choice in findings.choices), len(findings.choices)
     return f"; {unseen} of its {every} kernels were never run" if unseen else ""

@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
-from ..ir import PRECISIONS, Budget, CompileOptions, CutsWarning, PrecisionName, Target, UsageError, quote
+from ..ir import (
+    PRECISIONS,
+    Budget,
+    CompileOptions,
+    CutsWarning,
+    PrecisionName,
+    Pruning,
+    PruningRule,
+    Target,
+    UsageError,
+    quote,
+)
 from ..store import Key, digest_parts
 from .cached_build import build_cached
 from .driver import precisions_of
@@ -63,7 +74,8 @@ def cuts_backend(
     f32 operations `torch.set_float32_matmul_precision`, as it is when the graph runs: "highest" is `fp32`, "high"
     `tf32` and "medium" `bf16`; `fp32` where the target supports no more. With `deterministic` false, scatters add
     floats by atomic operations, in any order, as PyTorch does by default. A `mode` of `torch.compile` stands for a
-    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used.
+    budget. A graph of dynamic shape caches plans for `max_shapes` shapes, and drops the least recently used. With
+    `buckets` it has one plan for all sizes up to each power of two, where no gradients are wanted.
 
     Raises `UsageError` for an unknown option or mode, for a value that it cannot have, and for options beside a mode.
     """
@@ -71,7 +83,13 @@ def cuts_backend(
 
     wishes = _read(_options_of(options, mode))
     return dynamo_backend(
-        module, examples, partial(_compile, wishes), wishes.freeze, _CachedPlans(wishes), wishes.max_shapes
+        module,
+        examples,
+        partial(_compile, wishes),
+        wishes.freeze,
+        _CachedPlans(wishes),
+        wishes.max_shapes,
+        wishes.buckets,
     )
 
 
@@ -105,7 +123,10 @@ class _Options:
     libraries: bool = False
     freeze: bool = False
     deterministic: bool = True
+    pruning: PruningRule = "bound"
+    top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
+    buckets: bool = field(default=False, repr=False)
 
 
 def _read(options: Mapping[str, Any]) -> _Options:
@@ -121,11 +142,12 @@ def _read(options: Mapping[str, Any]) -> _Options:
     number = isinstance(wishes.budget, (int, float)) and not isinstance(wishes.budget, bool)
     if wishes.budget is not None and not (number and 0 < wishes.budget < math.inf):
         raise UsageError(f"option 'budget': expected seconds, found {wishes.budget!r}")
-    for name in ("tune", "libraries", "freeze", "deterministic"):
+    for name in ("tune", "libraries", "freeze", "deterministic", "buckets"):
         if not isinstance(value := getattr(wishes, name), bool):
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
         raise UsageError(f"option 'max_shapes': expected an integer from 1, found {wishes.max_shapes!r}")
+    Pruning(wishes.pruning, wishes.top)  # raises
     if wishes.libraries and wishes.budget is None and not wishes.tune:
         raise UsageError("option 'libraries': nothing is timed", hint="give a budget too, or tune=True")
     return wishes
@@ -164,7 +186,11 @@ class _Precisions:
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
         begun = None if self.made else Budget.since(captured.start_time, self.wishes.budget)  # reading it counts
         options = CompileOptions(
-            precision=precision, budget=self.wishes.budget, begun=begun, deterministic=self.wishes.deterministic
+            precision=precision,
+            budget=self.wishes.budget,
+            begun=begun,
+            deterministic=self.wishes.deterministic,
+            pruning=Pruning(self.wishes.pruning, self.wishes.top),
         )
         plan = build_cached(
             captured.graph,

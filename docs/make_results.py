@@ -13,10 +13,9 @@ from cuts.bench.__main__ import COMMANDS
 from cuts.bench.networks import tables
 from cuts.bench.networks.ledger import measured_rows
 from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
+from cuts.bench.paper import documents, read_table, tables_of
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
-from cuts.docs import make_table_5_6
-from cuts.docs.make_table_5_6 import reproduce
 from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
@@ -302,9 +301,14 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
         yield table([head, "measured and predicted milliseconds, error"], lines)
 
 
-def thesis_table(known: Circumstances, *_: str) -> Iterator[str]:
-    """Yield Table 5.6 of the thesis: printed and computed values."""
-    yield "\n".join(make_table_5_6.rows(reproduce()))
+def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
+    """Yield the documents' tables that have rows of their own."""
+    for document in documents():
+        for table in tables_of(document).values():
+            if not table.command and (rows := read_table(document, table)):
+                numbers = known.numbers(rows)
+                head = f"`{document} --table {table.number}`: {table.title} (circumstances: {numbers})."
+                yield f"{wrap_text(head)}\n\n{table.text(rows)}"
 
 
 def percent(value: float) -> str:
@@ -372,7 +376,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),
     ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
-    ("Table 5.6", thesis_table, ()),
+    ("Tables of the documents", paper_tables, ()),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )
 #: Sections with a text of their own before the tables.
@@ -383,10 +387,7 @@ TEXTS = {
     ),
     "Cluster plans": "[Cluster](cluster.md) explains the model. The limit stands for a smaller device memory.",
     "Latency models": "[Latency](latency.md) explains the models, the baselines and the data. One NVIDIA H200.",
-    "Table 5.6": (
-        "Table 5.6 of the DeepCuts thesis: printed values and those of the form `table-5.6`. A star marks a\n"
-        "difference of more than 1 %. The values are computed ([cluster](cluster.md#three-forms-of-the-model))."
-    ),
+    "Tables of the documents": "`python -m cuts.bench paper DOCUMENT --table N` makes and prints each table.",
     "Tests": "[Testing](testing.md) explains these runs.",
 }
 

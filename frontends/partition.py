@@ -119,17 +119,17 @@ class _Partition:
         parts = self.parts()
         light = [number for part in parts if self._work(part) < MIN_WORK for number in part]
         if light:
-            return self._with_foreign(light)
+            return self._add_foreign(light)
         for part in parts:
             before = tuple(self._before_foreign(part))
             if before and before not in tried and self._work(before) < MIN_WORK:
-                found = self._with_foreign(before)
+                found = self._add_foreign(before)
                 if len(found.parts()) < len(parts):
                     return found
                 tried.add(before)
         return None
 
-    def _with_foreign(self, more: Sequence[int]) -> _Partition:
+    def _add_foreign(self, more: Sequence[int]) -> _Partition:
         return _Partition.of(self.operations, self.readers, self.foreign | set(more), self.early)
 
     def _work(self, numbers: Sequence[int]) -> int:

@@ -70,6 +70,10 @@ class GraphError(CutsError):
     """Invalid or unsupported graph, or one at odds with its declarations."""
 
 
+class SymbolicShapeError(GraphError):
+    """Raised for a symbolic shape where a static one is wanted."""
+
+
 class UnknownOp(GraphError, KeyError):
     """Operation that the vocabulary does not have, with any operands."""
 

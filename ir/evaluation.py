@@ -93,7 +93,7 @@ class Evaluation(ABC):
         return self.value(expr)
 
     @contextmanager
-    def only(self, condition: Values) -> Iterator[None]:
+    def restricted_to(self, condition: Values) -> Iterator[None]:
         """Restrict the mask `live` to places where a condition holds."""
         before, self.live = self.live, self.live & condition
         try:
@@ -114,7 +114,7 @@ class Evaluation(ABC):
         """
         total: Values = np.ones((), np.bool_)
         for guard in guards:
-            with self.only(total):
+            with self.restricted_to(total):
                 value = self.index(guard.index)
             total = total & (value >= guard.low) & (value < guard.high)
         return total
@@ -139,7 +139,7 @@ class Evaluation(ABC):
         if not read.guards:
             return self.element(read.tensor, read.indices)
         inside = self.inside(read.guards)
-        with self.only(inside):
+        with self.restricted_to(inside):
             values = self.element(read.tensor, read.indices, inside)
         return np.where(inside, values, as_dtype(read.fill, values.dtype))
 

@@ -114,7 +114,7 @@ class Slicer:
         Raises `Unsliceable` where it depends on the step.
         """
         body = self.expr(statement.body)
-        target, write = self._part(statement.target, statement.write)
+        target, write = self._slice_name(statement.target, statement.write)
         axes = tuple(axis for axis in statement.axes if axis != self.step)
         return evolve(statement, target=target, axes=axes, write=write, body=body, step=None)
 
@@ -127,7 +127,7 @@ class Slicer:
 
     def _leaf(self, node: Expr) -> Expr:
         if isinstance(node, Read):
-            tensor, indices = self._part(node.tensor, tuple(map(self._index, node.indices)))
+            tensor, indices = self._slice_name(node.tensor, tuple(map(self._index, node.indices)))
             return Read(tensor, indices, self._guards(node.guards), node.fill)
         if isinstance(node, InRange):
             return InRange(self._guards(node.guards))
@@ -149,12 +149,12 @@ class Slicer:
         def change(primary: Primary, parts: tuple[Index, ...]) -> Index | None:
             if not isinstance(primary, Indirect):
                 return None
-            tensor, indices = self._part(primary.tensor, parts)
+            tensor, indices = self._slice_name(primary.tensor, parts)
             return Index(0, ((Indirect(tensor, indices, primary.extent, primary.wraps), 1),))
 
         return map_primaries(index, change) if self.step in variables(index) else index
 
-    def _part(self, tensor: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
+    def _slice_name(self, tensor: str, indices: tuple[Index, ...]) -> tuple[str, tuple[Index, ...]]:
         if not any(self.step in variables(index) for index in indices):
             return tensor, indices
         found = slice_of(tensor, self.tensors[tensor], indices, self.step)

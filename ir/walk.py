@@ -146,7 +146,9 @@ def rebuild(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
         made = done.get(id(node))
         if made is None:
             children = node.children
-            made = done[id(node)] = _with(node, tuple([visit(c) for c in children])) if children else leaf(node)
+            made = done[id(node)] = (
+                _replace_operands(node, tuple([visit(c) for c in children])) if children else leaf(node)
+            )
         return made
 
     return visit(expr)
@@ -159,12 +161,12 @@ def share(expr: Expr, known: dict[Expr, Expr]) -> Expr:
     """
     done: dict[int, Expr] = {}
     for node in distinct(expr):
-        made = _with(node, tuple(done[id(child)] for child in node.children)) if node.children else node
+        made = _replace_operands(node, tuple(done[id(child)] for child in node.children)) if node.children else node
         done[id(node)] = known.setdefault(made, made)
     return done[id(expr)]
 
 
-def _with(node: Expr, children: tuple[Expr, ...]) -> Expr:
+def _replace_operands(node: Expr, children: tuple[Expr, ...]) -> Expr:
     """Return a node with some operands, itself where these are its own."""
     return node if all(map(is_, node.children, children)) else node.with_children(children)
 

@@ -7,6 +7,7 @@ cuts.latency.predict("conv2d", {"N": 16, "C": 64, "H": 56, "K": 128, "R": 3}, "h
 
 from .buckets import Bucket, Plateau, buckets, plateaus
 from .compiled_kernels import OwnKernels, find_own_kernels, find_own_plans, find_predictor, planned_launches, predict
+from .dataset import known_profiles
 from .models import ModelPrediction, predict_model
 from .plotting import Line, check_suffix, plot
 from .predictor import PRECISIONS, STATES, Prediction

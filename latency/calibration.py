@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
 from .convolution import Floats
-from .dataset import Profile
+from .dataset import Profile, data_file
 
 #: Upper ends of the classes of confidence, and the part of samples that an interval should hold.
 CONFIDENCE_BOUNDS, COVERED_PART = (0.4, 0.6, 0.8, 0.95, 1.01), 0.9
@@ -60,5 +59,5 @@ def half_widths(calibration: Calibration, confidence: Floats) -> Floats:
 
 @cache
 def _table(name: str) -> dict[str, Any]:
-    file = resources.files(__package__).joinpath("data", f"{name}-intervals.json")
+    file = data_file(f"{name}-intervals.json")
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}

@@ -1,9 +1,10 @@
-"""Profiles in this folder: kernels and times of thousands of layers.
+"""Profiles of package and user: kernels and times of layers.
 
 `NAME-layers.csv.xz` has a row for each layer: the set it belongs to (`edges`, `general`, `other`: for training;
 `held`, `sweep`: for evaluation only; `timed`: the same with cuDNN timing its algorithms), its shape, the kernels that
 ran, their grids and times, cold and warm. `NAME-networks.csv.xz` has the layers of whole networks.
-`NAME.json` describes the machine. `latency/profiling/tables.py` writes them.
+`NAME.json` describes the machine. `latency/profiling/tables.py` writes them. Profiles that a user makes are in a folder
+of their own and count before the package's.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import platformdirs
 from attrs import fields, frozen
 
 from ..ir import UsageError
@@ -196,20 +200,42 @@ def known_profiles() -> tuple[str, ...]:
     return tuple(name.removesuffix("-layers") for name in known_tables() if name.endswith("-layers"))
 
 
+def user_folder() -> Path:
+    """Return the folder of the profiles that `cuts latency profile` makes."""
+    return Path(platformdirs.user_data_dir("cuts")) / "profiles"
+
+
+def _folders() -> tuple[Traversable, ...]:
+    return user_folder(), resources.files(__package__).joinpath("data")
+
+
+def packaged_profiles() -> tuple[str, ...]:
+    """Return the names of the profiles in the package."""
+    folder = resources.files(__package__).joinpath("data")
+    suffix = "-layers.csv.xz"
+    return tuple(sorted(f.name.removesuffix(suffix) for f in folder.iterdir() if f.name.endswith(suffix)))
+
+
 def known_tables() -> tuple[str, ...]:
-    """Return the names of the compressed tables of the data folder."""
-    files = resources.files(__package__).joinpath("data").iterdir()
-    return tuple(sorted(file.name.removesuffix(".csv.xz") for file in files if file.name.endswith(".csv.xz")))
+    """Return the names of the compressed tables."""
+    files = [file for folder in _folders() if folder.is_dir() for file in folder.iterdir()]
+    return tuple(sorted({f.name.removesuffix(".csv.xz") for f in files if f.name.endswith(".csv.xz")}))
 
 
 def read_table(name: str) -> list[dict[str, str]]:
-    """Return the rows of a compressed table of the data folder."""
+    """Return the rows of a compressed table."""
     return list(csv.DictReader(io.StringIO(lzma.decompress(table_bytes(name)).decode())))
 
 
 def table_bytes(name: str) -> bytes:
-    """Return a compressed table of the data folder."""
-    return resources.files(__package__).joinpath("data", f"{name}.csv.xz").read_bytes()
+    """Return a compressed table."""
+    return data_file(f"{name}.csv.xz").read_bytes()
+
+
+def data_file(name: str) -> Traversable:
+    """Return a file of a profile: the user's, else the package's."""
+    user, packaged = (folder.joinpath(name) for folder in _folders())
+    return user if user.is_file() else packaged
 
 
 @cache
@@ -222,7 +248,7 @@ def load_profile(name: str) -> Profile:
         raise UsageError(
             f"no layers were profiled on '{name}'", hint=f"profiled are {', '.join(known_profiles()) or 'none'}"
         )
-    facts = json.loads(resources.files(__package__).joinpath("data", f"{name}.json").read_text(encoding="utf-8"))
+    facts = json.loads(data_file(f"{name}.json").read_text(encoding="utf-8"))
     kernels = {int(row["number"]): row["name"] for row in read_table(f"{name}-kernels")}
     return Profile(name, facts, kernels)
 

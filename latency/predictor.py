@@ -74,7 +74,7 @@ class Predictor:
         for mask, part in ((~deep, "dense"), (deep, "depthwise")):
             rows = np.flatnonzero(mask)
             if len(rows):
-                for row, prediction in zip(rows, self._ask(self._part(part), layers[rows]), strict=True):
+                for row, prediction in zip(rows, self._ask(self._part_model(part), layers[rows]), strict=True):
                     found[row] = prediction
         return tuple(found)
 
@@ -134,7 +134,7 @@ class Predictor:
 
     # ---- models, fitted on first use
 
-    def _part(self, name: str) -> Part:
+    def _part_model(self, name: str) -> Part:
         return self._dense if name == "dense" else self._depthwise
 
     @cached_property

@@ -83,13 +83,15 @@ def _factor(
     known = {f: t for f, t in zip(instance.inputs, types, strict=False) if f is not None and t is not None}
     ends = {*instance.program.inputs, *instance.program.outputs}
     own = {t: t if t in ends else f"{t} of the declaration" for t in instance.program.tensors}
-    programs = [_over(instance.program, own)]
+    programs = [_rename_tensors(instance.program, own)]
     for number, step in enumerate(instance.algorithms[algorithm]):
         made = instances.of(step, [None if v is None else known[v] for v in step.inputs])
         known.update(zip(step.outputs, made.output_types, strict=True))
         pairs = (*zip(made.inputs, step.inputs, strict=False), *zip(made.outputs, step.outputs, strict=True))
         names = {f: v for f, v in pairs if f is not None and v is not None}
-        programs.append(_over(made.program, {t: names.get(t, f"{t} of step {number}") for t in made.program.tensors}))
+        programs.append(
+            _rename_tensors(made.program, {t: names.get(t, f"{t} of step {number}") for t in made.program.tensors})
+        )
     direct, *steps = map(variance_program, shrink_programs(programs, _SHRUNK_CHANNELS) if few else programs)
     shapes = {t: type_.shape for program in (direct, *steps) for t, type_ in program.tensors.items()}
     values: dict[str, Array] = {f: np.ones(shapes[f]) for f in instance.inputs if f in shapes}
@@ -104,7 +106,7 @@ def _factor(
     return math.sqrt(max([1.0, *(float(np.max(values[o])) / mean for o, mean in means.items())]))
 
 
-def _over(program: Program, names: Mapping[str, str]) -> Program:
+def _rename_tensors(program: Program, names: Mapping[str, str]) -> Program:
     """Return a program over tensors of other names."""
     return Program(
         {names[tensor]: type_ for tensor, type_ in program.tensors.items()},

@@ -80,7 +80,7 @@ def complete(statement: Statement, tile: Tile) -> dict[Var, Extent]:
 
     Missing axes have their full extent, and no extent exceeds it.
     """
-    return {v: _least(tile[v], v.extent) if v in tile else v.extent for v in (*statement.axes, *statement.reduce)}
+    return {v: _minimum(tile[v], v.extent) if v in tile else v.extent for v in (*statement.axes, *statement.reduce)}
 
 
 def flops(statement: Statement, tile: Tile) -> Extent:
@@ -116,15 +116,15 @@ def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: 
     """Return the footprint of an access over a complete tile."""
     used: frozenset[Var] = frozenset().union(*(variables(i) for i in indices))
     accesses = _volume(tile, used)
-    widths = tuple(_least(_width(i, tile), n) for i, n in zip(indices, type_.shape, strict=True))
-    counts = [_least(_count(i, tile), w) for i, w in zip(indices, widths, strict=True)]
+    widths = tuple(_minimum(_width(i, tile), n) for i, n in zip(indices, type_.shape, strict=True))
+    counts = [_minimum(_count(i, tile), w) for i, w in zip(indices, widths, strict=True)]
     row: Extent = 1
     open_: Extent = True
     for width, size in zip(reversed(widths), reversed(type_.shape), strict=True):
         row = row * _where(open_, width, 1)
         open_ = open_ & (width == size)
     return Footprint(
-        tensor, type_, widths, _least(_product(counts), accesses), accesses, row, _product(list(widths)) // row
+        tensor, type_, widths, _minimum(_product(counts), accesses), accesses, row, _product(list(widths)) // row
     )
 
 
@@ -173,7 +173,7 @@ def _count(index: Index, tile: Tile) -> Extent:
     extents = [_primary_width(primary, tile) for primary, _ in index.terms]
     if len(steps) == 2:
         return extents[0] * extents[1] - _positive(extents[0] - steps[1]) * _positive(extents[1] - steps[0])
-    return _least((_width(index, tile) - 1) // common + 1, _product(extents))
+    return _minimum((_width(index, tile) - 1) // common + 1, _product(extents))
 
 
 def _positive(extent: Extent) -> Extent:
@@ -186,11 +186,11 @@ def _primary_width(primary: Var | FloorDiv | Mod | Clamp | Indirect, tile: Tile)
     if isinstance(primary, FloorDiv):
         return (_width(primary.num, tile) - 1) // primary.den + 1
     if isinstance(primary, Mod):
-        return _least(_width(primary.num, tile), primary.den)
+        return _minimum(_width(primary.num, tile), primary.den)
     if isinstance(primary, Clamp):
-        return _least(_width(primary.arg, tile), primary.high - primary.low + 1)
+        return _minimum(_width(primary.arg, tile), primary.high - primary.low + 1)
     used: frozenset[Var] = frozenset().union(*(variables(i) for i in primary.indices))
-    return _least(_volume(tile, used), primary.extent)
+    return _minimum(_volume(tile, used), primary.extent)
 
 
 def _volume(tile: Tile, axes: frozenset[Var]) -> Extent:
@@ -201,7 +201,7 @@ def _product(extents: list[Extent]) -> Extent:
     return fold(lambda a, b: a * b, extents, 1)
 
 
-def _least(a: Extent, b: Extent) -> Extent:
+def _minimum(a: Extent, b: Extent) -> Extent:
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else np.minimum(a, b)
 
 

@@ -68,7 +68,7 @@ def index_uses(program: Program) -> tuple[IndexUse, ...]:
 
     A use under no condition stands for those under some.
     """
-    found = dict.fromkeys(use for statement in program.statements for use in _of_statement(statement))
+    found = dict.fromkeys(use for statement in program.statements for use in _statement_uses(statement))
     always = {use.element for use in found if not use.conditions}
     return tuple(use for use in found if not use.conditions or use.element not in always)
 
@@ -107,13 +107,13 @@ def _search(use: IndexUse, finding: Finding, tensors: Mapping[str, TensorType]) 
     outside: Expr = Call("ge", (wide, Const(element.extent, DType.I64)))
     if not type_.dtype.value.startswith("u"):
         outside = Call("or", (Call("lt", (wide, Const(-element.extent, DType.I64))), outside))
-    first = _where((*use.conditions, outside), IndexValue(place, DType.I64), type_.size)
+    first = _select((*use.conditions, outside), IndexValue(place, DType.I64), type_.size)
     yield _reduction(finding.place, "min", first, variables)
     here = Call("eq", (IndexValue(place, DType.I64), Read(finding.place, ())))
-    yield _reduction(finding.found, "max", _where((*use.conditions, here), wide, -(1 << 63)), variables)
+    yield _reduction(finding.found, "max", _select((*use.conditions, here), wide, -(1 << 63)), variables)
 
 
-def _where(conditions: Sequence[Expr], value: Expr, other: int) -> Expr:
+def _select(conditions: Sequence[Expr], value: Expr, other: int) -> Expr:
     """Return a value where all conditions hold, else a number; conditions of ranges come first."""
     guards = [g for c in conditions if isinstance(c, InRange) for g in c.guards]
     tests = [c for c in conditions if not isinstance(c, InRange)]
@@ -131,42 +131,42 @@ def _reduction(target: str, combine: str, body: Expr, variables: Sequence[Var]) 
 # ---- where indices are used
 
 
-def _of_statement(statement: Statement) -> Iterator[IndexUse]:
+def _statement_uses(statement: Statement) -> Iterator[IndexUse]:
     """Yield the indices that a statement looks at: in its body, and to find where it writes."""
     yield from _uses(statement.body, ())
     arrives = statement.arrival_condition
     for index in statement.write if statement.into != ONE_ARRIVAL else ():
-        yield from _of_index(index, () if arrives is None else (arrives,))
+        yield from _index_uses(index, () if arrives is None else (arrives,))
 
 
 def _uses(expr: Expr, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     """Yield the indices that an expression looks at where the conditions hold."""
     if isinstance(expr, Read):
-        inner = _under(conditions, *_plain(expr.guards))
+        inner = _add_conditions(conditions, *_plain(expr.guards))
         for guard in expr.guards:
-            yield from _of_index(guard.index, conditions)
+            yield from _index_uses(guard.index, conditions)
         for index in expr.indices:
-            yield from _of_index(index, inner)
+            yield from _index_uses(index, inner)
     elif isinstance(expr, InRange):
-        inner = _under(conditions, *_plain(expr.guards))
+        inner = _add_conditions(conditions, *_plain(expr.guards))
         for guard in expr.guards:
-            yield from _of_index(guard.index, inner if indirects(guard.index) else conditions)
+            yield from _index_uses(guard.index, inner if indirects(guard.index) else conditions)
     elif isinstance(expr, IndexValue):
-        yield from _of_index(expr.index, conditions)
+        yield from _index_uses(expr.index, conditions)
     elif isinstance(expr, Cast):
         yield from _uses(expr.arg, conditions)
     elif isinstance(expr, Call):
-        yield from _of_call(expr, conditions)
+        yield from _call_uses(expr, conditions)
 
 
-def _of_call(expr: Call, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
+def _call_uses(expr: Call, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     first, *rest = expr.args
     yield from _uses(first, conditions)
     if expr.fn == "select":
-        yield from _uses(rest[0], _under(conditions, first))
-        yield from _uses(rest[1], _under(conditions, Call("not", (first,))))
+        yield from _uses(rest[0], _add_conditions(conditions, first))
+        yield from _uses(rest[1], _add_conditions(conditions, Call("not", (first,))))
     elif expr.fn in ("and", "or"):
-        yield from _uses(rest[0], _under(conditions, first if expr.fn == "and" else Call("not", (first,))))
+        yield from _uses(rest[0], _add_conditions(conditions, first if expr.fn == "and" else Call("not", (first,))))
     else:
         for arg in rest:
             yield from _uses(arg, conditions)
@@ -178,10 +178,10 @@ def _plain(guards: Sequence[Guard]) -> tuple[Expr, ...]:
     return (InRange(known),) if known else ()
 
 
-def _under(conditions: tuple[Expr, ...], *more: Expr) -> tuple[Expr, ...]:
+def _add_conditions(conditions: tuple[Expr, ...], *more: Expr) -> tuple[Expr, ...]:
     return tuple(dict.fromkeys((*conditions, *more)))
 
 
-def _of_index(index: Index, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
+def _index_uses(index: Index, conditions: tuple[Expr, ...]) -> Iterator[IndexUse]:
     for element in indirects(index):
         yield IndexUse(element, conditions)

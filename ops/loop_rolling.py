@@ -165,7 +165,7 @@ class _Composer:
         shape = self.tensors[whole].shape[1:]
         return lambda turn: Slice(whole, (turn + ahead, *(Index() for _ in shape)), (None, *shape))
 
-    def _whole(self, tensor: str, type_: TensorType) -> Place:
+    def _whole_tensor(self, tensor: str, type_: TensorType) -> Place:
         self.tensors[tensor] = type_
         return lambda turn: Slice(tensor, tuple(Index() for _ in type_.shape), type_.shape)
 
@@ -179,10 +179,10 @@ class _Composer:
     def _sequences(self) -> Iterator[str]:
         for element, along in self.repetition.elements.items():
             self.tensors[f"{element}.all"] = along.type(self._type(element), self.repetition.steps)
-            self.places[element] = self._along(f"{element}.all", along)
+            self.places[element] = self._step_of_sequence(f"{element}.all", along)
             yield f"{element}.all"
 
-    def _along(self, sequence: str, along: SequenceAxis) -> Place:
+    def _step_of_sequence(self, sequence: str, along: SequenceAxis) -> Place:
         shape, axis, steps = self.tensors[sequence].shape, along.axis, self.repetition.steps
         extents = tuple(None if d == axis else n for d, n in enumerate(shape))
         return lambda turn: Slice(
@@ -191,7 +191,7 @@ class _Composer:
 
     def _invariants(self) -> Iterator[str]:
         for value in self.repetition.same:
-            self.places[value] = self._whole(value, self._type(value))
+            self.places[value] = self._whole_tensor(value, self._type(value))
             yield value
 
     def _place_next_states(self) -> None:
@@ -206,7 +206,7 @@ class _Composer:
     def _first_states(self) -> Iterator[Statement]:
         for state in self.repetition.states:
             axes = _axes(self._type(state))
-            yield _copy(f"{state}.rows", (Index(), *map(as_index, axes)), axes, Read(f"{state}.first", _at(axes)))
+            yield _copy(f"{state}.rows", (Index(), *map(as_index, axes)), axes, Read(f"{state}.first", _indices(axes)))
 
     def _numbers(self) -> Iterator[Statement]:
         number = self.repetition.number
@@ -229,15 +229,15 @@ class _Composer:
             value = names[tensor]
             if tensor in program.constants:
                 self.constants[value] = program.constants[tensor]
-                self.places[value] = self._whole(value, type_)
+                self.places[value] = self._whole_tensor(value, type_)
             elif value not in self.places:
                 self.tensors[f"{value}.rows"] = TensorType(type_.dtype, (self.repetition.steps, *type_.shape))
                 self.places[value] = self._row(f"{value}.rows")
         parts = {tensor: self.places[names[tensor]](as_index(self.turn)) for tensor in program.tensors}
         for statement in program.statements:
-            yield self._at_turns(unslice(statement, parts))
+            yield self._over_iterations(unslice(statement, parts))
 
-    def _at_turns(self, statement: Statement) -> Statement:
+    def _over_iterations(self, statement: Statement) -> Statement:
         return evolve(statement, axes=(self.turn, *statement.axes), step=self.turn, span=None)
 
     def _copy_states(self) -> Iterator[Statement]:
@@ -246,7 +246,7 @@ class _Composer:
         for state, value in zip(self.repetition.states, self.repetition.body.outputs, strict=False):
             target = Slice(f"{state}.rows", *_row_at(turn + 1, self._type(state)))
             if self.places[value](turn) != target:
-                yield self._at_turns(_copy_slice(target, self.places[value](turn), self._type(state)))
+                yield self._over_iterations(_copy_slice(target, self.places[value](turn), self._type(state)))
 
     def _results(self) -> tuple[tuple[str, ...], list[Statement]]:
         """Return the results, and the statements that make them of the rows."""
@@ -255,7 +255,7 @@ class _Composer:
             axes = _axes(self._type(state))
             self.tensors[f"{state}.last"] = self._type(state)
             rows = Read(f"{state}.rows", (Index(repetition.steps), *map(as_index, axes)))
-            statements.append(_copy(f"{state}.last", _at(axes), axes, rows))
+            statements.append(_copy(f"{state}.last", _indices(axes), axes, rows))
             outputs.append(f"{state}.last")
         again = Var("turn of results", repetition.steps)
         values = repetition.body.outputs[len(repetition.states) :]
@@ -263,7 +263,7 @@ class _Composer:
             name = f"{value}.collected {number}"
             self.tensors[name] = along.type(self._type(value), repetition.steps)
             turn = as_index(again)
-            made = _copy_slice(self._along(name, along)(turn), self.places[value](turn), self._type(value))
+            made = _copy_slice(self._step_of_sequence(name, along)(turn), self.places[value](turn), self._type(value))
             statements.append(evolve(made, axes=(again, *made.axes), step=again))
             outputs.append(name)
         return tuple(outputs), statements
@@ -273,7 +273,7 @@ def _axes(type_: TensorType) -> tuple[Var, ...]:
     return tuple(Var(f"i{n}", extent) for n, extent in enumerate(type_.shape))
 
 
-def _at(axes: Sequence[Var]) -> tuple[Index, ...]:
+def _indices(axes: Sequence[Var]) -> tuple[Index, ...]:
     return tuple(map(as_index, axes))
 
 
@@ -288,4 +288,4 @@ def _copy(target: str, write: tuple[Index, ...], axes: Sequence[Var], body: Read
 def _copy_slice(target: Slice, source: Slice, type_: TensorType) -> Statement:
     """Return the statement that copies one part of a tensor to another."""
     axes = _axes(type_)
-    return _copy(target.whole, target.outside(_at(axes)), axes, Read(source.whole, source.outside(_at(axes))))
+    return _copy(target.whole, target.outside(_indices(axes)), axes, Read(source.whole, source.outside(_indices(axes))))

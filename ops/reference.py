@@ -179,14 +179,14 @@ class _Run:
             place.checked = self.checked and statement.into != ONE_ARRIVAL
             arrives = None if statement.arrival_condition is None else place.value(statement.arrival_condition)
             if statement.into and not place.checked:
-                arrives = place.within(statement.write, target.shape) & (True if arrives is None else arrives)
+                arrives = place.in_range(statement.write, target.shape) & (True if arrives is None else arrives)
             key = tuple(box[v] for v in statement.axes)
             there = None if statement.into else place.view(statement.write, target)
             if there is not None:
                 self._put(there, ..., np.reshape(part, there.shape), key in started)
                 started.add(key)
                 continue
-            with place.only(np.ones((), np.bool_) if arrives is None else arrives):
+            with place.restricted_to(np.ones((), np.bool_) if arrives is None else arrives):
                 where = place.flat(statement.write, target.shape)
             flat = target.reshape(-1)
             if statement.into:
@@ -356,7 +356,7 @@ class _Box(Evaluation):
         others = [n for v, n in self.dims.items() if v not in axes]
         return np.expand_dims(part.transpose(order), others)
 
-    def within(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
+    def in_range(self, indices: tuple[Index, ...], shape: tuple[int, ...]) -> Values:
         """Return a mask of in-range indices.
 
         Values sent elsewhere are dropped.
@@ -369,7 +369,7 @@ class _Box(Evaluation):
 
     def where(self, condition: Values, expr: Expr) -> Values:
         """Return an expression whose indices are checked where a condition holds."""
-        with self.only(condition):
+        with self.restricted_to(condition):
             return self.value(expr)
 
     def apply(self, fn: str, *args: Values) -> Values:

@@ -141,7 +141,7 @@ class _Order:
 
     def has(self, tensor: str, readers: Sequence[str] = ()) -> bool:
         """Return whether a tensor is ready, or the part that `uses` need."""
-        pending, later = [(tensor, self._first(tensor, readers))], False
+        pending, later = [(tensor, self._first_reader(tensor, readers))], False
         while pending:
             name, place = pending.pop()
             units = self.producers.get(name, [])
@@ -160,7 +160,7 @@ class _Order:
 
         They read it, or a view of it, before `changers` change it.
         """
-        place, pending = self._first(tensor, changers), [tensor]
+        place, pending = self._first_reader(tensor, changers), [tensor]
         found: list[str] = []
         while pending:
             for unit in self.consumers.get(pending.pop(), ()):
@@ -169,7 +169,7 @@ class _Order:
                     found.extend(() if unit.free else (unit.name,))
         return found
 
-    def _first(self, tensor: str, readers: Sequence[str]) -> int:
+    def _first_reader(self, tensor: str, readers: Sequence[str]) -> int:
         """Return the position of the first reader among some units, the end where none reads it."""
         places = [self.place[unit] for unit in readers if tensor in self.reads[unit]]
         return min(places, default=len(self.place))

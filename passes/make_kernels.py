@@ -89,7 +89,7 @@ def _source(keys: Keys, previous: LaunchKernels, context: CompileContext) -> Ker
         return evolve(previous.built[keys], info=dict(facts))
     kernels = tuple(previous.threads[key] for key in keys)
     kernel = kernels[0] if len(kernels) == 1 else HorizontalKernel(kernels)
-    with naming_faults(_place(keys, previous.launches)):
+    with naming_faults(_fault_place(keys, previous.launches)):
         return context.emit(kernel, context.target.dialect, facts)
 
 
@@ -99,12 +99,12 @@ def _map_kernels(
     """Apply a step to each distinct kernel; a fault names the nodes that the kernel computes."""
     found: dict[Hashable, T] = {}
     for key, value in values.items():
-        with naming_faults(_place((key,), launches)):
+        with naming_faults(_fault_place((key,), launches)):
             found[key] = step(key, value)
     return found
 
 
-def _place(keys: Keys, launches: Launches) -> str:
+def _fault_place(keys: Keys, launches: Launches) -> str:
     """Return the units that a launch computes, as the place of a fault."""
     unique = launches.scheduled.partition.unique
     return f"units {', '.join(quote(unit) for key in keys for unit in unique[key].units)}"

@@ -47,7 +47,7 @@ class Stage(Generic[P, R]):
                 self.verify(result, context)
             except CutsError as error:
                 raise convert_error(error, PassError, f"stage '{self.name}' broke what it made: ") from error
-        context.options.after(self.name, lambda: self.show(result))
+        context.options.report_pass(self.name, lambda: self.show(result))
         return result
 
 

@@ -38,7 +38,7 @@ class ExternalSession:
         self.layout = place_over_blocks(plan, held, images.large if share else ())
         self.waits = launcher.is_blocking
         self.constants, self.scratch = (allocate(self.layout.sizes[n]) for n in (CONSTANTS, SCRATCH))
-        self._shared = tuple(self._place(share, images, buffer) for buffer in self.layout.shared if share)
+        self._shared = tuple(self._constant_address(share, images, buffer) for buffer in self.layout.shared if share)
         self._sequence = launcher.load(self.layout.sequence, plan.kernels, plan.binaries)
         self._lock, self._range = Lock(), profiler_range(plan.name)
         self.layout.upload(images, self._write)
@@ -67,7 +67,7 @@ class ExternalSession:
         with self._lock, self._range:
             self._sequence.launch_individually(fixed, moving, stream)
 
-    def _place(self, share: Share, images: ConstantImages, buffer: str) -> int:
+    def _constant_address(self, share: Share, images: ConstantImages, buffer: str) -> int:
         """Return the address of a constant, uploaded where no other session has it on the device."""
 
         def fill(address: int) -> None:

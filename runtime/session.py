@@ -56,16 +56,16 @@ class Session:
             self._sequence = BoundSequence(self.device, placed.sequence, plan.kernels, loaded, [Pointer(self._arena)])
             placed.upload(ConstantImages.of_plan(plan), self._upload)
             self._state = DeviceState(
-                plan, self.device, ArenaAccess(self._place, self.is_dense, self._read, self._write)
+                plan, self.device, ArenaAccess(self._tensor_pointer, self.is_dense, self._read, self._write)
             )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """Keep other threads out of the arena, and make the device this thread's."""
         with self._lock, self.device.current():
             yield
 
-    def _place(self, tensor: str, turn: int = 0) -> Pointer:
+    def _tensor_pointer(self, tensor: str, turn: int = 0) -> Pointer:
         return self._sequence.pointer(tensor_address(self.plan, self._placed.places, tensor, turn))
 
     def _upload(self, place: BlockAddress, array: Array) -> None:
@@ -81,7 +81,7 @@ class Session:
         images: dict[str, Array] = {}
         for tensor, array in arrays.items():
             if self.is_dense(tensor):
-                self.device.upload(self._place(tensor), np.ascontiguousarray(array))
+                self.device.upload(self._tensor_pointer(tensor), np.ascontiguousarray(array))
                 continue
             buffer = self.plan.storages[tensor].buffer
             if buffer not in images:
@@ -105,14 +105,14 @@ class Session:
 
         Memory is shared over time, so it holds its value only until a later step reuses it.
         """
-        with self._alone():
+        with self._exclusive():
             return self._read(tensor)
 
     def _read(self, tensor: str, turn: int = 0) -> Array:
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         if self.is_dense(tensor):
             array = np.empty(type_.shape, type_.dtype.numpy)
-            self.device.download(array, self._place(tensor, turn))
+            self.device.download(array, self._tensor_pointer(tensor, turn))
             return array
         image = np.empty(extent_bytes(type_, storage), np.uint8)
         self.device.download(image, Pointer(self._arena, self.plan.buffers[storage.buffer].offset))
@@ -135,13 +135,13 @@ class Session:
                 continue
             pointer, interface = adopted
             check_type(name, np.dtype(interface["typestr"]), tuple(interface["shape"]), self.plan.types[name])
-            self.device.copy(self._place(name), pointer, self.plan.types[name].nbytes)
+            self.device.copy(self._tensor_pointer(name), pointer, self.plan.types[name].nbytes)
         self._write(checked_inputs(self.plan.types, tuple(host), host))
 
     @property
     def state(self) -> dict[str, Array]:
         """The values of state that the next run begins with."""
-        with self._alone():
+        with self._exclusive():
             return self._state.read()
 
     def set_state(self, values: Mapping[str, object]) -> None:
@@ -150,17 +150,17 @@ class Session:
         Raises `UsageError` for names that are no state of the plan, and for other types.
         """
         checked = checked_state(self.plan, values)
-        with self._alone():
+        with self._exclusive():
             self._state.write(checked)
 
     def reset_state(self) -> None:
         """Let the next run begin with the initial values."""
-        with self._alone():
+        with self._exclusive():
             self._state.reset()
 
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
-        with self._alone():
+        with self._exclusive():
             self._sequence.launch()
 
     def compute(self) -> Launch:
@@ -168,7 +168,7 @@ class Session:
 
         It is one recorded graph where the device can record it, else the steps.
         """
-        with self._alone():
+        with self._exclusive():
             if self._replay is None:
                 self._replay = self._sequence.record()
             return self._replay
@@ -186,7 +186,7 @@ class Session:
         if interface.state:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
-        with self._alone(), self._range:
+        with self._exclusive(), self._range:
             launch = self.compute()
             start = time.perf_counter()
             self._feed(inputs)
@@ -213,7 +213,7 @@ class Session:
         inputs, except those that are `there` then, and return some outputs. State that is not given is read, and stays
         as it was.
         """
-        with self._alone(), self._range:
+        with self._exclusive(), self._range:
             launch = self.compute()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)
@@ -239,7 +239,7 @@ class Session:
         type_, storage = self.plan.types[tensor], self.plan.storages[tensor]
         nbytes = max(extent_bytes(type_, storage) - storage.offset * type_.dtype.size, 0)
         own = Pointer(self._outputs.take(nbytes))
-        self.device.copy(own, self._place(tensor), nbytes)
+        self.device.copy(own, self._tensor_pointer(tensor), nbytes)
         return DeviceArray(type_, own, self.device, storage.strides)
 
     def trace(self, inputs: Mapping[str, object]) -> Iterator[tuple[int, dict[str, Array]]]:
@@ -247,7 +247,7 @@ class Session:
 
         Other threads wait for the end.
         """
-        with self._alone():
+        with self._exclusive():
             self._feed(inputs)
             for (number, turn), launch in zip(self._placed.sequence.order, self._sequence.launches, strict=True):
                 launch()
@@ -258,7 +258,7 @@ class Session:
 
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
         """Time all steps together on the device, without copies."""
-        with self._alone():
+        with self._exclusive():
             return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
@@ -266,7 +266,7 @@ class Session:
 
         Those of a loop are timed at their first iteration.
         """
-        with self._alone():
+        with self._exclusive():
             return self.device.time_each(self.first_launches(), repeats=repeats)
 
     def first_launches(self) -> list[Launch]:

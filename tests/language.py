@@ -56,6 +56,13 @@ _VAGUE = (
     " ALIKE ONCE TWICE CLOSE DEEP DEEPER FIRST LAST SLOW FAST QUICK HEAVY LIGHT WORTH BESIDES"
 )
 VAGUE_CONSTANTS = frozenset(_VAGUE.split())
+_ADVERBS = (
+    "above across alike alone along among apart around aside before behind below beside between beyond both down"
+    " each elsewhere every here in most never now off often on only other others out several same there through thus"
+    " together under up upon usual whole with within without"
+)
+#: Words that say where, when or how many, but neither an action nor a result.
+ADVERBS = frozenset(_ADVERBS.split())
 _VERBS_IN_ED = frozenset(("embed", "feed", "need", "seed", "speed", "shed", "exceed", "proceed", "succeed"))
 #: Files that quote departures.
 SAMPLES = ("tests/language.py", "tests/test_language.py", "docs/glossary.md")
@@ -169,6 +176,8 @@ def _name_departures(name: str, tree: ast.Module) -> Iterator[Departure]:
             yield Departure(name, line, "stop word in a name", found)
         if kind in ("function", "file") and _is_participle(bare):
             yield Departure(name, line, f"participle as a name of a {kind}", found)
+        if kind in ("function", "class") and bare in ADVERBS:
+            yield Departure(name, line, f"{kind} that says neither action nor result", found)
         if kind == "constant" and (found.strip("_") in VAGUE_CONSTANTS or _is_participle(bare)):
             yield Departure(name, line, "constant that does not say its content", found)
         if kind == "function" and found.startswith("test_") and len(found.split("_")) - 1 > MAX_TEST_NAME_WORDS:

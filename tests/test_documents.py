@@ -8,17 +8,23 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from os.path import normpath
 from pathlib import Path
 
 import cuts
 import pytest
+from attrs import fields as fields_of
 from cuts.backends import known_targets, target_aliases
+from cuts.bench.paper import PaperTable, read_table, tables_of
 from cuts.cli.main import COMMANDS, make_parser
-from cuts.docs import make_api, make_results
+from cuts.docs import make_api, make_c_api, make_results, make_tables
 from cuts.docs.make_modules import document, modules, purpose
 from cuts.docs.make_site import pending
+from cuts.ir import DISTRIBUTION, install_command
+from cuts.runtime.files.plan_document import PlanDocument
+from cuts.runtime.native import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
 #: Written by scripts, and not kept.
@@ -32,12 +38,13 @@ DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob(
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
 #: Documents that scripts write, or that tests compare with the code, entry by entry.
 TABLES = {
+    "CHANGELOG.md",
     "docs/glossary.md",
     "docs/results.md",
     "docs/zoo.md",
-    *(f"docs/reference/{n}.md" for n in ("cli", "environment", "python_api", "targets")),
+    *(f"docs/reference/{n}.md" for n in ("c_interface", "cli", "environment", "plan_format", "python_api", "targets")),
 }
-MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2800, 7500, 3 << 20
+MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2980, 8700, 3 << 20
 WIDTH = 120
 VARIABLE = re.compile(r"\bCUTS_[A-Z_]+\b")
 #: Folders of the package, and the others of the repository.
@@ -193,6 +200,22 @@ def test_the_reference_of_python_is_made_from_docstrings() -> None:
     assert read("docs/reference/python_api.md") == make_api.document(), "run python docs/make_api.py"
 
 
+def test_the_reference_of_c_follows_the_header() -> None:
+    text = make_c_api.HEADER.read_text(encoding="utf-8")
+    documented = {make_c_api.name_of(declaration) for _, declaration in make_c_api.entries(text)}
+    functions = set(re.findall(r"^CUTS_API .*?(cuts_\w+)\(", text, flags=re.MULTILINE))
+    structs = set(re.findall(r"^typedef (?:struct|enum) (\w+) \{", text, flags=re.MULTILINE))
+    assert functions | structs == documented - {"CUTS_RUN_VERSION"}
+    assert read("docs/reference/c_interface.md") == make_c_api.document(), "run python docs/make_c_api.py"
+
+
+def test_the_plan_format_has_every_field() -> None:
+    folder, packed = read("docs/reference/plan_format.md").split("## Packed plans")
+    fields = [field.name for field in fields_of(PlanDocument)]
+    assert [name for name in fields if f"`{name}`" not in folder] == []
+    assert [name for name in LAYOUTS if f"`{name}`" not in packed] == []
+
+
 #: Names in the code that begin like variables of the environment: placeholders and a macro of tests.
 NO_VARIABLES = {"CUTS_KERNEL_NAME", "CUTS_THREE"}
 
@@ -200,7 +223,8 @@ NO_VARIABLES = {"CUTS_KERNEL_NAME", "CUTS_THREE"}
 def test_the_reference_has_every_variable_of_the_environment() -> None:
     code = [path for folder in FOLDERS - {"docs", "build"} for path in (ROOT / folder).rglob("*.py")]
     found = {name for path in (*code, ROOT / ".ci/run") for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
-    assert found - NO_VARIABLES == {*VARIABLE.findall(read("docs/reference/environment.md"))}
+    names = {*VARIABLE.findall(make_c_api.HEADER.read_text(encoding="utf-8"))}
+    assert found - NO_VARIABLES - names == {*VARIABLE.findall(read("docs/reference/environment.md"))}
 
 
 def test_the_reference_has_every_target() -> None:
@@ -255,9 +279,29 @@ def test_results_are_made_from_the_rows() -> None:
     assert read("docs/results.md") == make_results.document(), "run python docs/make_results.py"
 
 
+@pytest.mark.parametrize("path", make_tables.documents(), ids=lambda path: path.name)
+def test_tables_of_a_document_are_current(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text == make_tables.fill_tables(text), "run python docs/make_tables.py"
+
+
+COMPUTED_TABLES = [
+    (document, table)
+    for document in ("bigcuts", "latency")
+    for table in tables_of(document).values()
+    if table.make is not None and not table.device
+]
+
+
+@pytest.mark.parametrize(("document", "table"), COMPUTED_TABLES, ids=lambda value: getattr(value, "number", value))
+def test_rows_of_a_computed_table_are_current(document: str, table: PaperTable) -> None:
+    found = make_tables.table_text(document, table)
+    assert table.text(read_table(document, table)) == found, f"run python -m cuts.bench paper {document} --again"
+
+
 def test_written_documents_are_short() -> None:
     listing = re.compile(r"^```.*?^```$\n?", flags=re.DOTALL | re.MULTILINE)
-    prose = [listing.sub("", read(name)) for name in DOCUMENTS if name not in TABLES]
+    prose = [make_tables.TABLE.sub("", listing.sub("", read(name))) for name in DOCUMENTS if name not in TABLES]
     assert sum(text.count("\n") for text in prose) <= MAX_PROSE_LINES
 
 
@@ -278,3 +322,33 @@ def test_the_code_has_every_term_of_the_glossary() -> None:
     terms = [term for row in rows for term in re.split(r", | \(", row.replace(")", ""))]
     assert len(terms) > 120
     assert [term for term in terms if plain(term) not in known] == []
+
+
+def test_installations_name_the_distribution_and_its_extras() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert project["name"] == DISTRIBUTION
+    texts = {str(p): p.read_text("utf-8") for p in (*ROOT.rglob("*.py"), *ROOT.rglob("*.md")) if not is_hidden(p)}
+    for name, text in texts.items():
+        called = re.findall(r"install_command\((\".*?\")\)", text) + re.findall(r"pip install[^\n]*?\[(.*?)\]", text)
+        named = {extra.strip("\"' ") for call in called for extra in call.split(",")} - {"EXTRA"}
+        assert {extra for extra in named if re.fullmatch(r"\w+", extra)} <= extras, name
+        assert not re.search(r"pip install [\"']?cuts(?!-compiler)\b", text), name
+    assert install_command("cuda", "onnx") == "pip install 'cuts-compiler[cuda,onnx]'"
+    assert install_command() == "pip install cuts-compiler"
+
+
+def is_hidden(path: Path) -> bool:
+    """Return whether a path lies in a hidden folder."""
+    return any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+
+
+def test_the_reference_has_every_extra_of_the_package() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.*?`) \|", read("docs/reference/environment.md").partition("## Extras")[2], re.M)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(extras)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", read("CHANGELOG.md"), re.M)
+    assert versions[0] == cuts.__version__

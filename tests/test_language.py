@@ -22,6 +22,7 @@ def test_files_speak_the_language(folder: str) -> None:
         ('"""Return all, one behind the other."""', "stop phrase"),
         ('"""Return a sum of very many numbers that are all of one and the same type."""', "summary of 16 words"),
         ("def moved(): ...", "participle as a name of a function"),
+        ("def _within(): ...", "function that says neither action nor result"),
         ("MOST = 3", "constant that does not say its content"),
         ("def test_a_b_c_d_e_f_g_h_i(): ...", "test name of 9 words"),
         ("nursery = 1", "stop word in a name"),

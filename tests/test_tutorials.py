@@ -43,14 +43,18 @@ class Block:
     text: str
     start: int
 
-    def after(self, head: str) -> str | None:
+    def without_head(self, head: str) -> str | None:
         """Return the rest of a mark that begins with these words."""
         return self.mark.removeprefix(head).strip() if self.mark.startswith(head) else None
 
     @property
     def runs(self) -> bool:
         """True for a program."""
-        return self.language in ("sh", "python") and self.after("not run:") is None and self.after("file:") is None
+        return (
+            self.language in ("sh", "python")
+            and self.without_head("not run:") is None
+            and self.without_head("file:") is None
+        )
 
     @property
     def commands(self) -> Iterator[list[str]]:
@@ -107,13 +111,13 @@ def run_blocks(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     namespace: dict[str, Any] = {"__name__": "tutorial"}
     printed, listings = "", list[tuple[Block, str]]()
     for block in blocks(text):
-        if (name := block.after("file:")) is not None:
+        if (name := block.without_head("file:")) is not None:
             (folder / name).write_text(block.text, encoding="utf-8")
-        if block.after("output") is not None:
-            dropped = block.after("output without:")
+        if block.without_head("output") is not None:
+            dropped = block.without_head("output without:")
             kept = (line for line in printed.strip().splitlines() if not (dropped and re.search(dropped, line)))
             listings.append((block, "\n".join(kept) + "\n"))
-        needed = (block.after("needs:") or "").replace(",", " ").split()
+        needed = (block.without_head("needs:") or "").replace(",", " ").split()
         if not block.runs or not all(map(find_spec, needed)):
             continue
         capsys.readouterr()

@@ -52,9 +52,9 @@ class DriverCalls:
 
         It does not run when the interpreter ends, as the driver cleans up.
         """
-        weakref.finalize(owner, self._within, action, *arguments).atexit = False
+        weakref.finalize(owner, self._in_context, action, *arguments).atexit = False
 
-    def _within(self, action: Callable[..., Any], *arguments: Any) -> None:
+    def _in_context(self, action: Callable[..., Any], *arguments: Any) -> None:
         if self.context is not None:
             self.context.push()
             action(*arguments)  # a failure now means that the context is lost, and its memory with it

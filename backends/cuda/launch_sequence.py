@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ...ir import BackendError, KernelFunction, Target
+from ...ir import BackendError, KernelFunction, Target, install_command
 from ..device import Array
 from ..launch_sequence import LaunchSequence, SequenceLauncher, SequencePlan, moved_blocks
 from ..library import DIALECT, Routine
@@ -69,7 +69,7 @@ class CudaSequenceLauncher(SequenceLauncher):
         except DriverError as error:
             raise BackendError(f"CUDA: {error}") from error
 
-    def within(self, action: Callable[[], Any]) -> Any:
+    def in_context(self, action: Callable[[], Any]) -> Any:
         """Run an action with the device's context current in this thread."""
         self.check(self.cu.cuCtxPushCurrent(self.context))
         try:
@@ -80,14 +80,14 @@ class CudaSequenceLauncher(SequenceLauncher):
     def upload(self, address: int, source: Array) -> None:
         """Copy from the host."""
         if source.nbytes:
-            self.within(lambda: self.check(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
+            self.in_context(lambda: self.check(self.cu.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes)))
 
     def settle(self) -> None:
         """Wait for the device, and unload modules of deleted sequences."""
         unused = _UNUSED_MODULES[self.cu, self.ordinal]
         gone = [unused.popleft() for _ in range(len(unused))]
-        self.within(lambda: self.check(self.cu.cuCtxSynchronize()))
-        self.within(lambda: [self.cu.cuModuleUnload(module) for module in gone])
+        self.in_context(lambda: self.check(self.cu.cuCtxSynchronize()))
+        self.in_context(lambda: [self.cu.cuModuleUnload(module) for module in gone])
 
     def load(
         self, plan: SequencePlan, kernels: Sequence[KernelFunction], binaries: Sequence[bytes | None]
@@ -102,7 +102,7 @@ class CudaSequenceLauncher(SequenceLauncher):
             codes[index] = cubin.code
         modules: list[Any] = []
         load = partial(self._load, modules)
-        loaded = self.within(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
+        loaded = self.in_context(lambda: [load(k, code or b"") for k, code in zip(kernels, codes, strict=True)])
         made = CudaLaunchSequence(self, plan, kernels, loaded)
         weakref.finalize(made, _UNUSED_MODULES[self.cu, self.ordinal].extend, modules).atexit = False
         return made
@@ -144,7 +144,7 @@ def _calls(cu: Any) -> DriverCalls:
         return DriverCalls(cu)
     except ImportError as error:
         raise BackendError(
-            f"running PyTorch's models on CUDA needs NVIDIA's bindings: {error}", hint="pip install cuda-bindings"
+            f"running PyTorch's models on CUDA needs NVIDIA's bindings: {error}", hint=install_command("cuda")
         ) from error
 
 
@@ -196,7 +196,7 @@ class CudaLaunchSequence(LaunchSequence):
     def launch_individually(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch node by node, so that a stream can record each."""
         addresses = (*fixed, *moving)
-        self.chains.within(lambda: [node.launch(addresses, stream) for node in self._nodes])
+        self.chains.in_context(lambda: [node.launch(addresses, stream) for node in self._nodes])
 
     def _record(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         cu, checked = self.chains.cu, self.chains.check
@@ -221,10 +221,10 @@ class CudaLaunchSequence(LaunchSequence):
         waits = self.plan.waits or [(n - 1,) if n else () for n in range(count)]
         ends: list[list[Any]] = []
         for node, each in zip(self._launched, waits, strict=True):
-            front = _all_of(ends[number] for number in each) or before
+            front = _distinct_nodes(ends[number] for number in each) or before
             ends.append(front if node is None else self._add_in_row(graph, [node], front))
         waited = {number for each in waits for number in each}
-        return _all_of(ends[number] for number in range(count) if number not in waited) or before
+        return _distinct_nodes(ends[number] for number in range(count) if number not in waited) or before
 
     def _rebind(self, fixed: Sequence[int], moving: Sequence[int]) -> None:
         first = self.plan.fixed
@@ -253,7 +253,7 @@ class CudaLaunchSequence(LaunchSequence):
         self._last = stream, event
 
 
-def _all_of(nodes: Iterable[list[Any]]) -> list[Any]:
+def _distinct_nodes(nodes: Iterable[list[Any]]) -> list[Any]:
     """Return each of some nodes once."""
     return list(dict.fromkeys(chain.from_iterable(nodes)))
 
@@ -268,4 +268,4 @@ def _destroy(chains: CudaSequenceLauncher, graph: Any, executable: Any) -> None:
         chains.cu.cuGraphExecDestroy(executable)
         chains.cu.cuGraphDestroy(graph)
 
-    chains.within(give_back)
+    chains.in_context(give_back)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import BackendError, DType, row_major
+from ...ir import BackendError, DType, install_command, row_major
 from ..device import Buffer, Device, Launch, Pointer
 from .recognise import Block, Convolution, find_convolution
 from .routine import Library, Request, RoutineError
@@ -78,7 +78,7 @@ class PlanLaunch:
     def __call__(self) -> None:
         self._graph.execute_plan_at_index(self._addresses, self._scratch, self._index, self._handle)
 
-    def on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
+    def launch_on(self, places: Mapping[str, Pointer]) -> PlanLaunch:
         """Return the launch of the same plan on other tensors."""
         return PlanLaunch(self._graph, self._index, self._handle, self._tensors, places, self._workspace)
 
@@ -319,6 +319,4 @@ def open_library() -> CuDNN:
     except (
         Exception
     ) as error:  # besides ImportError, the frontend raises errors of its own where the library is missing
-        raise RoutineError(
-            f"cuDNN cannot be used: {error}", hint="pip install nvidia-cudnn-frontend and nvidia-cudnn-cu13"
-        ) from error
+        raise RoutineError(f"cuDNN cannot be used: {error}", hint=install_command("libraries")) from error

@@ -142,14 +142,14 @@ class OpenCLDevice(Device):
         """Compile kernels in one program; where it does not build, each separately for its error."""
         (program,) = programs_of(kernels)
         try:
-            return [self._whole(program.source, list(program.kernels))] * len(kernels)
+            return [self._program_with_kernels(program.source, list(program.kernels))] * len(kernels)
         except self._cl.RuntimeError as error:
             if len(kernels) > 1:
                 return [self._compile([kernel])[0] for kernel in kernels]
             log = str(error).split("(options:")[0].strip()
             raise compile_error(kernels[0], self.name, program.source, log) from error
 
-    def _whole(self, source: str, names: Sequence[str]) -> Any:
+    def _program_with_kernels(self, source: str, names: Sequence[str]) -> Any:
         """Return a built program with all its kernels; a cached one without some is built again."""
         program = self._program(source)
         lost = set(names) - {name for name in program.kernel_names.split(";") if name}
@@ -279,6 +279,11 @@ class OpenCLDevice(Device):
             "memory_bytes": int(device.global_mem_size),
             "max_allocation": int(device.max_mem_alloc_size),
         }
+
+
+def build_options() -> str:
+    """Return the options of all builds, as one text."""
+    return " ".join(_OPTIONS)
 
 
 def launched_function(launch: Launch) -> Any:

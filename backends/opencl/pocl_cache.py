@@ -30,17 +30,17 @@ def quarantine_damaged(folder: Path) -> list[Path]:
     PoCL does not find them then. Folders that were renamed earlier stay: `cuts cache clear` removes them.
     """
     settled = time.time() - _MAX_WRITE_SECONDS
-    return _aside(
+    return _move_aside(
         folder, (p for p in _programs(folder) if any(_is_damaged(path, size) for path, size in _files(str(p), settled)))
     )
 
 
 def quarantine_programs(folder: Path, kernel: str) -> list[Path]:
     """Rename the folders of programs with a kernel of this name."""
-    return _aside(folder, (program for program in _programs(folder) if (program / kernel).is_dir()))
+    return _move_aside(folder, (program for program in _programs(folder) if (program / kernel).is_dir()))
 
 
-def _aside(folder: Path, programs: Iterable[Path]) -> list[Path]:
+def _move_aside(folder: Path, programs: Iterable[Path]) -> list[Path]:
     moved = []
     for program in programs:
         aside = folder / f"damaged-{time.time_ns()}-{program.name}"

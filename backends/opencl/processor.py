@@ -1,6 +1,6 @@
 """Processor names for a PoCL that does not know the processor.
 
-PoCL 3.0, which `pip install 'cuts[opencl]'` brings, asks its LLVM 14 for the processor's name. A newer one (AMD's
+PoCL 3.0, which the extra `opencl` brings, asks its LLVM 14 for the processor's name. A newer one (AMD's
 family 26) is "generic" to LLVM, a name that clang refuses: "unknown target CPU 'generic'", and no kernel is built. PoCL
 has no setting for it, but reads the name for each build from its description of a device: after the triple of the
 machine. This module writes an older processor there whose instructions the present one has.
@@ -31,18 +31,18 @@ def name_processor(device: int, flags: frozenset[str] | None = None) -> bool:
     readable, writable = _memory("r"), _memory("rw")
     before = b""
     for place in range(device, device + 8 * _WORDS, 8):
-        if not _within(place, readable):
+        if not _is_readable(place, readable):
             return False
         address = ctypes.c_size_t.from_address(place).value
-        text = ctypes.string_at(address, 8) if _within(address, readable) else b""
-        if text == _UNKNOWN and before.startswith(_TRIPLE) and _within(address, writable):
+        text = ctypes.string_at(address, 8) if _is_readable(address, readable) else b""
+        if text == _UNKNOWN and before.startswith(_TRIPLE) and _is_readable(address, writable):
             ctypes.memmove(address, _SUBSTITUTE, len(_SUBSTITUTE))
             return True
         before = text
     return False
 
 
-def _within(address: int, ranges: list[tuple[int, int]]) -> bool:
+def _is_readable(address: int, ranges: list[tuple[int, int]]) -> bool:
     """Return whether eight bytes of memory can be read: most words of a description are no addresses."""
     return any(begin <= address and address + 8 <= end for begin, end in ranges)
 

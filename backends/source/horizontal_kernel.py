@@ -102,7 +102,7 @@ def _run_text(run: _Run, bundle: HorizontalKernel, dialect: Dialect, of: Argumen
             out.line(f"const int which = (whole - {run.block}) / {run.kernel.blocks};")
         for number, argument in enumerate(own):
             out.line(_select_pointer(run, number, own, dialect, f"{prefix}{number}", argument))
-        for line in _parts(text.shared, dialect):
+        for line in _declarations(text.shared, dialect):
             out.line(line)
         out.lines += [f"  {line}" for line in text.lines]
     return text
@@ -118,7 +118,7 @@ def _select_pointer(
     return dialect.member_pointer.format(const=kind, type=dialect.memory_type(argument.dtype), name=name, value=value)
 
 
-def _parts(buffers: Sequence[SharedBuffer], dialect: Dialect) -> Iterator[str]:
+def _declarations(buffers: Sequence[SharedBuffer], dialect: Dialect) -> Iterator[str]:
     """Yield the declarations of a member's shared buffers, adjacent in the pool."""
     offset = 0
     for buffer in aligned_first(buffers):

@@ -121,7 +121,7 @@ def main() -> int:
 
         draw(rows, options.figure)
     if options.table:
-        print(tables.whole(rows))
+        print(tables.all_tables(rows))
     if options.add or options.readme or options.figure or options.table:
         return 0
     failed = 0
@@ -131,7 +131,7 @@ def main() -> int:
         print(line(row), flush=True)
         if options.pack and row["system"] in OURS:
             export_pack(open_database(), options.pack)
-    print(tables.whole(read_rows(options.out)))
+    print(tables.all_tables(read_rows(options.out)))
     return int(failed > 0)
 
 

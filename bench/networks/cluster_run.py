@@ -30,8 +30,8 @@ import torch.distributed
 from attrs import asdict, evolve, frozen
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.measure import RunPrediction, predict, storage_utilisation
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.batches import random_batches
-from cuts.cluster.plans.descriptions import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.plans.ways import Way, columns
 from cuts.cluster.prediction.feasibility import fit
@@ -63,7 +63,7 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
         return Transformer(name, layers, hidden, heads, sequence, batch * micro, precision=precision)
 
     if processes > 1:
-        return several(model, deep, trained, micro, processes)
+        return cases_of_processes(model, deep, trained, micro, processes)
     whole = Way(1, 1, 1, "AR", micro, "weights", "keep")
     back, streamed = evolve(whole, activations="recompute"), Way(1, 1, 1, "PR", micro)
     offload = Way(1, 1, 1, "PR", micro, "nothing", "recompute+offload")
@@ -79,7 +79,7 @@ def cases(small: bool, processes: int) -> list[ClusterCase]:
     ]
 
 
-def several(
+def cases_of_processes(
     model: Callable[..., Transformer], layers: int, trained: int, micro: int, processes: int
 ) -> list[ClusterCase]:
     """Return the runs for several processes.
@@ -155,11 +155,11 @@ def run_once(
     row = prediction(found) if found else {}
     outcome = results_of(runner, case)
     row |= costs_of(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     runner.close()
     if case.training and runner.engine.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
-    runner.engine.least(0)
+    runner.engine.minimum(0)
     return row, outcome
 
 
@@ -241,7 +241,7 @@ def batch_source(case: ClusterCase) -> Any:
 
 def weights_of(runner: Runner) -> dict[int, Any]:
     """Return this stage's weights after training."""
-    made = runner.store.weights
+    made = runner.store.layout("weights", runner.names[0])
     generation = runner.done % 2
     paths = {layer: runner.store.path("weights", layer, generation) for layer in runner.names}
     return {

@@ -263,7 +263,7 @@ class System:
         return self.training is not None or task == "inference"
 
 
-def _at(seconds: float) -> System:
+def _search_system(seconds: float) -> System:
     return System(lambda case: afresh(case, seconds), least=15.0, search=seconds)
 
 
@@ -281,7 +281,7 @@ SYSTEMS: Mapping[str, System] = {
     "cuts door": System(by_door, search=None, training=40.0),
     "max-autotune": System(lambda case: time_compiled(case, "max-autotune"), least=120.0),
     "XLA": System(by_xla, least=30.0),
-    **{f"cuts {seconds} s": _at(seconds) for seconds in CURVE},
+    **{f"cuts {seconds} s": _search_system(seconds) for seconds in CURVE},
 }
 OURS = tuple(name for name in SYSTEMS if name.startswith("cuts"))
 #: Points of the curve, which have a table of their own.

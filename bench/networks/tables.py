@@ -155,7 +155,7 @@ def _circumstances(rows: Sequence[Row]) -> Iterator[str]:
     )
 
 
-def whole(rows: Sequence[Row]) -> str:
+def all_tables(rows: Sequence[Row]) -> str:
     """Return all tables: times, wins, means, breakdowns, and failures."""
     names = [name for name in SYSTEMS if name not in CURVE_SYSTEMS and any(row["system"] == name for row in rows)]
     lines = [f"| workload | {' | '.join(names)} | launches | error |", "|---" * (len(names) + 3) + "|"]
@@ -178,7 +178,7 @@ def whole(rows: Sequence[Row]) -> str:
 
 
 #: Contents between the lines of each name.
-PLACES = {"evaluation": readme, "whole evaluation": whole}
+PLACES = {"evaluation": readme, "whole evaluation": all_tables}
 
 
 def with_table(text: str, rows: Sequence[Row]) -> str:
@@ -211,7 +211,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     found = {key: each for key, each in measured_rows(rows).items() if BASE in each and len(each) > 1}
     shown = [name for name in SYSTEMS if name not in (BASE, *CURVE_SYSTEMS)]
     names = [name for name in shown if any(name in each for each in found.values())]
-    panels = [(title, part) for title, kinds, task in PANELS if (part := _part(found, kinds, task))]
+    panels = [(title, part) for title, kinds, task in PANELS if (part := _task_rows(found, kinds, task))]
     mpl.rcParams.update({"svg.hashsalt": "cuts", "svg.fonttype": "none", "font.size": 9})
     figure, axes = plt.subplots(
         len(panels) or 1, 1, figsize=(10, 2.6 * (len(panels) or 1)), squeeze=False, constrained_layout=True
@@ -232,7 +232,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     plt.close(figure)
 
 
-def _part(
+def _task_rows(
     found: dict[tuple[str, str, int], dict[str, Row]], kinds: Sequence[str], task: str
 ) -> dict[tuple[str, str, int], dict[str, Row]]:
     return {key: each for key, each in found.items() if _KINDS[key[0]] in kinds and key[1] == task}

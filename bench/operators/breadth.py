@@ -26,7 +26,7 @@ from cuts.backends.source.emit import emit
 from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
 from cuts.bench.operators.contenders import Peers
 from cuts.bench.operators.suite import EVERY, GradientOperation
-from cuts.bench.operators.timing import Contender, SuiteRun, in_turns, together
+from cuts.bench.operators.timing import Contender, SuiteRun, in_order, in_turns
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.breadth_tables import line, speed, summary
@@ -72,7 +72,7 @@ class Breadth(SuiteRun):
             for part, following in zip(parts, [*parts[1:], []], strict=True):
                 if self.remaining_seconds < _MIN_SECONDS:
                     break
-                begun = self._part(part, begun, following, ahead)
+                begun = self._measure_rows(part, begun, following, ahead)
                 left -= len(part)
         finally:
             ahead.close()
@@ -99,7 +99,7 @@ class Breadth(SuiteRun):
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
 
-    def _part(
+    def _measure_rows(
         self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
     ) -> list[Future[Ready]]:
         """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""
@@ -150,7 +150,7 @@ class Breadth(SuiteRun):
     def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
         sets = cold_sets(tuned, self.device, self.target.l2_bytes)
         launches = bind(tuned, self.device, sets)
-        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
+        contenders = [Contender("cuts", self.device.capture(in_order(launches)), len(sets))]
         launches[0]()
         known = self._expected_seconds(number)
         wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}

@@ -21,9 +21,9 @@ from cuts.backends.library.recognise import Block, Convolution, find_convolution
 from cuts.backends.library.routine import require_library
 from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
-from cuts.bench.operators.timing import Contender, by_torch, sets_for, together
+from cuts.bench.operators.timing import Contender, by_torch, in_order, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
-from cuts.ir.errors import BackendError
+from cuts.ir import BackendError, install_command
 from cuts.ir.graph import Attribute
 from cuts.ir.machine import MATH_MODES, PRECISIONS
 from cuts.ir.types import DType, row_major
@@ -60,7 +60,7 @@ def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
         product.plan(preferences={"limit": PLANS})
         product.autotune(iterations=RUNS)
     except Exception as error:  # besides ImportError, nvmath raises errors of its own
-        raise BackendError(f"cuBLASLt cannot be used: {error}", hint="pip install nvmath-python") from error
+        raise BackendError(f"cuBLASLt cannot be used: {error}", hint=install_command("libraries")) from error
 
     def run(*given: Any) -> Any:
         a, b = factors(*given)
@@ -150,7 +150,7 @@ def _batch_norm(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
     return lambda x, scale, bias, mean, var: torch.nn.functional.batch_norm(x, mean, var, scale, bias)
 
 
-def _plain(path: str, **fixed: object) -> Builder:
+def _plain_builder(path: str, **fixed: object) -> Builder:
     def build(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
         call = torch
         for name in path.split("."):
@@ -166,13 +166,13 @@ def _sum(torch: Any, a: Mapping[str, Attribute]) -> Callable[..., Any]:
 
 _BUILDERS: Mapping[str, Builder] = {
     "conv": _conv,
-    "matmul": _plain("matmul"),
-    "gemm": _plain("nn.functional.linear"),
-    "relu": _plain("relu"),
-    "add": _plain("add"),
-    "mul": _plain("mul"),
-    "sigmoid": _plain("sigmoid"),
-    "softmax": _plain("softmax", dim=-1),
+    "matmul": _plain_builder("matmul"),
+    "gemm": _plain_builder("nn.functional.linear"),
+    "relu": _plain_builder("relu"),
+    "add": _plain_builder("add"),
+    "mul": _plain_builder("mul"),
+    "sigmoid": _plain_builder("sigmoid"),
+    "softmax": _plain_builder("softmax", dim=-1),
     "transpose": _permute,
     "max_pool": _pool("max_pool2d"),
     "average_pool": _pool("avg_pool2d"),
@@ -306,7 +306,7 @@ class Peers:
         if not found:
             raise BackendError(f"cuDNN has no plan in {policy.name}")
         _, best, sets = min(found, key=lambda each: each[0])
-        return Contender("cudnn", self.device.capture(together([best.on(each) for each in sets])), len(sets))
+        return Contender("cudnn", self.device.capture(in_order([best.launch_on(each) for each in sets])), len(sets))
 
     def _places(self, memory: TunedBuffers) -> Mapping[str, Pointer]:
         """Return where the tensors of the case lie."""

@@ -25,7 +25,7 @@ from cuts.backends.source.emit import emit
 from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, copy_bandwidth, copying, function_of, load_torch
 from cuts.bench.operators.shapes import CHANNELS_LAST, Case
-from cuts.bench.operators.timing import Contender, SuiteRun, in_turns, together
+from cuts.bench.operators.timing import Contender, SuiteRun, in_order, in_turns
 from cuts.bench.operators.tuning import Tuned, bind, cold_sets, floor, parts, tune, tune_separately, with_times
 from cuts.bench.tools.records import (
     Row,
@@ -67,9 +67,9 @@ class Suite(SuiteRun):
             if self.remaining_seconds < min(needed, 60.0):
                 print(f"time is over: {part[0].key} and later rows are left for the next call", file=sys.stderr)
                 return
-            self._part(part)
+            self._measure_cases(part)
 
-    def _part(self, part: Sequence[Case]) -> None:
+    def _measure_cases(self, part: Sequence[Case]) -> None:
         for case, each in zip(part, tune_separately(part, self._tune), strict=True):
             if self.remaining_seconds < 0:
                 return
@@ -114,7 +114,7 @@ class Suite(SuiteRun):
     def _times(self, case: Case, tuned: Tuned, moved: float) -> Row:
         sets = cold_sets(tuned, self.device, self.target.l2_bytes)
         launches = bind(tuned, self.device, sets)
-        contenders = [Contender("cuts", self.device.capture(together(launches)), len(sets))]
+        contenders = [Contender("cuts", self.device.capture(in_order(launches)), len(sets))]
         if case.kind in ("memory", "gemv"):
             contenders.append(copying(self.device, int(moved), self.target.l2_bytes))
         kept = self._expected_seconds(case) if self.options.reuse else {}

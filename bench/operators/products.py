@@ -26,7 +26,7 @@ from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.contenders import load_torch
 from cuts.bench.operators.shapes import Case, gemm_cases
-from cuts.bench.operators.timing import Contender, by_kernel, by_torch, in_turns, run_once, sets_for, together
+from cuts.bench.operators.timing import Contender, by_kernel, by_torch, in_order, in_turns, run_once, sets_for
 from cuts.bench.tools.records import RESULTS, Row, circumstances, exit_code, geomean, write_rows
 from cuts.ir.affine import Var, as_index
 from cuts.ir.compiled import KernelFunction
@@ -166,7 +166,7 @@ class ProductBench:
     def _kernel(self, label: str, function: KernelFunction, memory: Sequence[Mapping[str, Any]]) -> Contender:
         launches = by_kernel(self.device, function, None, memory)
         run_once(self.device, self.torch, launches[0], memory[0]["y"])
-        return Contender(label, self.device.capture(together(launches)), len(memory))
+        return Contender(label, self.device.capture(in_order(launches)), len(memory))
 
     def _exact(self, group: FusedGroup, tensors: Mapping[str, Any]) -> Any:
         product = tensors["a"].double() @ tensors["c"].double()

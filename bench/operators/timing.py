@@ -67,7 +67,7 @@ def sets_for(nbytes: int, cache: int) -> int:
     return max(MIN_SETS, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
 
 
-def together(launches: Sequence[Launch]) -> Launch:
+def in_order(launches: Sequence[Launch]) -> Launch:
     """Return one launch of several, in their order."""
 
     def run() -> None:

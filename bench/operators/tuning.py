@@ -13,7 +13,7 @@ import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.bench.operators.shapes import Case
-from cuts.bench.operators.timing import sets_for, together
+from cuts.bench.operators.timing import in_order, sets_for
 from cuts.bench.tools.records import Row
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Step, Storage
 from cuts.ir.errors import CutsError
@@ -169,7 +169,7 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, session: TuningSe
     )
     run = compile_graph if session is None else session.compile
     compiled = run(union(cases, registry), registry, target, options, emit)
-    return [_part(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
+    return [_tuned_case(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
 def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
@@ -178,7 +178,7 @@ def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
     return Registry.builtin().extend(*declared.values())
 
 
-def _part(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
+def _tuned_case(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
@@ -258,7 +258,7 @@ def bind(tuned: Tuned, device: Device, sets: Sequence[TunedBuffers]) -> list[Lau
         for number, (kernel, step) in enumerate(zip(tuned.kernels, tuned.steps, strict=True)):
             yield device.bind(loaded[number], kernel, [memory.place(t) for t in step.tensors])
 
-    return [together(tuple(launches(memory))) for memory in sets]
+    return [in_order(tuple(launches(memory))) for memory in sets]
 
 
 def group_of(case: Case) -> FusedGroup | None:
@@ -347,8 +347,8 @@ def first_line(error: Exception) -> str:
     return next(iter(text.splitlines()), type(error).__name__)
 
 
-def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator[list[Case]]:
-    """Yield runs of at most `together` cases of one class and batch.
+def parts(cases: Sequence[Case], limit: int, mixed: bool = False) -> Iterator[list[Case]]:
+    """Yield runs of at most `limit` cases of one class and batch.
 
     They alternate between all classes where they are `mixed`.
     """
@@ -357,4 +357,4 @@ def parts(cases: Sequence[Case], together: int, mixed: bool = False) -> Iterator
         runs.setdefault((case.kind, case.batch), []).append(case)
     turns = [each for turn in zip_longest(*runs.values()) for each in turn if each is not None]
     for run in [turns] if mixed else runs.values():
-        yield from (run[start : start + together] for start in range(0, len(run), together))
+        yield from (run[start : start + limit] for start in range(0, len(run), limit))

@@ -54,7 +54,7 @@ def all_cases(quick: bool = False) -> Iterator[Case]:
 
     With `quick` it is a subset for each kind, of some seconds.
     """
-    ways = [*_ways()]
+    ways = [*_settings()]
     if quick:
         yield from (("model", "voice", *way) for way in ways[::3])
         yield from (("fuzz", str(first), "1") for first in range(0, FUZZ_GRAPHS, FUZZ_GRAPHS // 8))
@@ -69,7 +69,7 @@ def all_cases(quick: bool = False) -> Iterator[Case]:
     yield from (("winners", str(first), str(WINNERS_BATCH)) for first in range(0, len(_winners()), WINNERS_BATCH))
 
 
-def _ways() -> Iterator[tuple[str, str, str]]:
+def _settings() -> Iterator[tuple[str, str, str]]:
     """Yield targets, modes and precisions so that each pair of two of these occurs: a Latin square."""
     for row, target in enumerate(TARGETS):
         able = precisions_of(find_target(target))

@@ -46,7 +46,7 @@ def first_of(ground: RecordedDomain) -> list[ScoredCandidate]:
     They are the model's varied choice.
     """
     space = ground.full.space
-    chosen = best_points(space.group, space.target, ground.full.model, FIRST_POINTS)
+    chosen = best_points(space.group, space.target, ground.full.pruning, FIRST_POINTS)
     near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
     return [ground.candidate_at(p) for p in near.values()]
 
@@ -131,7 +131,7 @@ def row_of(
 def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[Row]) -> Iterator[Row]:
     """Yield the rows that are missing, until time is over."""
     end = time.monotonic() + options.limit
-    have = {same(row) for row in known}
+    have = {row_identity(row) for row in known}
     cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
         ground: RecordedDomain | None = None
@@ -146,7 +146,7 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
             yield row_of(space, ground, first, name, aided, options.seeds)
 
 
-def same(row: Row) -> tuple[object, ...]:
+def row_identity(row: Row) -> tuple[object, ...]:
     """Return a row's identity, which changes when its recording continues."""
     return row["space"], row["strategy"], row["aided"], row["recorded"]
 
@@ -211,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = read_rows(options.out)
     for row in () if options.table else rows_of(options.files, options, rows):
-        rows = [*(r for r in rows if same(r)[:3] != same(row)[:3]), row]
+        rows = [*(r for r in rows if row_identity(r)[:3] != row_identity(row)[:3]), row]
         write_rows(options.out, rows)
         print(_line([row], f"{row['space']}: {row['strategy']}{'' if row['aided'] else ', unaided'}"), flush=True)
     print(tables(rows))

@@ -16,7 +16,7 @@ from attrs import asdict
 
 from ...backends import find_target
 from ...compile import decision_key, load_spec, plan_key
-from ...ir import CompileOptions, UsageError
+from ...ir import CompileOptions, Graph, UsageError
 from ...search import (
     Settings,
     database_path,
@@ -78,13 +78,17 @@ def command(arguments: Namespace) -> int:
     """
     action, what = arguments.action, arguments.what
     if not (action == "explain" and what and is_model(what)):
-        refuse(arguments, ("target", "mode", "precision", "shape", "strict", "debug", "spec"), "it is for a model")
+        refuse(
+            arguments,
+            ("target", "mode", "precision", "shape", "dynamic", "buckets", "strict", "debug", "spec"),
+            "it is for a model",
+        )
     if action == "explain":
         return _explain(arguments)
     if action in ("info", "clear"):
         if what:
             raise UsageError(f"'cuts cache {action}' takes no key, found '{what}'")
-        _show(arguments, _info() if action == "info" else _clear())
+        _show(arguments, cache_info() if action == "info" else _clear())
         return 0
     if not what:
         raise UsageError(f"'cuts cache {action}' needs a file", hint="as in results.json.gz or cache.tar.xz")
@@ -106,7 +110,7 @@ def _show(arguments: Namespace, values: dict[str, Any]) -> None:
         print("\n".join(outline(values)))
 
 
-def _info() -> dict[str, Any]:
+def cache_info() -> dict[str, Any]:
     """Return the content of the store; the tuning database is not created."""
     path = database_path()
     if path is None or not path.exists():
@@ -155,7 +159,7 @@ def _import(database: Database, file: str) -> dict[str, Any]:
 def _explain(arguments: Namespace) -> int:
     """Show the entries and rows of a key, or the plans and decisions that a model finds or misses."""
     what = arguments.what or ""
-    records = _of_model(arguments) if is_model(what) else _of_key(what.lower())
+    records = _entries_of_model(arguments) if is_model(what) else _entries_of_key(what.lower())
     if arguments.json:
         console.print_json({"records": records})
         return 0
@@ -164,7 +168,7 @@ def _explain(arguments: Namespace) -> int:
     return 0
 
 
-def _of_key(key: str) -> list[dict[str, Any]]:
+def _entries_of_key(key: str) -> list[dict[str, Any]]:
     if not key or any(c not in "0123456789abcdef" for c in key):
         raise UsageError(
             f"expected a key or a model, found '{key}'",
@@ -180,12 +184,14 @@ def _of_key(key: str) -> list[dict[str, Any]]:
     return records
 
 
-def _of_model(arguments: Namespace) -> list[dict[str, Any]]:
+def _entries_of_model(arguments: Namespace) -> list[dict[str, Any]]:
     """Return the plan of `cuts tune` and the decision record of a model, with the facts that differ in similar ones."""
     arguments.model = arguments.what
     set_defaults(arguments)
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
     graph = load_graph(arguments, spec)
+    if not isinstance(graph, (Graph, type(None))):
+        raise UsageError(f"{arguments.model} has sizes that vary", hint="explain it at one size, by --shape")
     if graph is None:
         raise UsageError(f"{arguments.model} is compiled in parts, each with an entry", hint="explain a part's model")
     options = CompileOptions(arguments.mode, debug=arguments.debug, precision=arguments.precision)

@@ -46,5 +46,5 @@ def command(arguments: Namespace) -> int:
         )
         return 0
     rows = [[decl.name, decl.family or "-", decl.summary] for decl in registry.values()]
-    console.out().print(console.table(f"{len(rows)} operations", ["op", "family", "summary"], rows))
+    console.output_console().print(console.table(f"{len(rows)} operations", ["op", "family", "summary"], rows))
     return 0

@@ -16,7 +16,9 @@ from ...cluster import (
     ClusterPlan,
     RankedWay,
     Ranking,
+    Transformer,
     heat_map,
+    hugging_face_transformer,
     known_machines,
     known_models,
     load_machine,
@@ -24,6 +26,7 @@ from ...cluster import (
     rank,
     save_cluster_plan,
     size,
+    transformer_text,
     what_if,
 )
 from ...ir import UsageError
@@ -34,15 +37,18 @@ _CHOICES = ("dp", "wp", "p", "micro", "policy", "resident", "activations")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of `cuts plan`."""
-    parser.usage = "cuts plan MODEL CLUSTER [options] | cuts plan run PLAN.json [options] | cuts plan probe [options]"
+    parser.usage = (
+        "cuts plan MODEL CLUSTER [options] | cuts plan hf CONFIG.json [CLUSTER] [options] | "
+        "cuts plan run PLAN.json [options] | cuts plan probe [options]"
+    )
     parser.add_argument(
         "inputs",
         nargs="+",
         metavar="MODEL CLUSTER",
-        help="descriptions as TOML files or known names; or 'run' and a plan; or 'probe'",
+        help="descriptions as TOML files or known names; 'hf' and a config.json; 'run' and a plan; 'probe'",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write the best plan as JSON; with 'probe', the cluster as TOML"
+        "-o", "--output", metavar="FILE", help="write the best plan as JSON; a description as TOML with 'probe' or 'hf'"
     )
     parser.add_argument(
         "--form", default="corrected", help=f"form of the model: {', '.join(FORMS)} (default corrected)"
@@ -64,9 +70,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--activations", choices=("keep", "offload", "recompute", "recompute+offload"), help="fix what becomes of them"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    own = parser.add_argument_group("cuts plan hf")
+    own.add_argument("--sequence", type=int, metavar="N", help="tokens of a sequence (default 2048, or all positions)")
+    own.add_argument("--batch", type=int, metavar="N", help="sequences of a mini-batch (default 256)")
     run = parser.add_argument_group("cuts plan run, cuts plan probe")
     run.add_argument(
-        "--target", default="opencl", metavar="TARGET", help="what blocks are compiled for (default opencl)"
+        "--target", default="auto", metavar="TARGET", help="what blocks are compiled for (default: a GPU, else opencl)"
     )
     run.add_argument(
         "--folder", default="model", metavar="DIR", help="where weights and the optimiser's state lie (default model)"
@@ -76,6 +85,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     run.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of weights that are made and of inputs (default 0)"
     )
+    run.add_argument(
+        "--weights", metavar="PATH", help="a safetensors file, or a folder of some, to make the model's folder from"
+    )
+    run.add_argument("--tokens", metavar="FILE.npy", help="a row of tokens to run on (default random ones)")
+    run.add_argument("--export", metavar="FILE", help="write the model's weights as one safetensors file at the end")
 
 
 def command(arguments: Namespace) -> int:
@@ -85,17 +99,43 @@ def command(arguments: Namespace) -> int:
     """
     first, *rest = arguments.inputs
     if first in ("run", "probe") and not Path(first).exists():
-        from .plan_run import probe_command, run_command
+        from ..plan_run import probe_command, run_command
 
         return run_command(arguments, rest) if first == "run" else probe_command(arguments, rest)
+    if first == "hf" and not Path(first).exists():
+        return _hugging_face_command(arguments, rest)
     if len(arguments.inputs) != 2:
         known = f"known models: {', '.join(known_models())}; known clusters: {', '.join(known_machines())}"
         raise UsageError(f"expected a model and a cluster, found {len(arguments.inputs)} names", hint=known)
-    return _rank_command(arguments)
+    return _rank_command(arguments, load_transformer(first), rest[0])
 
 
-def _rank_command(arguments: Namespace) -> int:
-    model, machine = load_transformer(arguments.inputs[0]), load_machine(arguments.inputs[1])
+def _hugging_face_command(arguments: Namespace, names: list[str]) -> int:
+    """Describe a configuration's model; with a cluster, rank its ways."""
+    if len(names) not in (1, 2):
+        raise UsageError(
+            f"expected a configuration and perhaps a cluster, found {len(names)} names",
+            hint="cuts plan hf config.json cluster.toml",
+        )
+    for name in ("sequence", "batch"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise UsageError(f"--{name}: expected a number above 0, found {getattr(arguments, name)}")
+    model, notes = hugging_face_transformer(names[0], sequence=arguments.sequence, batch=arguments.batch)
+    for note in notes:
+        console.note(f"cuts: warning: {note}")
+    if len(names) == 2:
+        return _rank_command(arguments, model, names[1])
+    text = transformer_text(model, f"From {Path(names[0]).name} of a Hugging Face model.")
+    if arguments.output:
+        write_text(Path(arguments.output), text)
+        print(f"wrote {arguments.output}")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _rank_command(arguments: Namespace, model: Transformer, cluster: str) -> int:
+    machine = load_machine(cluster)
     if arguments.limit < 1:
         raise UsageError(f"--limit: expected a number above 0, found {arguments.limit}")
     only = {name: getattr(arguments, name) for name in _CHOICES if getattr(arguments, name) is not None}
@@ -151,7 +191,7 @@ def _show(found: Ranking) -> None:
     rows = [[number, *_row(each)] for number, each in enumerate(found.ranked, 1)]
     size_text = f"{found.model.parameters / 1e9:.3g}B parameters"
     title = f"{found.model.name} ({size_text}) on {found.machine.name}: {kind}, form {found.form}"
-    console.out().print(console.table(title, columns, rows))
+    console.output_console().print(console.table(title, columns, rows))
     print(f"{found.feasible} of {found.considered} ways fit; layer times: {found.ranked[0].times}")
     for kind, count, example in found.rejected:
         print(f"rejected, {kind}: {count} ways; the nearest: {example}")

@@ -107,7 +107,7 @@ def command(arguments: Namespace) -> int:
 
 def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     state = arguments.state or "cold"
-    asked = _own(arguments) or find_predictor(arguments.target, arguments.precision, state)
+    asked = _generated_kernels(arguments) or find_predictor(arguments.target, arguments.precision, state)
     found = [(curve, asked.convolutions(curve.layers)) for curve in curves]
     for text in dict.fromkeys(text for _, each in found for one in each for text in one.warnings[:1]):
         console.note(f"cuts: warning: {text}")
@@ -124,7 +124,7 @@ def _convolutions(arguments: Namespace, curves: Sequence[Curve]) -> int:
     return 0
 
 
-def _own(arguments: Namespace) -> OwnKernels | None:
+def _generated_kernels(arguments: Namespace) -> OwnKernels | None:
     """Return the model of generated kernels, on request."""
     if arguments.kernels == "library":
         return None
@@ -171,7 +171,7 @@ def _print_curve(arguments: Namespace, state: str, curve: Curve, found: Sequence
     title = f"conv2d {_fixed_text(curve)} on {arguments.target}, {arguments.precision}, {state} cache"
     title += f": {console.count(len(steps), 'step')}"
     columns = [curve.along, "microseconds", "90 % interval", "blocks", "sure", "kernel", ""]
-    console.out().print(console.table(title, columns, rows))
+    console.output_console().print(console.table(title, columns, rows))
     if len(steps) > _ROWS:
         console.note(f"{len(steps) - _ROWS} further steps are left out; --json prints all")
     if arguments.buckets:
@@ -182,7 +182,7 @@ def _print_curve(arguments: Namespace, state: str, curve: Curve, found: Sequence
         ]
         title = f"buckets of {curve.along} that cost at most {100 * arguments.waste:g} % more: "
         title += f"{len(chosen)} kernels for {len(curve.sizes)} sizes"
-        console.out().print(console.table(title, ["sizes", "padded to", "microseconds", "most waste"], rows))
+        console.output_console().print(console.table(title, ["sizes", "padded to", "microseconds", "most waste"], rows))
 
 
 def _step_row(step: Plateau, found: Sequence[Prediction]) -> list[str]:
@@ -297,7 +297,7 @@ def _print_model(arguments: Namespace, found: ModelPrediction) -> None:
     own = arguments.kernels == "cuts"
     count = f"{len(rows)} launches" if own else console.count(len(rows), "layer")
     title = f"{arguments.what} on {arguments.target}, {arguments.precision}: {count}"
-    console.out().print(
+    console.output_console().print(
         console.table(title, ["layer", "op", "microseconds", "90 % interval", "share", "kernel", ""], rows)
     )
     for text in found.warnings[:5]:

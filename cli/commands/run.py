@@ -64,7 +64,7 @@ def command(arguments: Namespace) -> int:
             }
         )
         return 0
-    screen = console.out()
+    screen = console.output_console()
     screen.print(console.table("outputs", ["output", "type", "min", "mean", "max"], _rows(outputs)))
     for name, value in others.items():
         screen.print(f"{name}: {value!r}", markup=False)
@@ -96,7 +96,7 @@ def _figures(array: Array) -> dict[str, float]:
 
 def _measure(plan: AnyPlan, inputs: Mapping[str, Array], warmup: int, iters: int) -> dict[str, Timing]:
     """Time whole runs, split into copies, compute and the wall clock where one plan does all."""
-    if plan.target.dialect == "reference" or isinstance(plan, StagedPlan):
+    if plan.target.dialect == "reference" or not isinstance(plan, CompiledPlan):
         samples = []
         for number in range(warmup + iters):
             start = time.perf_counter()

@@ -11,13 +11,13 @@ from typing import TypeAlias
 import numpy as np
 
 from ...backends import Array
-from ...compile import CompiledPlan, StagedPlan
+from ...compile import CompiledPlan, DynamicPlan, StagedPlan
 from ...ir import NumericsError, UsageError, quote
 from ...numerics import Comparison, require_correct
 from ...runtime import first_wrong_step, has_onnxruntime, run_onnxruntime
 from . import console
 
-AnyPlan: TypeAlias = CompiledPlan | StagedPlan
+AnyPlan: TypeAlias = CompiledPlan | StagedPlan | DynamicPlan
 
 
 def read_inputs(plan: AnyPlan, arguments: Namespace) -> dict[str, Array]:
@@ -139,6 +139,10 @@ def plan_values(plan: AnyPlan) -> dict[str, object]:
     if isinstance(plan, StagedPlan):
         parts = [plan_values(part) for part in plan.parts]
         return {"name": plan.name, "target": plan.target.name, "uncompiled": plan.foreign, "parts": parts}
+    if isinstance(plan, DynamicPlan):
+        dims = {dim.name: [dim.low, dim.high] for dim in plan.dims}
+        buckets = [{"sizes": dict(each.sizes), **plan_values(each.plan)} for each in plan.buckets]
+        return {"name": plan.name, "target": plan.target.name, "dims": dims, "buckets": buckets}
     return {
         "name": plan.name,
         "target": plan.target.name,

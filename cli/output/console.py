@@ -23,7 +23,7 @@ from ...runtime import Plan, plain
 _LOG = logging.getLogger("cuts.cli")
 
 
-def out() -> Console:
+def output_console() -> Console:
     """Return the console for results.
 
     A pipe gets lines wide enough that no table is cut.
@@ -208,6 +208,17 @@ def comparison_table(results: Sequence[Comparison], oracle: str) -> Table:
     """Return the table of outputs against an oracle."""
     rows = [[r.tensor, f"{r.error:.3g}", f"{r.tolerance:.3g}", "ok" if r.ok else f"WRONG {r.worst}"] for r in results]
     return table(f"outputs against {oracle}", ["output", "error", "tolerance", "verdict"], rows)
+
+
+def weight_table(weights: str, costs: Mapping[str, float]) -> Table:
+    """Return the table of the accuracy that rounded weights cost."""
+    rows = [[name, f"{error:.3g}"] for name, error in costs.items()]
+    return table(f"cost of weights in {weights}", ["output", "relative error"], rows)
+
+
+def weight_values(weights: str | None, costs: Mapping[str, float]) -> dict[str, object]:
+    """Return the accuracy that rounded weights cost as JSON values."""
+    return {"weights": {"format": weights, "error": dict(costs)}} if costs else {}
 
 
 def totals(plan: Plan) -> str:

@@ -22,7 +22,7 @@ class CompileProgress:
     def __init__(self) -> None:
         self.finished = ""
 
-    def after(self, name: str) -> None:
+    def report_pass(self, name: str) -> None:
         """Record a finished pass."""
         self.finished = name
 

@@ -8,11 +8,13 @@ graph. Gradients are added to those of earlier micro-batches as they are compute
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from attrs import evolve, frozen
 
 from ...compile import Spec, load_spec
-from ...ir import Array, Graph, Node, TensorType, live_graph, verify_graph
+from ...ir import Array, Attribute, Graph, Node, TensorType, live_graph, verify_graph
 from ...ops.gradient import Gradients
 from ...passes.graph import differentiate_graph
 from ..plans import Transformer
@@ -63,15 +65,12 @@ def _passes(graph: Graph, spec: Spec, training: bool, recompute: bool) -> BlockG
     types, outputs = dict(whole.types), ["dx"]
     nodes.append(Node("dx", "identity", (found.gradients["x"],), ("dx",)))
     types["dx"] = types["x"]
-    for name in names:
-        types |= {f"{name}.sum": types[name], f"{name}.next": types[name]}
-        nodes.append(Node(f"{name}.next", "add", (found.gradients[name], f"{name}.sum"), (f"{name}.next",)))
-        outputs.append(f"{name}.next")
+    outputs += add_to_sums(names, found.gradients, types, nodes)
     inputs = (*graph.inputs, "dy", *(f"{name}.sum" for name in names), *saved)
     backward = live_graph(
         evolve(whole, name="backward", inputs=inputs, outputs=tuple(outputs), types=types, nodes=tuple(nodes))
     )
-    backward = _only_read(backward)
+    backward = only_read_inputs(backward)
     forward = live_graph(evolve(graph, outputs=("y", *saved)))
     return BlockGraphs(
         verify_graph(forward, spec.instances.infer), verify_graph(backward, spec.instances.infer), saved, spec
@@ -83,7 +82,20 @@ def _replace_input(node: Node, old: str, new: str) -> Node:
     return evolve(node, inputs=tuple(new if value == old else value for value in node.inputs))
 
 
-def _only_read(graph: Graph) -> Graph:
+def add_to_sums(
+    names: tuple[str, ...], gradients: Mapping[str, str], types: dict[str, TensorType], nodes: list[Node]
+) -> list[str]:
+    """Add each parameter's gradient to its sum.
+
+    Return the names of the new sums.
+    """
+    for name in names:
+        types |= {f"{name}.sum": types[name], f"{name}.next": types[name]}
+        nodes.append(Node(f"{name}.next", "add", (gradients[name], f"{name}.sum"), (f"{name}.next",)))
+    return [f"{name}.next" for name in names]
+
+
+def only_read_inputs(graph: Graph) -> Graph:
     """Drop inputs that no node reads."""
     read = {value for node in graph.nodes for value in node.operands}
     inputs = tuple(name for name in graph.inputs if name in read)
@@ -109,6 +121,23 @@ def _with_loss(graph: Graph, spec: Spec) -> Graph:
     return made.finish(("loss",), spec)
 
 
+#: Operations of nonlinear functions, with their attributes.
+_NONLINEARITIES: Mapping[str, tuple[str, dict[str, Attribute]]] = {
+    "gelu": ("gelu", {}),
+    "gelu_tanh": ("gelu", {"approximate": "tanh"}),
+    "relu": ("relu", {}),
+    "silu": ("swish", {}),
+}
+
+
+def add_norm(made: GraphDraft, model: Transformer, x: str, name: str) -> str:
+    """Add a norm of the last axis with a name's parameters."""
+    epsilon = model.epsilon
+    if model.has_rms_norms:
+        return made.op(f"{name}.normed", "rms_norm", x, name, axis=-1, epsilon=epsilon)
+    return made.op(f"{name}.normed", "layer_norm", x, name, f"{name}.bias", axis=-1, epsilon=epsilon)
+
+
 class _Block:
     """Block under construction; a GPU that shares the layer with others has a part of the heads and of the neurons."""
 
@@ -120,38 +149,38 @@ class _Block:
         self.made = GraphDraft("block", {name: TensorType(model.dtype, shape) for name, shape in inputs.items()})
 
     def dense(self, x: str, name: str) -> str:
-        product = self.made.op(f"{name}.product", "matmul", x, name)
-        return self.made.op(f"{name}.shifted", "add", product, f"{name}.bias") if self.model.biases else product
+        product, bias = self.made.op(f"{name}.product", "matmul", x, name), f"{name}.bias"
+        return self.made.op(f"{name}.shifted", "add", product, bias) if bias in self.made.inputs else product
 
     def norm(self, x: str, name: str) -> str:
-        if self.model.gated:
-            return self.made.op(f"{name}.normed", "rms_norm", x, name, axis=-1)
-        return self.made.op(f"{name}.normed", "layer_norm", x, name, f"{name}.bias", axis=-1)
+        return add_norm(self.made, self.model, x, name)
 
     def heads(self, x: str, name: str, count: int) -> str:
-        micro, sequence, hidden = self.tokens
-        shape = (micro, sequence, count // self.parts, hidden // self.model.heads)
+        shape = (*self.tokens[:2], count // self.parts, self.model.head_elements)
         split = self.made.op(f"{name}.split", "reshape", self.dense(x, name), shape=shape)
         return self.made.op(f"{name}.heads", "transpose", split, perm=(0, 2, 1, 3))
 
     def attention(self, x: str) -> str:
         """Add attention without its last matrix."""
-        model, made, x = self.model, self.made, self.norm(x, "norm1")
+        model, made = self.model, self.made
+        x = x if model.post_norm else self.norm(x, "norm1")
         q = self.heads(x, "query", model.heads)
         k, v = (self.heads(x, name, model.groups) for name in ("key", "value"))
-        if model.gated:
+        if model.position_kind == "rotary":
             made.constants |= dict(zip(("cosine", "sine"), _angles(model), strict=True))
             q, k = (made.op(f"{name}.turned", "rotary", name, "cosine", "sine") for name in (q, k))
-        mixed = made.op("attention", "attention", q, k, v, causal=True)
+        mixed = made.op("attention", "attention", q, k, v, causal=model.causal)
         merged = made.op("merged", "transpose", mixed, perm=(0, 2, 1, 3))
-        return made.op("joined", "reshape", merged, shape=(*self.tokens[:2], model.hidden // self.parts))
+        return made.op("joined", "reshape", merged, shape=(*self.tokens[:2], model.queries // self.parts))
 
     def neurons(self, x: str) -> str:
         """Add the MLP without its last matrix."""
-        made, inner = self.made, self.norm(x, "norm2")
-        if self.model.gated:
-            return made.op("wide", "mul", made.op("gated", "swish", self.dense(inner, "gate")), self.dense(inner, "up"))
-        return made.op("wide", "gelu", self.dense(inner, "up"))
+        made, inner = self.made, x if self.model.post_norm else self.norm(x, "norm2")
+        op, attributes = _NONLINEARITIES[self.model.nonlinearity]
+        if not self.model.gated:
+            return made.op("wide", op, self.dense(inner, "up"), **attributes)
+        gate = made.op("gated", op, self.dense(inner, "gate"), **attributes)
+        return made.op("wide", "mul", gate, self.dense(inner, "up"))
 
     def shared_end(self, inner: str, name: str) -> None:
         """Add the last matrix of a half.
@@ -168,7 +197,12 @@ def _graphs(model: Transformer, micro: int, spec: Spec, parts: int) -> list[Grap
     if parts == 1:
         whole = _Block(model, micro, 1, names)
         middle = whole.made.op("middle", "add", "x", whole.dense(whole.attention("x"), "output"))
-        whole.made.op("y", "add", middle, whole.dense(whole.neurons(middle), "down"))
+        middle = whole.norm(middle, "norm1") if model.post_norm else middle
+        last = whole.made.op(
+            "last" if model.post_norm else "y", "add", middle, whole.dense(whole.neurons(middle), "down")
+        )
+        if model.post_norm:
+            whole.made.op("y", "identity", whole.norm(last, "norm2"))
         return [whole.made.finish(("y",), spec)]
     second = tuple(name for name in names if name.partition(".")[0] in ("up", "gate", "down", "norm2"))
     first = _Block(model, micro, parts, tuple(name for name in names if name not in second))
@@ -180,7 +214,7 @@ def _graphs(model: Transformer, micro: int, spec: Spec, parts: int) -> list[Grap
 
 def _angles(model: Transformer) -> tuple[Array, Array]:
     """Return cosines and sines of positions, [1, 1, sequence, half of a head] (Su et al., RoFormer, 2021)."""
-    half = model.hidden // model.heads // 2
-    turns = np.arange(model.sequence)[:, None] * 10000.0 ** (-np.arange(half) / half)
+    half = model.head_elements // 2
+    turns = np.arange(model.sequence)[:, None] * model.theta ** (-np.arange(half) / half)
     kind = model.dtype.numpy
     return np.cos(turns).astype(kind)[None, None], np.sin(turns).astype(kind)[None, None]

@@ -1,4 +1,4 @@
-"""Graphs of a training step besides blocks: loss and Adam step.
+"""Graphs of a training step besides layers: loss, sums, Adam step.
 
 In mixed precision the loss is computed in fp32 from rounded values, and Adam keeps the parameters in fp32 and outputs
 them rounded.
@@ -53,3 +53,11 @@ def adam_graph(elements: int, dtype: DType = DType.F32) -> tuple[Graph, Spec]:
     if rounded:
         outputs = (*outputs, made.op("value.next", "cast", "w.next", to=dtype.value))
     return verify_graph(made.finish(outputs, spec), spec.instances.infer), spec
+
+
+def sum_graph(elements: int, dtype: DType) -> tuple[Graph, Spec]:
+    """Return the sum of two runs of gradients: `a`, `b` -> `y`."""
+    spec, flat = load_spec(()), TensorType(dtype, (elements,))
+    made = GraphDraft("sum", {"a": flat, "b": flat})
+    made.op("y", "add", "a", "b")
+    return verify_graph(made.finish(("y",), spec), spec.instances.infer), spec

@@ -1,6 +1,6 @@
-"""Descriptions of transformers and of machines, read from TOML.
+"""Descriptions of machines, read from TOML.
 
-Sizes are bytes, rates bytes or floating-point operations a second, lengths tokens, batches sequences.
+Sizes are bytes, rates bytes or floating-point operations a second.
 """
 
 from __future__ import annotations
@@ -9,135 +9,22 @@ import math
 
 from attrs import field, frozen
 
-from ...ir import DType, UsageError
+from ...ir import UsageError
 
-#: Values that an optimiser keeps of a parameter besides the parameter.
-MOMENTS = {"adam": 2, "momentum": 1, "sgd": 0}
-PRECISIONS = ("mixed", "single")
-#: The largest size of a model, and the most GPUs of a cluster: larger numbers are typing errors.
-MAX_MODEL_SIZE, MAX_GPUS = 10**8, 1 << 20
+#: The most GPUs of a cluster: larger numbers are typing errors.
+MAX_GPUS = 1 << 20
+#: Kinds of layers.
+KINDS = ("block", "embedding", "head")
 #: Within these lie all rates and sizes of machines, so that no time overflows.
 RATE_LIMITS = (1.0, 1e30)
 
 
 @frozen
-class Transformer:
-    """Stack of transformer blocks between an embedding and a head.
-
-    With `vocabulary` 0 it is the blocks alone. `precision` is "mixed" (the thesis' rules: parameters, gradients and
-    activations of 2 bytes, the optimiser's values of 4 with a copy of the parameters among them) or "single" (4 bytes
-    for all). `gated` blocks have three matrices after the attention and norms without a shift, as LLaMA's; `batch` is a
-    mini-batch in sequences.
-    """
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    sequence: int
-    batch: int
-    inner: int = 0
-    kv_heads: int = 0
-    vocabulary: int = 0
-    gated: bool = False
-    biases: bool = True
-    precision: str = "mixed"
-    optimiser: str = "adam"
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "sequence", "batch"):
-            _expect(getattr(self, name) > 0, self.name, name, "a number above 0", getattr(self, name))
-        for name in ("inner", "kv_heads", "vocabulary"):
-            _expect(getattr(self, name) >= 0, self.name, name, "0 or more", getattr(self, name))
-        for name in ("layers", "hidden", "heads", "sequence", "batch", "inner", "kv_heads", "vocabulary"):
-            _expect(
-                getattr(self, name) <= MAX_MODEL_SIZE, self.name, name, f"at most {MAX_MODEL_SIZE}", getattr(self, name)
-            )
-        divisor = f"a number that divides {self.hidden}"
-        _expect(self.hidden % self.heads == 0, self.name, "heads", divisor, self.heads)
-        _expect(
-            self.heads % self.groups == 0, self.name, "kv_heads", f"a number that divides {self.heads}", self.kv_heads
-        )
-        _expect(self.precision in PRECISIONS, self.name, "precision", " or ".join(PRECISIONS), self.precision)
-        _expect(self.optimiser in MOMENTS, self.name, "optimiser", ", ".join(MOMENTS), self.optimiser)
-
-    @property
-    def groups(self) -> int:
-        """Heads of keys and values."""
-        return self.kv_heads or self.heads
-
-    @property
-    def width(self) -> int:
-        """Neurons between the last two matrices of a block."""
-        return self.inner or 4 * self.hidden
-
-    @property
-    def keys(self) -> int:
-        """Elements of a token's keys, and of its values."""
-        return self.hidden // self.heads * self.groups
-
-    @property
-    def dtype(self) -> DType:
-        """The type of parameters, gradients and activations.
-
-        Of the types of 2 bytes it is the one with the range of fp32, so that no gradient has to be scaled.
-        """
-        return DType.BF16 if self.precision == "mixed" else DType.F32
-
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of a parameter, a gradient or an activation in layers."""
-        return self.dtype.size
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes that the optimiser keeps of a parameter.
-
-        They are its moments, and in mixed precision the parameter in 4 bytes.
-        """
-        return 4 * (MOMENTS[self.optimiser] + (self.precision == "mixed"))
-
-    @property
-    def matrices(self) -> int:
-        """Elements of the matrices of a block."""
-        return 2 * self.hidden * (self.hidden + self.keys) + (3 if self.gated else 2) * self.hidden * self.width
-
-    @property
-    def block_parameters(self) -> int:
-        """Parameters of a block: matrices, biases where there are any, two norms."""
-        biases = 3 * self.hidden + 2 * self.keys + self.width * (2 if self.gated else 1) if self.biases else 0
-        return self.matrices + biases + 2 * self.hidden * (1 if self.gated else 2)
-
-    @property
-    def replicated_parameters(self) -> int:
-        """Parameters of a block that each of its GPUs holds.
-
-        They are norms, and biases that are added once.
-        """
-        return 2 * self.hidden * ((1 if self.gated else 2) + self.biases)
-
-    @property
-    def parameters(self) -> int:
-        """All parameters.
-
-        The head's matrix is the embedding's, except in gated models, which have one of its own.
-        """
-        return self.layers * self.block_parameters + (2 if self.gated else 1) * self.vocabulary * self.hidden
-
-    @property
-    def block_flops(self) -> float:
-        """Floating-point operations of a block's forward pass for one sequence.
-
-        Each multiply-add counts as two.
-        """
-        return 2.0 * self.sequence * self.matrices + 4.0 * self.sequence**2 * self.hidden
-
-
-@frozen
 class BlockTimes:
-    """Measured seconds of one block's passes on one GPU.
+    """Measured seconds of the passes of one layer on one GPU.
 
-    They are of a model at a micro-batch. `recomputing` is the backward pass with recomputation of the forward pass.
+    They are of a kind of layer of a model at a micro-batch. `recomputing` is the backward pass with recomputation of
+    the forward pass.
     """
 
     model: str
@@ -146,13 +33,15 @@ class BlockTimes:
     backward: float
     recomputing: float
     wp: int = 1
+    kind: str = "block"
 
     def __attrs_post_init__(self) -> None:
         where = f"measured '{self.model}'"
         for name in ("micro", "wp"):
             _expect(getattr(self, name) > 0, where, name, "a number above 0", getattr(self, name))
+        _expect(self.kind in KINDS, where, "kind", ", ".join(KINDS), self.kind)
         for name in ("forward", "backward", "recomputing"):
-            value, least = getattr(self, name), 1e-12 * (name == "forward")
+            value, least = getattr(self, name), 1e-12 * (name == "forward" and self.kind == "block")
             _expect(least <= value <= 1e12, where, name, "seconds, above 0 where it is forward", value)
 
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from attrs import NOTHING, fields
 
 from ...ir import CutsError, UsageError, raise_all
-from .descriptions import BlockTimes, Machine, Transformer
+from .descriptions import BlockTimes, Machine
+from .transformer import Transformer
 
 T = TypeVar("T")
 _LIMIT = 1 << 20
@@ -58,6 +59,19 @@ def machine_text(machine: Machine, comment: str) -> str:
             "[[measured]]",
             *(f"{f.name} = {_literal(getattr(measured, f.name))}" for f in fields(BlockTimes)),
         ]
+    return "\n".join(lines) + "\n"
+
+
+def transformer_text(model: Transformer, comment: str) -> str:
+    """Return a model's description as TOML, without usual values.
+
+    Reading it back gives the same.
+    """
+    lines = [f"# {line}" for line in comment.splitlines()]
+    for each in fields(Transformer):
+        value = getattr(model, each.name)
+        if value is not None and value != each.default:
+            lines.append(f"{each.name} = {_literal(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from ...ir import PlanError, UsageError, atomic_write
-from .descriptions import Machine, Transformer
+from .descriptions import Machine
 from .files import structure
+from .transformer import Transformer
 from .ways import Way
 
 FORMAT, VERSION = "cuts.cluster.plan", 1

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from attrs import frozen
 
-from .descriptions import Machine, Transformer
+from .descriptions import Machine
+from .transformer import Transformer
 from .ways import Column, Ways
 
 
@@ -20,7 +21,9 @@ class Layer:
 
     Numbers are elements, not bytes. `inner` are the intermediates that the backward pass needs: those that every GPU of
     a layer holds, and those that they share. `reduces` counts the sums over a layer's GPUs in the forward and in the
-    backward pass.
+    backward pass. `passes` are the seconds of both passes in units of `flops`, without recomputation and with it.
+    `tied` parameters have their gradients added to those of another layer before the optimiser works. A layer that is
+    not `split` is whole on each of the GPUs that share other layers, which all compute it.
     """
 
     parameters: int
@@ -30,26 +33,36 @@ class Layer:
     whole: int = 0
     shared: int = 0
     reduces: tuple[int, int] = (0, 0)
+    passes: tuple[float, float, float] = (1.0, 2.0, 3.0)
+    tied: int = 0
+    split: bool = True
 
 
-def layer_kinds(model: Transformer) -> Mapping[str, Layer]:
+def layer_kinds(model: Transformer, *, training: bool) -> Mapping[str, Layer]:
     """Return the kinds of layers of a model.
 
-    They are blocks, and an embedding and a head where it has a vocabulary.
+    They are blocks, and an embedding and a head where it has a vocabulary. The head computes the scores of each
+    sequence's next token; in training those of all tokens, once, with the loss at the begin of the backward pass.
     """
-    boundary, words = model.hidden * model.sequence, model.vocabulary * model.hidden
-    inner = (3 if model.gated else 1) * model.width + model.width + model.hidden + 2 * model.keys + model.hidden
+    boundary, words = model.hidden * model.sequence, model.words
+    inner = (3 if model.gated else 1) * model.width + model.width + 2 * model.queries + 2 * model.keys
     kinds = {
         "block": Layer(
             model.block_parameters, model.block_flops, boundary, boundary, 3 * boundary, inner * model.sequence, (2, 2)
         )
     }  # fmt: skip
     if model.vocabulary:
-        places = (
-            0 if model.gated else model.sequence * model.hidden
-        )  # learnt positions; gated models turn pairs instead
-        kinds["embedding"] = Layer(words + places, 0.0, outputs=boundary, reduces=(1, 0))
-        kinds["head"] = Layer(words, 2.0 * words * model.sequence, inputs=boundary, reduces=(0, 1))
+        tied = words * model.has_tied_head
+        scored = 2.0 * words * (model.sequence if training else 1)
+        kinds["embedding"] = Layer(model.embedding_parameters, 0.0, outputs=boundary, tied=tied, split=False)
+        kinds["head"] = Layer(
+            model.head_parameters,
+            scored,
+            inputs=boundary,
+            passes=(0.0, 3.0, 3.0) if training else (1.0, 0.0, 0.0),
+            tied=tied,
+            split=False,
+        )
     return kinds
 
 
@@ -74,6 +87,7 @@ class Sizes:
     reduce_backward_bytes: Column
     gather: Column
     gather_bytes: Column
+    tied: Column
 
 
 @frozen(eq=False)
@@ -109,18 +123,18 @@ def ring(members: Column) -> Column:
     return found
 
 
-def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, block: bool) -> Sizes:
+def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, kind: str) -> Sizes:
     """Return the sizes of a kind of layer.
 
-    Times come from measurements of blocks, else from the peak and the efficiency.
+    Times come from measurements of the kind, else from the peak and the efficiency.
     """
     value, wp = float(model.value_bytes), ways.wp
-    link = links(ways, machine)
-    weights = value * layer.parameters / wp
-    forward = layer.flops * ways.micro / (wp * machine.peak * machine.efficiency)
-    backward = forward * np.where(ways.recompute, 3.0, 2.0)
-    if block:
-        forward, backward = _measured_times(ways, model, machine, forward, backward)
+    link, parts = links(ways, machine), ways.wp if layer.split else np.ones_like(ways.wp)
+    weights = value * layer.parameters / parts
+    unit = layer.flops * ways.micro / (parts * machine.peak * machine.efficiency)
+    once, back, recomputing = layer.passes
+    forward, backward = once * unit, unit * np.where(ways.recompute, recomputing, back)
+    forward, backward = _measured_times(ways, model, machine, kind, forward, backward)
     boundary = value * ways.micro * model.hidden * model.sequence * ring(wp)
     first = layer.reduces[0] * boundary
     # Computing again stops before a layer's last sum, which gives its result.
@@ -129,10 +143,10 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
     return Sizes(
         weights=weights,
         gradients=weights,
-        state=model.state_bytes * layer.parameters / wp,
+        state=model.state_bytes * layer.parameters / parts,
         inputs=value * ways.micro * layer.inputs,
         outputs=value * ways.micro * layer.outputs,
-        inner=value * ways.micro * (layer.whole + layer.shared / wp),
+        inner=value * ways.micro * (layer.whole + layer.shared / parts),
         forward=forward,
         backward=backward,
         reduce_forward=first / link.wp,
@@ -141,14 +155,15 @@ def sizes(ways: Ways, model: Transformer, machine: Machine, layer: Layer, *, blo
         reduce_backward_bytes=second,
         gather=gathered / link.dp,
         gather_bytes=gathered,
+        tied=value * layer.tied / parts,
     )
 
 
 def _measured_times(
-    ways: Ways, model: Transformer, machine: Machine, forward: Column, backward: Column
+    ways: Ways, model: Transformer, machine: Machine, kind: str, forward: Column, backward: Column
 ) -> tuple[Column, Column]:
     forward, backward = forward * np.ones(len(ways)), backward * np.ones(len(ways))
-    for each in (m for m in machine.measured if m.model == model.name):
+    for each in (m for m in machine.measured if (m.model, m.kind) == (model.name, kind)):
         rows = (ways.micro == each.micro) & (ways.wp == each.wp)
         forward[rows] = each.forward
         backward[rows] = np.where(ways.recompute[rows], each.recomputing, each.backward)
@@ -157,5 +172,6 @@ def _measured_times(
 
 def time_source(model: Transformer, machine: Machine, micro: int, wp: int) -> str:
     """Return the source of a layer's time."""
-    known = any((m.model, m.micro, m.wp) == (model.name, micro, wp) for m in machine.measured)
+    asked = (model.name, micro, wp, "block")
+    known = any((m.model, m.micro, m.wp, m.kind) == asked for m in machine.measured)
     return "measured" if known else f"peak FLOP/s x efficiency {machine.efficiency:g}"

@@ -18,6 +18,8 @@ from .stages import PipelineStage
 CHUNK_PARAMETERS = 1 << 20
 #: Bytes of partial sums that kernels add up across blocks: enough blocks for a GPU, each with a tile.
 PARTIAL_SUM_BYTES = 64e6
+#: Copies in fp32 of the embedding's gradient while its rows are added up, and bytes of a token's places then.
+SORTED_COPIES, TOKEN_BYTES = 3, 64
 #: Bytes that a layer's file may have between its tensors, and bytes of scalars, tables and small constants.
 PADDING_BYTES, SCALAR_BYTES = 16 * 256, 1 << 15
 
@@ -29,7 +31,7 @@ def memory_parts(stage: PipelineStage) -> Mapping[str, Column]:
     return {
         "weights": _weights(stage),
         "gradients": _gradients(stage) if training else nothing,
-        "activations between layers": _between(stage) * stage.boundary,
+        "activations between layers": _activations_between(stage) * stage.boundary,
         "values inside layers": _saved_values(stage) * stage.block.inner if training else nothing,
         "optimiser": _optimiser(stage) if training else nothing,
         "inside kernels": kernel_scratch_bytes(stage) + SCALAR_BYTES,
@@ -94,7 +96,7 @@ def _gradients(stage: PipelineStage) -> Column:
     return found
 
 
-def _between(stage: PipelineStage) -> Column:
+def _activations_between(stage: PipelineStage) -> Column:
     """Return the number of activations between layers.
 
     They are a layer's input, result and the gradients of both, between the halves of a layer that several GPUs share
@@ -155,5 +157,20 @@ def kernel_scratch_bytes(stage: PipelineStage) -> Column:
         mlp = mlp + np.where(recompute & (wp == 1), stage.scores, 0.0)
     else:
         attention, mlp = stage.weighed * stage.scores, stage.wides * stage.wide
-    found: Column = between + np.maximum(attention, mlp) + np.minimum(PARTIAL_SUM_BYTES, 4 * stage.block.inner)
+    block = between + np.maximum(attention, mlp) + np.minimum(PARTIAL_SUM_BYTES, 4 * stage.block.inner)
+    found: Column = np.maximum(block, _end_bytes(stage) * (stage.embedding | stage.head))
+    return found
+
+
+def _end_bytes(stage: PipelineStage) -> Column:
+    """Return an upper bound of the kernels' scratch memory in the embedding and the head.
+
+    In training they are the scores in fp32, their gradient in the model's type and a norm's result, or the sorted
+    gradients of the embedding's rows; in inference the scores of the next tokens.
+    """
+    if not stage.training:
+        return stage.logits + 2 * stage.boundary
+    scored = (1 + stage.value / 4) * stage.logits + 2 * stage.boundary + np.minimum(PARTIAL_SUM_BYTES, stage.logits)
+    looked_up = (4 * SORTED_COPIES / stage.value) * stage.boundary + TOKEN_BYTES * stage.tokens
+    found: Column = np.maximum(stage.head * scored, stage.embedding * looked_up)
     return found

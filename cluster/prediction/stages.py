@@ -76,30 +76,33 @@ class PipelineStage:
     """
 
     def __init__(self, ways: Ways, model: Transformer, machine: Machine, number: Column, *, training: bool) -> None:
-        kinds = layer_kinds(model)
+        kinds = layer_kinds(model, training=training)
         self.ways, self.machine, self.training, self.number = ways, machine, training, number
-        self.block = sizes(ways, model, machine, kinds["block"], block=True)
+        self.block = sizes(ways, model, machine, kinds["block"], "block")
         self.blocks = model.layers // ways.p
         has_ends = np.full(len(ways), model.vocabulary > 0)
         self.embedding, self.head = has_ends & (number == 0), has_ends & (number == ways.p - 1)
         self.ends = [
-            sizes(ways, model, machine, kinds.get(name, kinds["block"]), block=False) for name in ("embedding", "head")
+            sizes(ways, model, machine, kinds.get(name, kinds["block"]), name) for name in ("embedding", "head")
         ]
         self.n = np.maximum(1, model.batch // (ways.dp * ways.micro))  # `fit` rejects indivisible numbers
         self.links = links(ways, machine)
         self.loads_state = model.precision == "single"
         self.value = float(model.value_bytes)  # a float: sizes of huge models would overflow integers
-        tokens = self.value * ways.micro * model.sequence
+        self.tokens = ways.micro * model.sequence
+        tokens = self.value * self.tokens
         self.scores = tokens * model.heads * model.sequence / ways.wp
         #: Copies of scores in memory at once, forward: kernels of f32 leave no weights beside them, but for short rows,
         #: which are small.
         self.weighed = 1 if model.precision == "single" and model.sequence >= MIN_FUSED_TOKENS else 2
         #: Queries, keys and values; one of the values between a block's last two matrices, and how many of these.
-        self.attended = tokens * (model.hidden + 2 * model.keys) / ways.wp
+        self.attended = tokens * (model.queries + 2 * model.keys) / ways.wp
         self.wide, self.wides = tokens * model.width / ways.wp, 3 if model.gated else 2
         #: Bytes of a block's parameters that every GPU of a layer holds whole.
         self.whole = model.value_bytes * model.replicated_parameters
         self.boundary = tokens * model.hidden
+        #: Scores of all tokens in fp32, which the loss has.
+        self.logits = 4.0 * ways.micro * model.vocabulary * (model.sequence if training else 1)
 
     def total(self, name: str) -> Column:
         """Return the sum of a size over the stage's layers."""
@@ -342,10 +345,12 @@ class PipelineStage:
     def optimiser(self) -> tuple[Column, Column]:
         """Return the bytes that the optimiser reads and writes.
 
-        They are its values, gradients and new weights where these are in storage.
+        They are its values, gradients and new weights where these are in storage, and gradients of tied layers before
+        and after their sum.
         """
         if not self.training:
             return np.zeros(len(self.ways)), np.zeros(len(self.ways))
         level, state, weights = self.ways.level, self.total("state"), self.total("weights")
+        tied = (level == 0) * (self.embedding * self.ends[0].tied + self.head * self.ends[1].tied)
         read = (level < 3) * state + (level == 0) * self.total("gradients") + (level < 2) * weights * self.loads_state
-        return read, (level < 3) * state + (level < 2) * weights
+        return read + tied, (level < 3) * state + (level < 2) * weights + tied

@@ -58,10 +58,11 @@ class WayCosts:
         return RESIDENT.index(self.way.resident)
 
 
-def costs(model: Transformer, machine: Machine, way: Way) -> WayCosts:
+def costs(model: Transformer, machine: Machine, way: Way, *, training: bool = True) -> WayCosts:
     """Return the sizes of each kind of layer on one GPU."""
     row: Ways = columns([way])
-    found = {name: sizes(row, model, machine, kind, block=name == "block") for name, kind in layer_kinds(model).items()}
+    kinds = layer_kinds(model, training=training)
+    found = {name: sizes(row, model, machine, kind, name) for name, kind in kinds.items()}
     micros = model.batch // (way.dp * way.micro)
     boundary = float(model.value_bytes * way.micro * model.hidden * model.sequence)
     return WayCosts(found, links(row, machine), machine, way, micros, boundary, model.precision == "single")
@@ -109,7 +110,7 @@ def tasks(model: Transformer, machine: Machine, way: Way, *, training: bool = Tr
 
     Numbers are positions, and a task may wait for one of a higher number of another stage.
     """
-    builder = _Builder(model, costs(model, machine, way), training)
+    builder = _Builder(model, costs(model, machine, way, training=training), training)
     stages = placement(model, way)
     walks = [_Walk(builder, stage, layers, sum(len(s) for s in stages)) for stage, layers in enumerate(stages)]
     for walk in walks:
@@ -326,7 +327,8 @@ class _Walk:
             state, weights = self.value(each.layer, "state"), self.value(each.layer, "weights")
             read = (level < 3) * state + (level < 2) * weights * self.costs.loads_state
             read += (level == 0) * self.value(each.layer, "gradients")
-            write = (level < 3) * state + (level < 2) * weights
+            tied = (level == 0) * self.value(each.layer, "tied")
+            read, write = read + tied, (level < 3) * state + (level < 2) * weights + tied
             machine, after = self.costs.machine, passes + writes[-2:-1]
             if read:
                 after = [

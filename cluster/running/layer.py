@@ -39,9 +39,7 @@ class LayerKernels(Traffic):
         They go from `x` and `dy` to `dx` (the places) and from one sum to the next; values that were not saved are
         recomputed.
         """
-        (x, dy, dx), given, (before, after) = places, self.places(layer), sums
-        for name, offset in self.store.weights.offsets.items():
-            given |= {f"{name}.sum": Pointer(before, offset), f"{name}.next": Pointer(after, offset)}
+        (x, dy, dx), given = places, {**self.places(layer), **self.sum_places(layer, sums)}
         sources = self._sources(x, inner)
         if inner is None:
             for half, goal in enumerate(sources[1:]):
@@ -58,6 +56,12 @@ class LayerKernels(Traffic):
                 self.acts.give(slope.buffer)
             slope = goal
         self._free(sources[1:], inner)
+
+    def sum_places(self, layer: int, sums: tuple[Buffer, Buffer]) -> dict[str, Pointer]:
+        """Return the places of gradients before a pass and after it."""
+        (before, after), offsets = sums, self.store.layout("weights", layer).offsets
+        found = {f"{name}.sum": Pointer(before, offset) for name, offset in offsets.items()}
+        return found | {f"{name}.next": Pointer(after, offset) for name, offset in offsets.items()}
 
     def _saved_places(self, half: int, inner: Buffer | None) -> dict[str, Pointer]:
         """Return the places of a half's saved values."""

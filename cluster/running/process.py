@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from attrs import define, field
 
-from ...backends import Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
+from ...backends import Array, Buffer, Device, Pointer, Transfers, find_target, open_device, open_transfers
 from ...ir import UsageError
 from ..engine import Engine, SingleProcess
 from ..kernels import Kernels, check_runnable, compile_kernels
@@ -32,6 +32,7 @@ from ..storage import (
     reserve,
     round_to_pages,
 )
+from ..tied_gradients import TiedGradients
 from ..updates import Updates
 
 _ROOM = 64  # bytes of a scalar's buffer
@@ -66,7 +67,7 @@ class Process:
         self,
         plan: ClusterPlan,
         folder: str | os.PathLike[str],
-        target: str = "opencl",
+        target: str = "auto",
         *,
         memory: float | None = None,
         engine: Engine | Callable[[Device], Engine] | None = None,
@@ -74,6 +75,7 @@ class Process:
         batches: Batches | None = None,
         seed: int = 0,
         direct: bool = True,
+        weights: Callable[[int], Mapping[str, Array]] | None = None,
     ) -> None:
         check_runnable(plan)
         self.plan, self.model, self.way = plan, plan.model, plan.way
@@ -85,8 +87,11 @@ class Process:
             )
         chain, self.part = divmod(self.engine.rank, self.way.wp)
         self.group, self.stage = divmod(chain, self.way.p)
-        self.layers = placement(self.model, self.way)[self.stage]
+        stages = placement(self.model, self.way)
+        self.layers = stages[self.stage]
         self.names = [each.layer for each in self.layers]
+        self.kinds = {each.layer: each.kind for each in self.layers}
+        self.stage_of = {each.layer: stage for stage, layers in enumerate(stages) for each in layers}
         #: Whether values inside layers are kept for the backward pass.
         self.keeps = plan.training and not self.way.activations.startswith("recompute")
         self.micros = self.model.batch // (self.way.dp * self.way.micro)
@@ -98,9 +103,10 @@ class Process:
         own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
         own = os.path.join(own, f"part-{self.part}") if self.way.wp > 1 else own
         self.store: LayerStore = open_store(
-            own, self.model, self.names, training=plan.training, seed=seed, part=self.part, parts=self.way.wp
-        )
-        self.engine.least(0)
+            own, self.model, self.names,
+            training=plan.training, seed=seed, part=self.part, parts=self.way.wp, weights=weights,
+        )  # fmt: skip
+        self.engine.minimum(0)
         self.kernels = kernels or compile_kernels(plan, target)
         self.transfers: Transfers = open_transfers(self.device)
         self.disk = Disk(direct=direct, prepare=self.transfers.prepare)
@@ -110,7 +116,7 @@ class Process:
         self._allocate()
         self._reserve()
         self.report = Report()
-        self.done = self.engine.least(self.store.steps(self.stage)) if plan.training else 0
+        self.done = self.engine.minimum(self.store.steps(self.stage)) if plan.training else 0
         self.report.first_step = self.done
         self.generation: int | None = None  # of the weights in memory
         self.sums: dict[int, Buffer] = {}  # of gradients, by layer
@@ -122,12 +128,14 @@ class Process:
         self.boundary = self.dtype.size * self.elements
         self.acts = Slots(self.arena, self.boundary, "activations between layers")
         self.weights: dict[int, Buffer] = {}
-        nbytes = self.store.weights.nbytes
+        nbytes = max(self.store.layout("weights", layer).nbytes for layer in self.names)
         self.weight_slots = Slots(self.arena, nbytes, "weights")
-        plans = [*kernels.forward, *kernels.backward, *([kernels.loss] if kernels.loss else [])]
+        here = set(self.kinds.values())
+        ends = [*(kernels.embedding if "embedding" in here else ()), *([kernels.head] if "head" in here else [])]
+        plans = [*kernels.forward, *kernels.backward, *ends, kernels.loss]
         bound: list[BoundPlan] = []
         scratch: Buffer | None = None
-        for plan in sorted(plans, key=lambda p: -intermediate_bytes(p)):
+        for plan in sorted((plan for plan in plans if plan), key=lambda p: -intermediate_bytes(p)):
             made = BoundPlan(plan, self.device, self.arena, scratch)
             scratch = scratch or made.arena
             bound.append(made)
@@ -135,14 +143,20 @@ class Process:
         self.forward, self.backward = (
             [by_plan[id(each)] for each in plans] for plans in (kernels.forward, kernels.backward)
         )
+        self.embedding = [by_plan[id(each)] for each in kernels.embedding if id(each) in by_plan]
+        self.head = by_plan.get(id(kernels.head))
+        self.scores: Buffer | None = None
+        if self.head and not self.plan.training:
+            self.scores = self.arena.allocate(4 * self.way.micro * model.vocabulary, "head: scores")
         self.fixed: dict[str, Pointer] = {}
         if self.way.wp > 1:
             self.fixed["share"] = Pointer(self.arena.allocate(_ROOM, "scalars"))
             self.device.upload(self.fixed["share"], np.asarray([self.part == 0]).astype(self.dtype.numpy))
-        if kernels.loss is None or kernels.adam is None:
+        if not self.plan.training:
             return
-        self.loss = by_plan[id(kernels.loss)]
+        self.loss = by_plan.get(id(kernels.loss))
         self.updates = Updates(self, kernels, scratch)
+        self.tied = TiedGradients(self, kernels, scratch, self.updates.slots[model.dtype])
         self.sum_slots = Slots(self.arena, nbytes, "gradients")
         self.zeros = self.arena.allocate(nbytes, "gradients")
         self._lay_out_saved()
@@ -177,7 +191,7 @@ class Process:
 
     def places(self, layer: int) -> dict[str, Pointer]:
         """Return the device memory of a layer's parameters and of common inputs."""
-        offsets = self.store.weights.offsets
+        offsets = self.store.layout("weights", layer).offsets
         return {name: Pointer(self.weights[layer], offset) for name, offset in offsets.items()} | self.fixed
 
     def launch(self, bound: BoundPlan, places: dict[str, Pointer]) -> None:

@@ -15,11 +15,11 @@ from ...backends import Array, Buffer, Pointer
 from ..graphs import replicated_parameters
 from ..prediction import LayerPass, adds_to_same, arrivals, order
 from ..storage import CountedBuffer
-from .layer import LayerKernels
+from .ends import EndKernels
 from .process import Report
 
 
-class Runner(LayerKernels):
+class Runner(EndKernels):
     """Process of a run, step by step."""
 
     # One mini-batch's passes.
@@ -66,27 +66,37 @@ class Runner(LayerKernels):
             x, _ = self.batches(number, self.group, step.micro)
             self._upload(held, x)
         else:
-            self.engine.receive(held.place, self.boundary, self._stage_of(step.layer - 1), backward=False)
+            self.engine.receive(held.place, self.boundary, self.stage_of[step.layer - 1], backward=False)
         self.inputs[key] = held
         return held
 
     def _upload(self, held: CountedBuffer, values: Array | None) -> None:
-        """Bring a batch's values to the device, rounded to the model's type."""
-        rounded = np.ascontiguousarray(np.asarray(values, np.float32).astype(self.dtype.numpy))
+        """Bring a batch's values to the device: tokens, or numbers rounded to the model's type."""
+        kind = np.int32 if self.model.vocabulary else self.dtype.numpy
+        rounded = np.ascontiguousarray(np.asarray(values).astype(kind))
         self.transfers.upload(held.place, rounded.reshape(-1).view(np.uint8))
 
-    def _stage_of(self, layer: int) -> int:
-        return layer % self.way.p if self.way.policy == "PR" else layer // (self.model.layers // self.way.p)
-
     def _forward(self, step: LayerPass, number: int) -> None:
-        layer, micro = step.layer, step.micro
-        x, y = self._input(step, number), CountedBuffer(self.acts, self.acts.take())
-        inner = CountedBuffer(self.saved_slots, self.saved_slots.take()) if self.keeps else None
-        self.block_forward(layer, x.place, y.place, inner.buffer if inner else None)
+        x = self._input(step, number)
+        if self.kinds[step.layer] == "head":
+            if not self.plan.training:
+                self.outputs[step.micro] = self.next_token_scores(step.layer, x.place)
+            self._keep_input(step)
+            return
+        y, key = CountedBuffer(self.acts, self.acts.take()), (step.layer, step.micro)
+        keeps = self.keeps and self.kinds[step.layer] == "block"
+        inner = CountedBuffer(self.saved_slots, self.saved_slots.take()) if keeps else None
+        self.layer_forward(step.layer, x.place, y.place, inner.buffer if inner else None)
         if inner is not None and self.turns:
-            self.inner[layer, micro] = inner
+            self.inner[key] = inner
         elif inner is not None:
-            self._keep("inner", self.inner, (layer, micro), inner, self.saved_bytes)
+            self._keep("inner", self.inner, key, inner, self.saved_bytes)
+        self._keep_input(step)
+        self._hand_on(step, y, number)
+
+    def _keep_input(self, step: LayerPass) -> None:
+        """Keep a layer's input for its backward pass in memory or storage, or free it."""
+        layer, micro = step.layer, step.micro
         if not self.plan.training:
             self.inputs.pop((layer, micro)).release()
         elif self.offload and not self.turns:
@@ -95,15 +105,14 @@ class Runner(LayerKernels):
                 self._store("inputs", (layer, micro), held, self.boundary)
             else:
                 held.release()  # this stage has written it already; the first layer's comes with the batch again
-        self._hand_on(step, y, number)
 
     def _hand_on(self, step: LayerPass, y: CountedBuffer, number: int) -> None:
         """Pass a result to the next layer: on this stage, on another, or to the loss."""
         following, key = step.layer + 1, (step.layer + 1, step.micro)
-        if following == self.model.layers:
+        if following not in self.stage_of:
             self._end(step, y, number)
         elif following not in self.names:
-            self._send(y, self._stage_of(following), backward=False)
+            self._send(y, self.stage_of[following], backward=False)
         else:
             self.inputs[key] = y
             if self.offload and self.way.policy == "PR":
@@ -120,30 +129,34 @@ class Runner(LayerKernels):
         _, target = self.batches(number, self.group, step.micro)
         goal, dy = CountedBuffer(self.acts, self.acts.take()), CountedBuffer(self.acts, self.acts.take())
         self._upload(goal, target)
+        assert self.loss is not None
         loss = Pointer(self.scalars["loss"])
         self.launch(self.loss, {"y": y.place, "target": goal.place, "dy": dy.place, "loss": loss})
-        value = np.empty(1, np.float32)
-        self.device.download(value, loss)
-        self.lost += float(value[0]) * (self.part == 0)  # the GPUs of a layer all have it
+        self._add_loss()
         y.release()
         goal.release()
         self._keep("grads", self.grads, (step.layer, step.micro), dy, self.boundary, only_pr=True)
 
     def _backward(self, step: LayerPass, number: int) -> None:
         layer, micro = step.layer, step.micro
-        key = (layer, micro)
+        key, kind = (layer, micro), self.kinds[layer]
         x, dx = self._input(step, number), CountedBuffer(self.acts, self.acts.take())
         if key not in self.grads:
             held = CountedBuffer(self.acts, self.acts.take())
-            self.engine.receive(held.place, self.boundary, self._stage_of(layer + 1), backward=True)
+            if kind == "head":
+                self._upload(held, self.batches(number, self.group, micro)[1])
+            else:
+                self.engine.receive(held.place, self.boundary, self.stage_of[layer + 1], backward=True)
             self.grads[key] = held
         before = self.sums.pop(layer, self.zeros) if micro else self.zeros
         after = self.sum_slots.take()
-        inner = self.inner[key].buffer if self.keeps else None
-        self.block_backward(layer, (x.place, self.grads[key].place, dx.place), (before, after), inner)
+        inner = self.inner[key].buffer if key in self.inner else None
+        self.layer_backward(layer, (x.place, self.grads[key].place, dx.place), (before, after), inner)
+        if kind == "head":
+            self._add_loss()
         self.inputs.pop(key).release()
         self.grads.pop(key).release()
-        if self.keeps:
+        if inner is not None:
             self.inner.pop(key).release()
         if before is not self.zeros:
             self.sum_slots.give(before)
@@ -152,27 +165,34 @@ class Runner(LayerKernels):
         if layer == 0:
             dx.release()
         elif layer - 1 not in self.names:
-            self._send(dx, self._stage_of(layer - 1), backward=True)
+            self._send(dx, self.stage_of[layer - 1], backward=True)
         else:
             self._keep("grads", self.grads, (layer - 1, micro), dx, self.boundary, only_pr=True)
+
+    def _add_loss(self) -> None:
+        """Add this micro-batch's part of the loss."""
+        value = np.empty(1, np.float32)
+        self.device.download(value, Pointer(self.scalars["loss"]))
+        self.lost += float(value[0]) * (self.part == 0)  # the GPUs of a layer all have it
 
     def _finish_gradient(self, layer: int, micro: int) -> None:
         last, pr = micro == self.micros - 1, self.way.policy == "PR"
         if last:
-            self._sum_gradients(self.sums[layer])
+            self._sum_gradients(layer, self.sums[layer])
         if self.level == 0 and (last or not (pr or self.adds)):
-            buffer, made = self.sums.pop(layer), self.store.weights
+            buffer, made = self.sums.pop(layer), self.store.layout("weights", layer)
             name = ("sum", layer)
             self._settle_sums()
             self.mover.store(self.store.path("gradients", layer), made.start, made.nbytes, Pointer(buffer), name)
             self.leaving_sums.append((name, buffer))
 
-    def _sum_gradients(self, buffer: Buffer) -> None:
+    def _sum_gradients(self, layer: int, buffer: Buffer) -> None:
         """Sum a layer's gradients over groups; those of replicated parameters over the layer's GPUs first."""
-        shapes, offsets = self.store.weights.shapes, self.store.weights.offsets
-        for name in replicated_parameters(self.model) if self.way.wp > 1 else ():
-            self.engine.join(Pointer(buffer, offsets[name]), math.prod(shapes[name]), self.dtype)
-        self.engine.sum(Pointer(buffer), self.store.elements, self.dtype)
+        made = self.store.layout("weights", layer)
+        shares = self.way.wp > 1 and self.kinds[layer] == "block"  # other layers are whole on each GPU
+        for name in replicated_parameters(self.model) if shares else ():
+            self.engine.join(Pointer(buffer, made.offsets[name]), math.prod(made.shapes[name]), self.dtype)
+        self.engine.sum(Pointer(buffer), self.store.elements(layer), self.dtype)
 
     # Entry points.
 
@@ -197,10 +217,11 @@ class Runner(LayerKernels):
                 self._settle_sums()
                 self.mover.drain()
                 begin = time.perf_counter()
+                self.tied.sum()
                 self.updates.step(self.done, rate)
                 self.disk.sync()
                 self.report.optimiser += time.perf_counter() - begin
-                self.engine.least(0)  # no process records a finished step before all have finished it
+                self.engine.minimum(0)  # no process records a finished step before all have finished it
                 self.done += 1
                 self.store.finish(self.stage, self.done)
             self.report.losses.append(self.engine.total(self.lost))

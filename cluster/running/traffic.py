@@ -53,7 +53,7 @@ class Traffic(Process):
             self.wait_stored(("sum", step.layer))
             held = self.sum_slots.take()
             self.sums[step.layer] = held
-            path, made = self.store.path("gradients", step.layer), self.store.weights
+            path, made = self.store.path("gradients", step.layer), self.store.layout("weights", step.layer)
             moves.append(self.mover.fetch(path, made.start, made.nbytes, Pointer(held)))
         return moves
 
@@ -108,7 +108,7 @@ class Traffic(Process):
 
     def _bring_pieces(self, layer: int, generation: int, part: int, parts: int) -> None:
         """Start to fetch the missing pieces of the first parts of a layer's weights, in whole pieces."""
-        made = self.store.weights
+        made = self.store.layout("weights", layer)
         begin, end = self.begun[layer], min(made.nbytes, -(-made.nbytes * part // (parts * PIECE_BYTES)) * PIECE_BYTES)
         if end > begin:
             path, place = self.store.path("weights", layer, generation), Pointer(self.weights[layer], begin)
@@ -125,7 +125,7 @@ class Traffic(Process):
 
         They go to `place`, by default to the layer's buffer.
         """
-        made = self.store.weights
+        made = self.store.layout("weights", layer)
         path = self.store.path("weights", layer, generation)
         return self.mover.fetch(path, made.start, made.nbytes, place or Pointer(self.weights[layer]))
 

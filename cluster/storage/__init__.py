@@ -2,6 +2,7 @@
 
 from .bound_plan import BoundPlan, intermediate_bytes
 from .buffers import Arena, CountedBuffer, HostPool, Slots
+from .checkpoints import TensorCheckpoint, write_checkpoint
 from .disk import PIECE_BYTES, Disk
 from .layer_files import layout, reserve, round_to_pages, storage_error
 from .mover import Move, Mover

@@ -26,7 +26,7 @@ class BoundPlan:
         for name in self.outside:
             if plan.storages[name].buffer != name or plan.storages[name].offset or name in plan.constants:
                 raise PlanError(f"plan {plan.name}: {name} has no buffer of its own")
-        self._placed = _place(plan)
+        self._placed = _place_over_blocks(plan)
         constants, inside = self._placed.sizes[CONSTANTS], self._placed.sizes[SCRATCH]
         fits = scratch is not None and scratch.nbytes >= inside
         self._arena = scratch if scratch is not None and fits else arena.allocate(inside, f"{plan.name}: inside")
@@ -62,9 +62,9 @@ class BoundPlan:
 
 def intermediate_bytes(plan: Plan) -> int:
     """Return the bytes of a plan's intermediates, as `BoundPlan` places them."""
-    return _place(plan).sizes[SCRATCH]
+    return _place_over_blocks(plan).sizes[SCRATCH]
 
 
-def _place(plan: Plan) -> PlacedPlan:
+def _place_over_blocks(plan: Plan) -> PlacedPlan:
     """Place a plan over blocks that its callers hold."""
     return place_over_blocks(plan, held=plan.inputs, bound_once=False)

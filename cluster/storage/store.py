@@ -14,14 +14,18 @@ the disk, `progress.json` names the new one, by an atomic rename. So after an in
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
+import numpy as np
 from attrs import asdict, frozen
 
 from ...backends import Array
 from ...ir import DType, PlanError
-from ..graphs import initial_weights, parameter_shapes, partition_parameter
+from ..graphs import initial_weights, layer_kind, parameter_shapes, partition_parameter
 from ..plans import Transformer
 from .layer_files import FileLayout, check, create, layout, storage_error
 
@@ -35,33 +39,50 @@ def state_kinds(model: Transformer) -> tuple[str, ...]:
 class LayerStore:
     """Folder of one data-parallel group, or of one of its GPUs.
 
-    GPUs that share layers have a folder each; stages have different layers of it. `weights` is the layout of weights
-    and gradients in a file, `state` that of the optimiser's values.
+    GPUs that share layers have a folder each; stages have different layers of it. `weights` are the layouts of weights
+    and gradients in the files of each kind of layer, `state` those of the optimiser's values.
     """
 
     folder: Path
     model: Transformer
-    weights: FileLayout
-    state: FileLayout
+    weights: Mapping[str, FileLayout]
+    state: Mapping[str, FileLayout]
     part: int = 0
     parts: int = 1
 
-    @property
-    def elements(self) -> int:
-        """Elements of a layer's file with its padding.
+    @classmethod
+    def describe(cls, folder: Path, model: Transformer, part: int = 0, parts: int = 1) -> Self:
+        """Return the store of a folder, which is not looked at."""
+        kinds = ("block", "embedding", "head") if model.vocabulary else ("block",)
+        shapes = {kind: parameter_shapes(model, parts, kind) for kind in kinds}
+        weights, state = (
+            {kind: layout(shapes[kind], dtype, model.dtype) for kind in kinds} for dtype in (model.dtype, DType.F32)
+        )
+        return cls(folder, model, weights, state, part, parts)
+
+    def elements(self, layer: int) -> int:
+        """Return the elements of a layer's file with its padding.
 
         The padding stays zero in all computations.
         """
-        return self.weights.nbytes // self.weights.dtype.size
+        return self.layout("weights", layer).nbytes // self.model.dtype.size
 
-    def layout(self, kind: str) -> FileLayout:
-        """Return the file layout of a kind of values."""
-        return self.state if kind in state_kinds(self.model) else self.weights
+    def layout(self, kind: str, layer: int) -> FileLayout:
+        """Return the file layout of a kind of a layer's values."""
+        return (self.state if kind in state_kinds(self.model) else self.weights)[layer_kind(self.model, layer)]
 
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
         """Return the file of a kind of a layer's values."""
         folder = kind if kind == "gradients" else f"{kind}-{generation}"
         return self.folder / folder / f"layer-{layer:03}.safetensors"
+
+    def parameters(self, layer: int, generation: int) -> dict[str, Array]:
+        """Return a layer's parameters of a generation, from its file."""
+        made, path = self.layout("weights", layer), self.path("weights", layer, generation)
+        values = np.fromfile(path, made.dtype.numpy, offset=made.start)
+        width = made.dtype.size
+        begins = {name: made.offsets[name] // width for name in made.shapes}
+        return {name: values[begins[name] :][: math.prod(shape)].reshape(shape) for name, shape in made.shapes.items()}
 
     def scratch(self, stage: int, kind: str) -> Path:
         """Return the file that a stage moves activations to."""
@@ -100,14 +121,14 @@ def open_store(
     seed: int = 0,
     part: int = 0,
     parts: int = 1,
+    weights: Callable[[int], Mapping[str, Array]] | None = None,
 ) -> LayerStore:
-    """Open a model's folder, or make it with random weights.
+    """Open a model's folder, or make it.
 
-    Raises `PlanError` where it is another model's or damaged.
+    It begins with the `weights` of each layer, or with random ones. Raises `PlanError` where it is another model's or
+    damaged.
     """
-    shapes = parameter_shapes(model, parts)
-    weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))
-    store = LayerStore(Path(folder), model, weights, state, part, parts)
+    store = LayerStore.describe(Path(folder), model, part, parts)
     if store.folder.exists() and not store.folder.is_dir():
         raise PlanError(f"{folder}: expected a folder, found a file", hint="name another: --folder DIR")
     marker = store.folder / "model.json"
@@ -115,32 +136,31 @@ def open_store(
     if marker.exists() and marker.read_text(encoding="utf-8") != described:
         raise PlanError(f"{folder}: holds another model than {model.name}", hint="name another folder: --folder DIR")
     for layer in layers:
-        _open_layer(store, layer, training, seed)
+        _open_layer(store, layer, training, weights or (lambda number: initial_weights(model, number, seed)))
     if not marker.exists():
         _replace(marker, described)
     return store
 
 
-def _open_layer(store: LayerStore, layer: int, training: bool, seed: int) -> None:
+def _open_layer(store: LayerStore, layer: int, training: bool, weights: Callable[[int], Mapping[str, Array]]) -> None:
     first, state = store.path("weights", layer), state_kinds(store.model)
     if not first.exists():
         if (store.folder / "model.json").exists() and (store.folder / "progress-0.json").exists():
             raise PlanError(f"{first}: is missing", hint="restore it, or begin again in another folder")
         arrays = {
-            name: partition_parameter(name, array, store.part, store.parts)
-            for name, array in initial_weights(store.model, layer, seed).items()
+            name: partition_parameter(name, array, store.part, store.parts) for name, array in weights(layer).items()
         }
         # Weights come last: a layer whose weights are there has all that it began with.
         for path in [store.path(kind, layer) for kind in ("master",) if training and kind in state] + [first]:
-            made = store.layout(path.parent.name.partition("-")[0])
+            made = store.layout(path.parent.name.partition("-")[0], layer)
             draft = path.with_name(f"{path.name}.new")
             create(draft, made)
             _fill(draft, made, arrays)
             os.replace(draft, path)
-    check(first, store.weights)
+    check(first, store.layout("weights", layer))
     wanted = [("weights", 1), *((kind, g) for kind in state for g in (0, 1)), ("gradients", 0)] if training else []
     for kind, generation in wanted:
-        path, made = store.path(kind, layer, generation), store.layout(kind)
+        path, made = store.path(kind, layer, generation), store.layout(kind, layer)
         if not path.exists():
             create(path, made)
         check(path, made)

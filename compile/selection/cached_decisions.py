@@ -138,7 +138,7 @@ class _Compilations:
         found = self.replay(known, mode)
         if found is None:
             return None
-        if _all_holds(known, found.findings):
+        if _is_same_replay(known, found.findings):
             return evolve(found, record=_timed_now(known, found.findings))
         return evolve(
             found, record=evolve(found.decisions, finished=found.decisions.finished and not found.is_modelled)
@@ -178,7 +178,7 @@ def _search(
         contenders.append(rival)
         best = faster_candidate(best, rival, time_plans, session.settings.tie)
     contenders.sort(key=lambda rival: rival is not best)
-    best = _first_right(contenders, is_right, lambda: compilations.compile(mode, fused=False))
+    best = _first_valid(contenders, is_right, lambda: compilations.compile(mode, fused=False))
     session.database.keep_answer(best.decisions)
     _keep_choices(session, best.findings)
     return best
@@ -199,7 +199,7 @@ def _keep_choices(session: TuningSession, findings: Findings) -> None:
             database.finish(problem, shipped)
 
 
-def _first_right(
+def _first_valid(
     contenders: Sequence[CandidatePlan], is_right: PlanCheck, unfused: Callable[[], CandidatePlan]
 ) -> CandidatePlan:
     """Return the first valid candidate; where none is, the unfused plan.
@@ -271,7 +271,7 @@ def _replay_known(
         return None
     if session.tuner.frozen:
         return evolve(found, record=answer)
-    if answer is exact and _all_holds(answer, found.findings):
+    if answer is exact and _is_same_replay(answer, found.findings):
         return evolve(found, record=_timed_now(answer, found.findings))
     return compilations.with_record(found, session.tuner.complete)
 
@@ -283,7 +283,7 @@ def _timed_now(known: DecisionRecord, findings: Findings) -> DecisionRecord:
     return known if findings.is_modelled else evolve(known, seconds=findings.seconds)
 
 
-def _all_holds(known: DecisionRecord, findings: Findings) -> bool:
+def _is_same_replay(known: DecisionRecord, findings: Findings) -> bool:
     """Return whether a replay of cached decisions decided nothing else."""
     return findings.made == known.read()
 

@@ -8,7 +8,7 @@ from .captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from .decompositions import allow_layers
 from .devices import device_for
 from .dynamo_backend import dynamo_backend
-from .loading import exported_program, program_name, read_torch
+from .loading import MAX_UNBOUNDED_SIZE, SizedProgram, exported_program, program_name, read_torch, sized_program
 from .operator_registry import OPERATORS, define_operator
 from .partial import (
     StagedProgram,

@@ -20,6 +20,7 @@ from ...ir import (
     GraphError,
     Infer,
     Node,
+    SymbolicShapeError,
     TensorType,
     as_dtype,
     dtype_of_numpy,
@@ -112,13 +113,13 @@ class ImportContext:
 
         With `keep_layout`, its axes are in the memory order of the example.
 
-        Raises `GraphError` where it is no tensor, or its shape is dynamic.
+        Raises `GraphError` where it is no tensor, and `SymbolicShapeError` where its shape is dynamic.
         """
         example = node.meta.get("val")
         if not isinstance(example, torch.Tensor):
             raise GraphError(f"input '{node.name}': expected a tensor, found {type(example).__name__}")
         if not all(isinstance(extent, int) for extent in example.shape):
-            raise GraphError(
+            raise SymbolicShapeError(
                 f"input '{node.name}': shape {tuple(example.shape)} is dynamic", hint="export with static shapes"
             )
         order = memory_order(example) if keep_layout else tuple(range(example.dim()))

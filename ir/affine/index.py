@@ -280,7 +280,7 @@ ZERO = Index()
 
 
 @lru_cache(maxsize=1 << 16)
-def _of_var(var: Var) -> Index:
+def _variable_index(var: Var) -> Index:
     return ZERO if var.extent == 1 else Index(0, ((var, 1),))
 
 
@@ -292,7 +292,7 @@ def as_index(value: IndexLike) -> Index:
     if isinstance(value, Index):
         return value
     if isinstance(value, Var):
-        return _of_var(value)
+        return _variable_index(value)
     return Index(int(value))
 
 

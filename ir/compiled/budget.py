@@ -47,7 +47,7 @@ class Budget:
     begun: float = field(init=False)
 
     @begun.default
-    def _now(self) -> float:
+    def _clock_time(self) -> float:
         return self.clock()
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from .attributes import Attribute, attribute_of, attributes_key
 from .checks import IndexCheck, IndexFault, out_of_range, tensor_words
+from .dims import Dim, DimFactor, DimLayout, SizeSamples, SymbolicExtent, size_samples
 from .graph import (
     Array,
     FixedResult,
@@ -13,4 +14,5 @@ from .graph import (
     fresh_name,
     live_graph,
     needed_nodes,
+    subgraph,
 )

@@ -44,12 +44,14 @@ from ..dfg import (
     WideStore,
     Window,
 )
-from ..kernel import Define, HorizontalKernel, Kernel, SharedBuffer
-from ..kernel_items import (
+from ..kernel import (
     Barrier,
     BulkCopy,
     BulkFetch,
     Commit,
+    Define,
+    HorizontalKernel,
+    Kernel,
     LaneExchange,
     Loop,
     MbarrierArrive,
@@ -62,6 +64,7 @@ from ..kernel_items import (
     ProductWait,
     ProxyFence,
     Share,
+    SharedBuffer,
     Wait,
 )
 from ..machine import TensorMap

@@ -30,8 +30,19 @@ from ..dfg import (
     post_order,
 )
 from ..errors import VerifyError, quote
-from ..kernel import Kernel, loops, phases
-from ..kernel_items import Barrier, BulkFetch, Item, Loop, MbarrierArrive, MbarrierInit, MbarrierWait, Phase
+from ..kernel import (
+    Barrier,
+    BulkFetch,
+    Item,
+    Kernel,
+    Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    Phase,
+    loops,
+    phases,
+)
 from ..types import DType
 from .dfg import CHECKS as DFG_CHECKS
 from .dfg import registers
@@ -49,12 +60,12 @@ class _Place:
         return f"phase {quote(self.phase.name)}"
 
 
-def _places(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[_Place]:
+def _phases_with_loops(items: tuple[Item, ...], loops: tuple[Var, ...] = ()) -> Iterator[_Place]:
     for item in items:
         if isinstance(item, Phase):
             yield _Place(item, loops)
         elif isinstance(item, Loop):
-            yield from _places(item.body, (*loops, item.var))
+            yield from _phases_with_loops(item.body, (*loops, item.var))
 
 
 _MbarrierItem: TypeAlias = MbarrierInit | BulkFetch | MbarrierWait | MbarrierArrive
@@ -93,7 +104,7 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
     shared = {b.name for b in kernel.shared}
     loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
     stores = {"global": set(kernel.writes), "shared": shared}
-    for place in _places(kernel.items):
+    for place in _phases_with_loops(kernel.items):
         for node in post_order(place.phase.roots):
             for access in buffer_accesses(node):
                 known = stores if access.stores else loads
@@ -108,7 +119,7 @@ def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
 def check_accesses_typed(kernel: Kernel) -> Iterator[VerifyError]:
     """Every access has the element type of its buffer."""
     shared: Mapping[str, DType] = {b.name: b.dtype for b in kernel.shared}
-    for place in _places(kernel.items):
+    for place in _phases_with_loops(kernel.items):
         for access in (a for node in post_order(place.phase.roots) for a in buffer_accesses(node)):
             held = (shared if access.space == "shared" else kernel.dtypes).get(access.buffer, access.dtype)
             if access.dtype is not None and held is not access.dtype:
@@ -128,7 +139,7 @@ def check_variables_bound(kernel: Kernel) -> Iterator[VerifyError]:
     ends = {loop.until for loop in loops(kernel.items) if loop.until is not None}
     for end in sorted(v.name for v in ends - known):
         yield VerifyError(f"nothing defines {end}, at which a loop ends")
-    for place in _places(kernel.items):
+    for place in _phases_with_loops(kernel.items):
         phase = place.phase
         outside = {*known, *place.loops}
         own = outside | {*phase.unrolled}

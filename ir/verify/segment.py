@@ -20,7 +20,7 @@ from .program import bounds_problems, mixed_types
 Part: TypeAlias = Reduction | Output
 
 
-def _parts(group: FusedGroup) -> Iterator[tuple[str, Segment, Part]]:
+def _named_parts(group: FusedGroup) -> Iterator[tuple[str, Segment, Part]]:
     """Yield every reduction and output with its segment and the words for it, in the order of computation."""
     for number, segment in enumerate(group.segments):
         parts: tuple[Part, ...] = (*segment.reductions, *segment.outputs)
@@ -39,7 +39,7 @@ def _rows(part: Part) -> tuple[Var, ...]:
 
 def check_tensors_typed(group: FusedGroup) -> Iterator[VerifyError]:
     """Every tensor and every value of a reduction has a type."""
-    for where, _, part in _parts(group):
+    for where, _, part in _named_parts(group):
         for tensor in (_name(part), *tensors_read(part.body)):
             if tensor not in group.tensors:
                 yield VerifyError(f"{where}: {quote(tensor)} has no type")
@@ -85,7 +85,7 @@ def check_values_read_in_place(group: FusedGroup) -> Iterator[VerifyError]:
 
     It is read at the segment's axes, and a value along the row at the row's own axis.
     """
-    for where, segment, part in _parts(group):
+    for where, segment, part in _named_parts(group):
         own = {r.name: r for r in segment.reductions}
         for read in (r for r in reads(part.body) if r.tensor in own):
             reduction = own[read.tensor]
@@ -99,7 +99,7 @@ def check_variables_bound(group: FusedGroup) -> Iterator[VerifyError]:
 
     No name means two variables of a part.
     """
-    for where, segment, part in _parts(group):
+    for where, segment, part in _named_parts(group):
         own = {*segment.axes, *_rows(part)}
         used = set(expr_variables(part.body))
         for index in _write_indices(part):
@@ -119,7 +119,7 @@ def check_combiners_known(group: FusedGroup) -> Iterator[VerifyError]:
 
     So does a combination in memory.
     """
-    for where, _, part in _parts(group):
+    for where, _, part in _named_parts(group):
         if isinstance(part, Output) and part.into is not None and part.into not in VALUE_COMBINERS:
             yield VerifyError(f"{where}: {quote(part.into)} is no reduction of values")
         if isinstance(part, Reduction) and (part.combine not in VALUE_COMBINERS or not part.reduce):
@@ -137,7 +137,7 @@ def check_values_typed(group: FusedGroup) -> Iterator[VerifyError]:
 
     No function mixes types.
     """
-    for where, _, part in _parts(group):
+    for where, _, part in _named_parts(group):
         if any(t not in group.tensors for t in (_name(part), *tensors_read(part.body))):
             continue
         for problem in mixed_types(part.body, group.tensors):
@@ -156,7 +156,7 @@ def check_writes_injective(group: FusedGroup) -> Iterator[VerifyError]:
     All of these elements exist where the guards of the output hold. A write through a reshape consists of divisions;
     its flat address shows its injectivity.
     """
-    for where, segment, part in _parts(group):
+    for where, segment, part in _named_parts(group):
         if not isinstance(part, Output) or part.tensor not in group.tensors:
             continue
         type_ = group.tensors[part.tensor]
@@ -173,7 +173,7 @@ def check_reads_in_bounds(group: FusedGroup) -> Iterator[VerifyError]:
 
     The ranges of variables prove it, or the guards of the read, or those of its output.
     """
-    for where, segment, part in _parts(group):
+    for where, segment, part in _named_parts(group):
         own = {r.name for r in segment.reductions}
         outer = part.guards if isinstance(part, Output) else ()
         for element in elements(part.body):

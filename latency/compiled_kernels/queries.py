@@ -51,7 +51,7 @@ def _profile_name(target: str) -> str:
     if name not in known_profiles():
         raise UsageError(
             f"no layers were profiled on target '{target}'",
-            hint=f"profiled are {', '.join(known_profiles())}; `python -m cuts.latency.profiling` profiles another GPU",
+            hint=f"profiled are {', '.join(known_profiles())}; `cuts latency profile` profiles another device",
         )
     return name
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from attrs import asdict, define, field, frozen
 
+from ...ir import UsageError
 from ..convolution import Convolutions, Floats
 from ..dataset import Samples, Strings
 from .features import selection_features
@@ -86,14 +87,18 @@ class LayerModel:
     _correction: Correction | None = None
 
     def fit(self, samples: Samples, state: str, names: Mapping[int, str]) -> LayerModel:
-        """Fit all parts and return itself."""
+        """Fit all parts and return itself.
+
+        Raises `UsageError` without samples.
+        """
+        if not len(samples):
+            raise UsageError("no such layer was profiled", hint="`cuts latency profile` goes on with the profile")
         self.parts = fit_parts(samples, state, names, self.options.fit)
-        self.usual = _usual(samples)
+        self.usual = _frequent_kernels(samples)
         labels, counts = np.unique(samples.choices, return_counts=True)
-        self.choices = {str(label): number for number, label in enumerate(labels[counts >= MIN_CHOICE_SAMPLES])}
-        self.common = tuple(
-            str(label) for label in labels[counts >= max(MIN_CHOICE_SAMPLES, _MIN_COMMON_PART * len(samples))]
-        )
+        least = min(MIN_CHOICE_SAMPLES, int(counts.max()))  # a small profile has few samples of any choice
+        self.choices = {str(label): number for number, label in enumerate(labels[counts >= least])}
+        self.common = tuple(str(label) for label in labels[counts >= max(least, _MIN_COMMON_PART * len(samples))])
         known = samples.where(np.isin(samples.choices, list(self.choices)))
         self.facets = {choice: ChoiceFacets.of(choice, names) for choice in self.choices}
         if self.options.select == "forest":
@@ -237,7 +242,7 @@ def _agree(every: Floats, options: Strings, shares: Floats) -> tuple[Floats, Str
     return us, options[rows, weights.argmax(axis=1)], support[rows, best]
 
 
-def _usual(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
+def _frequent_kernels(samples: Samples, share: float = 0.03) -> tuple[str, ...]:
     """Return the kernels that run in at least that part of samples: those that have columns among the features."""
     counts = Counter(part for choice in samples.choices for part in set(str(choice).split("+")))
     # Sorted, as sets have no fixed order: columns that change places make other trees.

@@ -1,4 +1,9 @@
-"""Layer profiles of a GPU: training data of the latency models.
+"""Layer profiles of a device: training data of the latency models.
 
-python -m cuts.latency.profiling --out DIR
+cuts latency profile --gpu 0                    a profile of one's own, in minutes
+python -m cuts.latency.profiling --out DIR      records of chosen sets of layers
 """
+
+from .tasks import LayerTask
+from .trace import TracedKernel
+from .user_profile import MadeProfile, profile_gpu, profile_kernels

@@ -154,17 +154,17 @@ def measure_network(bench: LayerBench, name: str, batch: int, precision: str) ->
     x = bench.torch.randn(batch, 3, image_size(name), image_size(name), device=bench.device)
     runner = interpreter(graph, bench.recorder.mark, bench.torch)
 
-    def once() -> None:
+    def time_layers() -> None:
         bench.recorder.flush()
         runner.layers = []
         runner.run(x)
 
-    def often() -> None:
+    def time_whole() -> None:
         for _ in range(bench.repeats):
-            once()
+            time_layers()
 
-    once()
-    kernels = bench.recorder.record(often)
+    time_layers()
+    kernels = bench.recorder.record(time_whole)
     layers = runner.layers
     calls = calls_of(kernels, len(layers) * bench.repeats)
     facts = {"network": name, "batch": batch, "precision": precision}
@@ -243,20 +243,18 @@ def finished_rows(path: Path) -> Iterator[dict[str, Any]]:
             print(f"{path.name}: a line is cut short and left out", file=sys.stderr)
 
 
-def _bench(options: argparse.Namespace) -> LayerBench:
-    os.environ.setdefault(
-        "TEARDOWN_CUPTI", "0"
-    )  # recorded graphs and a profiler that leaves between sessions do not agree
+def open_bench(folder: Path, seconds: float, *, repeats: int = 5, gpu: int = 0, benchmark: bool = False) -> LayerBench:
+    """Return the bench of a GPU, whose records go to a folder."""
+    # Recorded graphs and a profiler that leaves between sessions do not agree.
+    os.environ.setdefault("TEARDOWN_CUPTI", "0")
     torch = import_module("torch")
+    torch.cuda.set_device(gpu)
     torch.set_grad_enabled(False)
-    torch.backends.cudnn.benchmark = options.benchmark
+    torch.backends.cudnn.benchmark = benchmark
     torch.manual_seed(0)
-    ends = time.monotonic() + options.seconds
-    options.out.mkdir(parents=True, exist_ok=True)
-    bench = LayerBench(
-        torch, RandomPool(torch, "cuda"), TorchRecorder(torch), options.repeats, options.out, KernelDigests(), ends
-    )
-    return bench
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + seconds
+    return LayerBench(torch, RandomPool(torch, "cuda"), TorchRecorder(torch), repeats, folder, KernelDigests(), ends)
 
 
 def saved_samples() -> str:
@@ -305,7 +303,7 @@ def main() -> int:
         for row in finished_rows(have / "networks.jsonl")
         if "whole" in row
     }
-    bench = _bench(options)
+    bench = open_bench(options.out, options.seconds, repeats=options.repeats, benchmark=options.benchmark)
     bench.write(options.file, [{"facts": facts_of(bench.torch), "benchmark": options.benchmark}])
     print(saved_samples(), flush=True)
     try:

@@ -73,7 +73,7 @@ def clocks() -> str:
 
 def facts_of(torch: Any) -> dict[str, Any]:
     """Return a data set's facts of the machine."""
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "gpu": properties.name,
         "multiprocessors": properties.multi_processor_count,

@@ -23,6 +23,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from ...ir import UsageError
 from ..dataset import read_table
 from .profile import finished_rows
 
@@ -166,6 +167,22 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
     writer.writerows([header, *rows])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(text.getvalue().encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def write_profile(name: str, folder: Path, layers: Sequence[dict[str, Any]]) -> int:
+    """Write the tables of a machine from the records of its layers.
+
+    Return the number of layers. Raises `UsageError` where no layer was measured.
+    """
+    numbers = Numbers()
+    rows = merge_rows([], layer_rows(layers, numbers))
+    if not rows:
+        raise UsageError("no layer was measured", hint="give the profile more time: --minutes")
+    write_table(folder / f"{name}-layers.csv.xz", LAYERS, rows)
+    write_table(folder / f"{name}-kernels.csv.xz", ("number", "name"), numbers.rows)
+    facts = next(record["facts"] for record in layers if "facts" in record)
+    (folder / f"{name}.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    return len(rows)
 
 
 def main() -> int:

@@ -99,11 +99,18 @@ def output_size(shape: Shape) -> tuple[int, int]:
     return (h + 2 * ph - dilation * (r - 1) - 1) // sh + 1, (w + 2 * pw - dilation * (s - 1) - 1) // sw + 1
 
 
+def convolution_flops(shape: Shape) -> float:
+    """Return the multiplications and additions of a convolution."""
+    n, c, _, _, k, r, s, *_, groups = shape
+    p, q = output_size(shape)
+    return 2.0 * n * k * p * q * (c // groups) * r * s
+
+
 def reasonable(shape: Shape) -> bool:
     """Return whether a convolution has an output within the limits."""
-    n, c, h, w, k, r, s, *_, groups = shape
+    n, c, h, w, k, *_ = shape
     p, q = output_size(shape)
-    flops = 2.0 * n * k * p * q * (c // groups) * r * s
+    flops = convolution_flops(shape)
     return min(p, q) > 0 and flops <= MOST_FLOPS and max(n * c * h * w, n * k * p * q) <= MOST_ELEMENTS
 
 
@@ -260,6 +267,20 @@ def pointwise(each: int = 60) -> Iterator[LayerTask]:
             if shape[0] * shape[1] * shape[2] * shape[3] <= MOST_ELEMENTS:
                 found.add((*shape, window, stride, pad) if op in POOLS else shape)
         yield from (LayerTask("other", op, op, shape) for shape in sorted(found))
+
+
+def small_tasks(most_flops: float, seed: str = "small") -> Iterator[LayerTask]:
+    """Yield training layers of a slow device in a fixed random order.
+
+    They are single images, beside the edges of steps. Any beginning of them is an even sample.
+    """
+    draw = random.Random(seed)
+    found = [LayerTask("edges", t.case, t.op, (1, *t.shape[1:])) for t in edges()]
+    found += [task for task in general() if task.shape[0] <= 4]
+    found += [LayerTask(t.kind, t.case, t.op, (1, *t.shape[1:])) for t in pointwise(100) if t.op in ("add", "relu")]
+    found += [task for task in linear() if 2.0 * task.shape[0] * task.shape[1] * task.shape[2] <= most_flops]
+    draw.shuffle(found)
+    yield from (task for task in found if task.op != "conv2d" or convolution_flops(task.shape) <= most_flops)
 
 
 SETS: dict[str, Callable[[], Iterator[LayerTask]]] = {

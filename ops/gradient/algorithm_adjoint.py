@@ -61,13 +61,13 @@ class _Reverse:
         self.parts.update({result: [name] for result, name in given.items()})
         for step, instance in zip(reversed(steps), reversed(instances), strict=True):
             if varying.intersection(step.operands) and any(v in self.parts for v in step.outputs):
-                self._through(step, instance, varying)
+                self._add_gradients(step, instance, varying)
         if operand not in self.parts or any(len(parts) > 1 for parts in self.parts.values()):
             return ()
         (last,) = self.parts[operand]
         return _live_nodes([_rename_output(node, last, result) for node in self.nodes], result)
 
-    def _through(self, step: Node, instance: Instance, varying: set[str]) -> None:
+    def _add_gradients(self, step: Node, instance: Instance, varying: set[str]) -> None:
         """Add the gradients of a step's operands."""
         formals = dict(zip(step.outputs, instance.outputs, strict=True))
         operands = {f: v for f, v in zip(instance.inputs, step.inputs, strict=True) if f is not None and v is not None}

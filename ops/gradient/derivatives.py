@@ -100,7 +100,7 @@ def _sort_factors(expr: Expr) -> Expr:
 def _divide(a: Expr, b: Expr) -> Expr:
     if isinstance(a, Call) and a.fn == "neg":
         return negate(_divide(a.args[0], b))
-    return _within(a, lambda core: Call("div", (core, b)))
+    return _inside_condition(a, lambda core: Call("div", (core, b)))
 
 
 def _times(seed: Expr, factor: Expr) -> Expr:
@@ -108,7 +108,7 @@ def _times(seed: Expr, factor: Expr) -> Expr:
     return (
         multiply(seed, factor)
         if preserves_finiteness(factor)
-        else _within(seed, lambda core: _saturating(core, factor))
+        else _inside_condition(seed, lambda core: _saturating(core, factor))
     )
 
 
@@ -137,7 +137,7 @@ def _added_to(term: Expr, total: Expr) -> Const | None:
     return other if isinstance(other, Const) and other.value > 0 else None
 
 
-def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
+def _inside_condition(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
     """Apply a function to a gradient, keeping a condition outside: the gradient is zero where its condition fails, and
     a factor from the branch that is not taken may be infinite there.
     """
@@ -145,10 +145,10 @@ def _within(seed: Expr, made: Callable[[Expr], Expr]) -> Expr:
         return made(seed)
     first, *rest = seed.args
     if seed.fn == "select":
-        return Call("select", (first, _within(rest[0], made), rest[1]))
+        return Call("select", (first, _inside_condition(rest[0], made), rest[1]))
     if _is_conditional(first):
-        return _within(first, lambda core: made(Call(seed.fn, (core, *rest))))
-    return _within(rest[0], lambda core: made(Call(seed.fn, (first, core))))
+        return _inside_condition(first, lambda core: made(Call(seed.fn, (core, *rest))))
+    return _inside_condition(rest[0], lambda core: made(Call(seed.fn, (first, core))))
 
 
 def _is_conditional(expr: Expr) -> bool:
@@ -229,7 +229,10 @@ def _power(args: Sequence[Expr], y: Expr, seed: Expr, dtype: DType) -> tuple[Exp
 
 
 def _where(test: Expr, seed: Expr, dtype: DType) -> Expr:
-    """Return a gradient where a test holds, else zero, in the form that `_within` and `conditions.split` look for."""
+    """Return a gradient where a test holds, else zero.
+
+    `_inside_condition` and `conditions.split` look for this form.
+    """
     return _call("select", test, seed, literal(0, dtype))
 
 
@@ -355,7 +358,7 @@ def differentiate(
     """
     found: dict[Read, Expr] = {}
 
-    def down(expr: Expr, seed: Expr, value: Expr) -> None:
+    def descend(expr: Expr, seed: Expr, value: Expr) -> None:
         if isinstance(seed, Const) and seed.value == 0:
             return
         if isinstance(expr, Read):
@@ -364,16 +367,16 @@ def differentiate(
         elif isinstance(expr, Cast):
             inner = dtype_of(expr.arg, tensors)
             if inner.is_float and expr.dtype.is_float:
-                down(expr.arg, seed if inner is expr.dtype else Cast(inner, seed), expr.arg)
+                descend(expr.arg, seed if inner is expr.dtype else Cast(inner, seed), expr.arg)
         elif isinstance(expr, Call) and expr.fn in RULES:
             dtype = dtype_of(expr, tensors)
             if not dtype.is_float:
                 return
             for arg, part in zip(expr.args, RULES[expr.fn](expr.args, value, seed, dtype), strict=True):
                 if part is not None and _may_vary(arg, tensors):
-                    down(arg, part, value if _shows(expr, arg, value) else arg)
+                    descend(arg, part, value if _shows(expr, arg, value) else arg)
 
-    down(body, seed, body if value is None else value)
+    descend(body, seed, body if value is None else value)
     return found
 
 

@@ -66,7 +66,7 @@ def _cancels(program: Program, extremum: Statement, results: Sequence[str]) -> b
             growth[statement.target] = axes, _Growth("add", 1, element)
             seen = True
         elif seen and any(r.tensor in growth for r in statement.reads):
-            found = _of_statement(statement, growth, element)
+            found = _statement_growth(statement, growth, element)
             if found is None or growth.get(statement.target, (axes, found))[1] != found:
                 return False
             growth[statement.target] = axes, found
@@ -79,8 +79,8 @@ def _plain(statement: Statement, element: Sequence[Index]) -> bool:
     return kept == [as_index(a) for a in statement.axes]
 
 
-def _of_statement(statement: Statement, tensors: _Tensors, element: Sequence[Index]) -> _Growth | None:
-    found = _of(statement.body, tensors)
+def _statement_growth(statement: Statement, tensors: _Tensors, element: Sequence[Index]) -> _Growth | None:
+    found = _growth(statement.body, tensors)
     if found is None or found.times == 0:
         return found
     if (
@@ -102,7 +102,7 @@ def _dims(statement: Statement) -> list[Var]:
     return [axes.pop(0) if w.terms else Var(f".one{n}", 1) for n, w in enumerate(statement.write)]
 
 
-def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
+def _growth(expr: Expr, tensors: _Tensors) -> _Growth | None:
     """Return the growth of an expression; None where it is none of the two kinds."""
     if isinstance(expr, Read):
         if expr.tensor not in tensors:
@@ -117,25 +117,25 @@ def _of(expr: Expr, tensors: _Tensors) -> _Growth | None:
     if isinstance(expr, (Const, IndexValue, InRange)):
         return _NO_GROWTH
     if isinstance(expr, Call) and expr.fn == "isinf":
-        return None if _of(expr.args[0], tensors) is None else _NO_GROWTH  # finite values stay finite
+        return None if _growth(expr.args[0], tensors) is None else _NO_GROWTH  # finite values stay finite
     if isinstance(expr, Call) and expr.fn == "select" and _asks_for_infinity(expr.args[0]):
-        return _of(expr.args[2], tensors)  # there is nothing to grow in the other case
+        return _growth(expr.args[2], tensors)  # there is nothing to grow in the other case
     if isinstance(expr, Call) and (element := guarded_read(expr)) is not None:
-        return _of(element, tensors)  # at the one value where it is a constant there is no derivative
+        return _growth(element, tensors)  # at the one value where it is a constant there is no derivative
     if not isinstance(expr, Call):
         return _NO_GROWTH if not any(isinstance(n, Read) and n.tensor in tensors for n in walk(expr)) else None
-    args = [_of(a, tensors) for a in expr.args]
+    args = [_growth(a, tensors) for a in expr.args]
     known = [a for a in args if a is not None]
     if len(known) < len(args):
         return None
-    return _NO_GROWTH if all(a.times == 0 for a in known) else _of_call(expr.fn, known)
+    return _NO_GROWTH if all(a.times == 0 for a in known) else _call_growth(expr.fn, known)
 
 
 def _asks_for_infinity(condition: Expr) -> bool:
     return isinstance(condition, Call) and condition.fn == "isinf"
 
 
-def _of_call(fn: str, args: Sequence[_Growth]) -> _Growth | None:
+def _call_growth(fn: str, args: Sequence[_Growth]) -> _Growth | None:
     if fn in ("add", "sub") and all(a.kind == "add" or a.times == 0 for a in args):
         return _combine("add", args[0], args[1], -1 if fn == "sub" else 1)
     if fn in ("mul", "div") and all(a.kind == "scale" or a.times == 0 for a in args):

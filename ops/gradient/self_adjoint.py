@@ -64,7 +64,7 @@ class _Product:
         """
         found: list[tuple[object, ...]] = []
         for place, index in enumerate(self.other.indices):
-            var = _alone(index)
+            var = _mirrored_variable(index)
             if var is not None:
                 found.append((_dims(self.statement.write, var), _dims(self.data.indices, var)))
             else:
@@ -117,7 +117,7 @@ def _product(statement: Statement, data: str, other: str) -> _Product | None:
     return _Product(statement, found[data], found[other])
 
 
-def _alone(index: Index) -> Var | None:
+def _mirrored_variable(index: Index) -> Var | None:
     """Return the variable of an index `v` or `n - 1 - v`, whose extent is n."""
     if len(index.terms) != 1 or not isinstance(index.terms[0][0], Var):
         return None
@@ -155,7 +155,7 @@ def _order(known: Sequence[tuple[object, ...]], wanted: Sequence[tuple[object, .
 
 def _permute(wanted: _Product, order: Sequence[int], type_: TensorType) -> Program:
     """Return the program that writes the other tensor with its dims in the order of the known product's."""
-    places = [_alone(wanted.other.indices[d]) for d in order]
+    places = [_mirrored_variable(wanted.other.indices[d]) for d in order]
     name = f"{wanted.other.tensor}_turned"
     made = TensorType(type_.dtype, tuple(type_.shape[d] for d in order))
     write = tuple(as_index(0) if var is None else as_index(var) for var in places)
@@ -174,7 +174,7 @@ def _is_same(wanted: _Product, order: Sequence[int], proposed: Instance, operand
     pairs = [*zip(found.statement.write, wanted.statement.write, strict=True)]
     pairs += [(index, wanted.other.indices[d]) for index, d in zip(found.other.indices, order, strict=True)]
     for mine, its in pairs:
-        var, value = _alone(mine), _alone(its)
+        var, value = _mirrored_variable(mine), _mirrored_variable(its)
         if var is None or value is None:
             if mine != its:
                 return False

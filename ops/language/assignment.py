@@ -118,17 +118,17 @@ def _loop(evaluator: ExpressionEvaluator, each: s.Binder, block: Sequence[s.Assi
             continue
         try:
             _turns(evaluator, each, block, range(first))
-            _all_turns(evaluator, each, block, first, count - first - last)
+            _emit_iterations(evaluator, each, block, first, count - first - last)
             _turns(evaluator, each, block, range(count - last, count))
             return
         except (NotALoop, CutsError) as error:
             reason = reason or (error.message if isinstance(error, CutsError) else str(error))
             evaluator.restore(before)
-            _leave(evaluator, scope)
+            _forget_names(evaluator, scope)
     raise NotALoop(reason or "it has one turn")
 
 
-def _all_turns(
+def _emit_iterations(
     evaluator: ExpressionEvaluator,
     each: s.Binder,
     block: Sequence[s.Assignment | s.Repetition],
@@ -198,7 +198,7 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
         evaluator.unwritten.discard(target.name)
         if item.into:
             evaluator.statements.append(_nothing(target, item))
-        _leave(evaluator, outer)  # a piece of no elements
+        _forget_names(evaluator, outer)  # a piece of no elements
         return
     first = len(evaluator.statements)
     with Located(item.value.span):
@@ -213,7 +213,7 @@ def _assign(evaluator: ExpressionEvaluator, item: s.Assignment) -> None:
     )
     _merge(evaluator, first)
     _check_order(evaluator, target, evaluator.statements[first:], item)
-    _leave(evaluator, outer)
+    _forget_names(evaluator, outer)
 
 
 def _check_order(
@@ -236,7 +236,7 @@ def _check_order(
     evaluator.unwritten.discard(target.name)
 
 
-def _leave(evaluator: ExpressionEvaluator, outer: dict[str, Value]) -> None:
+def _forget_names(evaluator: ExpressionEvaluator, outer: dict[str, Value]) -> None:
     """Forget the names of an assignment."""
     evaluator.scope.clear()
     evaluator.scope.update(outer)

@@ -96,16 +96,16 @@ class Registry(Mapping[str, OpDecl]):
             declarations, syntax_errors = parse_all(source)
             errors.extend(syntax_errors)
             parsed.extend(declarations)
-        return self._with(parsed, errors)
+        return self._extend(parsed, errors)
 
     def extend_generated(self, *sources: Source) -> Registry:
         """Return this registry, extended by texts that `declare` wrote.
 
         There is one declaration in each.
         """
-        return self._with([parse_written(source) for source in sources], [])
+        return self._extend([parse_written(source) for source in sources], [])
 
-    def _with(self, parsed: Sequence[s.Declaration], errors: list[CutsError]) -> Registry:
+    def _extend(self, parsed: Sequence[s.Declaration], errors: list[CutsError]) -> Registry:
         result = Registry(self._ops, self._families)
         for declaration in parsed:
             errors.extend(result._define(declaration))

@@ -103,7 +103,7 @@ class AnalyticCost:
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
-        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_plain, segments)))
+        plain = cartesian(*(segments if has_dependent_sizes(group) else map(_staging_templates, segments)))
         return [*plain, *chain_templates(group, self.target)]
 
     def _lead(
@@ -114,7 +114,7 @@ class AnalyticCost:
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own, "bound") if has_dependent_sizes(group) else _seconds(batch, own)
+            seconds = score(batch, own) if has_dependent_sizes(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places
@@ -153,7 +153,7 @@ def _similarity(group: FusedGroup, combinations: Sequence[_Combination]) -> tupl
     return tuple(tuple(map(_choices, each)) for each in combinations), *iteration_spaces(group)
 
 
-def _plain(structures: Sequence[SegmentTemplate]) -> list[SegmentTemplate]:
+def _staging_templates(structures: Sequence[SegmentTemplate]) -> list[SegmentTemplate]:
     """Return the schedule templates that stage all operands or none; others do not change costs at this level."""
     most = max((len(s) for structure in structures for s in structure.staged), default=0)
     return [s for s in structures if all(len(staged) in (0, most) for staged in s.staged)] or list(structures)

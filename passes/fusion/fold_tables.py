@@ -240,28 +240,28 @@ class _Expander:
         if isinstance(expr, Cast):
             return Cast(expr.dtype, self.value(expr.arg, values, inside))
         leaf = substitute_expr(expr, values)
-        if isinstance(leaf, InRange) and any(_never(g) for g in leaf.guards):
+        if isinstance(leaf, InRange) and any(_fails_always(g) for g in leaf.guards):
             return Const(False, DType.BOOL)
         return _element(leaf, inside, self.group) if isinstance(leaf, Read) else leaf
 
 
 def _element(read: Read, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
     type_ = group.tensors[read.tensor]
-    if any(_never(g) for g in read.guards):
+    if any(_fails_always(g) for g in read.guards):
         return constant(read.fill, type_.dtype)
     if read.tensor in group.constants and all(i.is_const for i in read.indices) and not read.guards:
         return constant(group.constants[read.tensor][linearise(read.indices, type_.strides).const], type_.dtype)
-    if not inside or all(_within(i, extent) for i, extent in zip(read.indices, type_.shape, strict=True)):
+    if not inside or all(_is_in_range(i, extent) for i, extent in zip(read.indices, type_.shape, strict=True)):
         return read
     return evolve(read, guards=tuple(dict.fromkeys((*read.guards, *inside))))
 
 
-def _never(guard: Guard) -> bool:
+def _fails_always(guard: Guard) -> bool:
     low, high = guard.index.bounds()
     return high < guard.low or low >= guard.high
 
 
-def _within(index: Index, extent: int) -> bool:
+def _is_in_range(index: Index, extent: int) -> bool:
     low, high = index.bounds()
     return low >= 0 and high < extent
 
@@ -310,14 +310,17 @@ def _index_digits(index: Index) -> Iterator[tuple[Var, _Digit]]:
             yield inner, _Digit(1, primary.den)
         elif isinstance(primary, Mod) and isinstance(inner, FloorDiv) and len(variables(inner.num)) == 1:
             (var,) = variables(inner.num)
-            yield var, _Digit(inner.den, primary.den) if _alone(inner.num) else _Digit(1, inner.den * primary.den)
-        elif isinstance(primary, FloorDiv) and (alone := _alone(primary.num)) is not None:
+            yield (
+                var,
+                _Digit(inner.den, primary.den) if _lone_variable(inner.num) else _Digit(1, inner.den * primary.den),
+            )
+        elif isinstance(primary, FloorDiv) and (alone := _lone_variable(primary.num)) is not None:
             yield alone, _Digit(primary.den, -(-alone.extent // primary.den))
         else:
             yield from ((v, _Digit(1, v.extent)) for v in variables(Index(0, ((primary, 1),))))
 
 
-def _alone(index: Index) -> Var | None:
+def _lone_variable(index: Index) -> Var | None:
     """Return the variable that an index is, None for any other index."""
     var = index.terms[0][0] if len(index.terms) == 1 else None
     return var if isinstance(var, Var) and index == as_index(var) else None

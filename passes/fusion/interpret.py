@@ -127,5 +127,5 @@ class Points(Evaluation):
 
     def where(self, condition: Values, expr: Expr) -> Values:
         """Return an expression that reads elements only where a condition holds."""
-        with self.only(condition):
+        with self.restricted_to(condition):
             return self.value(expr)

@@ -17,9 +17,8 @@ from attrs import evolve
 
 from ...ir import Expr, Read, Statement, TensorType, Var, as_index, rebuild, substitute, substitute_expr
 from ...ops.language import unused_name
-from ..statements import Programs, Unit
+from ..statements import Programs, Unit, issue_slots
 from .cut_units import copy_source
-from .legality import issue_slots
 
 #: Most issue slots of a statement that is computed in pieces.
 MAX_ISSUE_SLOTS = 64
@@ -27,7 +26,7 @@ MAX_ISSUE_SLOTS = 64
 
 def split_piecewise_readers(programs: Programs) -> Programs:
     """Return programs in which readers of piecewise tensors are piecewise, where possible."""
-    waiting = list(_in_pieces(programs))
+    waiting = list(_piecewise_sums(programs))
     known = programs.producers(), programs.consumers()
     while waiting:
         tensor = waiting.pop()
@@ -38,7 +37,7 @@ def split_piecewise_readers(programs: Programs) -> Programs:
     return programs
 
 
-def _in_pieces(programs: Programs) -> Iterator[str]:
+def _piecewise_sums(programs: Programs) -> Iterator[str]:
     """Yield the tensors that several statements write, one of them a sum, each a unit of its own."""
     for tensor, writers in programs.producers().items():
         single = all(len(u.statements) == 1 and u.statements[0].into is None for u in writers)

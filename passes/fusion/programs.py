@@ -126,7 +126,7 @@ class _Part:
     turn: Iteration | None = None
 
 
-def _parts(program: Program, sliced: Sliced) -> Iterator[_Part]:
+def _runs_and_loops(program: Program, sliced: Sliced) -> Iterator[_Part]:
     """Yield the runs and loops of a program, cut into units."""
     if len(sliced.items) == 1 and not isinstance(sliced.items[0], Iteration):
         yield _Part(program, cut_units(program))
@@ -250,7 +250,7 @@ class _Builder:
             choose_form = make_scatters_deterministic if self.deterministic else make_scatters_atomic
             program = choose_form(divide_scans(mark_sorts(program)))
             sliced = slice_loops(program)
-            found = evolve(instance, program=program), tuple(_parts(program, sliced)), sliced
+            found = evolve(instance, program=program), tuple(_runs_and_loops(program, sliced)), sliced
             if known.used:
                 return found
             self.cache[key] = found

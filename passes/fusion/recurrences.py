@@ -92,11 +92,11 @@ def unroll_recurrences(program: Program) -> Program:
 
         h[t + 1] = f(h[t]) step t < 6    ->    h[2*u + 1] = f(h[2*u]), h[2*u + 2] = f(h[2*u + 1]) step u < 3
     """
-    statements = [s for step, run in runs(program.statements) for s in _together(step, run)]
+    statements = [s for step, run in runs(program.statements) for s in _merge_steps(step, run)]
     return evolve(program, statements=tuple(statements))
 
 
-def _together(step: Var | None, run: Sequence[Statement]) -> Sequence[Statement]:
+def _merge_steps(step: Var | None, run: Sequence[Statement]) -> Sequence[Statement]:
     if step is None or any(s.combine for s in run):
         return run
     width = _width(step.extent, MAX_UNIT_STATEMENTS // len(run))
@@ -105,8 +105,8 @@ def _together(step: Var | None, run: Sequence[Statement]) -> Sequence[Statement]
     taken = {v.name for s in run for v in s.axes}
     wide = Var(unused_name(f"{step.name}_", taken), step.extent // width)
     rest = Var(unused_name(f"{step.name}__", taken), step.extent % width)
-    turns = [_at(s, wide, as_index(wide) * width + turn) for turn in range(width) for s in run]
-    return turns + [_at(s, rest, as_index(rest) + wide.extent * width) for s in run if rest.extent]
+    turns = [_at_step(s, wide, as_index(wide) * width + turn) for turn in range(width) for s in run]
+    return turns + [_at_step(s, rest, as_index(rest) + wide.extent * width) for s in run if rest.extent]
 
 
 def _width(turns: int, most: int) -> int:
@@ -116,7 +116,7 @@ def _width(turns: int, most: int) -> int:
     return next(iter((*even, *widths)), 1)
 
 
-def _at(statement: Statement, step: Var, index: Index) -> Statement:
+def _at_step(statement: Statement, step: Var, index: Index) -> Statement:
     """Return a statement whose step is an index of another one."""
     assert statement.step is not None, "only statements of a recurrence have turns"
     values = {statement.step: index}
@@ -216,7 +216,7 @@ class _Slicing:
 
     # ---- storage of tensors
 
-    def _others(self, whole: str, loop: _Loop) -> bool:
+    def _is_shared(self, whole: str, loop: _Loop) -> bool:
         """Return whether another loop touches a tensor."""
         return any(part.whole == whole for other in self.loops if other is not loop for part in other.slices.values())
 
@@ -231,7 +231,7 @@ class _Slicing:
         still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
         reads = (one.row for one in self.touched.get(whole, ()) if not one.written)
         read = any(row is None or _may_be(loop.slices[name], row) for row in reads)
-        used = still or read or whole in self.program.outputs or self._others(whole, loop)
+        used = still or read or whole in self.program.outputs or self._is_shared(whole, loop)
         return used or any(_crosses(loop.slices[name], loop.slices[t]) for t in loop.read if t in loop.slices)
 
     def _rotating(self, loop: _Loop) -> Iterator[tuple[str, int]]:
@@ -244,7 +244,7 @@ class _Slicing:
             rows = _rows(loop.parts(whole), self.program.tensors[whole])
             pace = rows[2] if rows else 1
             still = any(whole in s.tensors_read for other in self.loops for s in other.statements)
-            if whole in self.program.outputs or self._others(whole, loop) or rows is None or still:
+            if whole in self.program.outputs or self._is_shared(whole, loop) or rows is None or still:
                 continue
             low, count, _ = rows
             last = low + (loop.step.extent - 1) * pace + count
@@ -270,11 +270,17 @@ class _Slicing:
         program = Program(types, inputs, kept, loop.statements, tables)
         earlier = {s.target for run in self.runs[: loop.place] for s in run}
         own = {loop.slices[name].whole for name in loop.written if name in loop.slices} - earlier
-        reads = dict.fromkeys(t for name in inputs for t in self._around(name, loop, rotating, before=True))
-        writes = dict.fromkeys(t for name in kept for t in self._around(name, loop, rotating, before=False))
+        reads = dict.fromkeys(
+            t for name in inputs for t in self._surrounding_tensors(name, loop, rotating, before=True)
+        )
+        writes = dict.fromkeys(
+            t for name in kept for t in self._surrounding_tensors(name, loop, rotating, before=False)
+        )
         return Iteration(loop.step, program, tuple(t for t in reads if t not in own), tuple(writes))
 
-    def _around(self, name: str, loop: _Loop, rotating: Mapping[str, int], before: bool) -> tuple[str, ...]:
+    def _surrounding_tensors(
+        self, name: str, loop: _Loop, rotating: Mapping[str, int], before: bool
+    ) -> tuple[str, ...]:
         """Return the tensors around the loop that a slice belongs to, ahead of the loop or after it."""
         if name not in loop.slices:
             return (name,)

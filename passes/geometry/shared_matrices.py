@@ -85,7 +85,7 @@ class MatrixTile:
 
     def address(self, along: IndexLike, deep: IndexLike) -> Index:
         """Return the offset of a row or column and place of k."""
-        return self.layout.address(self._place(as_index(along)), deep)
+        return self.layout.address(self._instruction_place(as_index(along)), deep)
 
     @property
     def exchanged(self) -> bool:
@@ -97,7 +97,7 @@ class MatrixTile:
         """True where columns, as pairs of a lane, keep their order."""
         return self.axis == 1 and (self.exchanged or self.dim.vector == ACCUMULATOR_VECTOR[1])
 
-    def _place(self, element: Index) -> Index:
+    def _instruction_place(self, element: Index) -> Index:
         """Return the place of a block's row or column in the order of the instructions."""
         vector, lanes, neighbours = self.dim.vector, ACCUMULATOR_THREADS[self.axis], ACCUMULATOR_VECTOR[self.axis]
         if self.held or self.in_order:

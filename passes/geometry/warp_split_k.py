@@ -19,7 +19,7 @@ def may_split_k(geometry: Geometry) -> bool:
 
 def partial_sum_bytes(group: FusedGroup, segment: Segment, geometry: Geometry) -> Count:
     """Return the shared-memory bytes of the warps' partial sums."""
-    fast, slow, rows = _sides(segment, geometry)
+    fast, slow, rows = _matrix_dims(segment, geometry)
     places = partial_sum_elements(geometry.block[fast], geometry.block[slow], rows, geometry.reduction_threads)
     size = group.tensors[segment.reductions[0].name].dtype.size
     return np.where(np.greater(geometry.reduction_threads, 1), ceil_div(places * size, 16) * 16, 0)
@@ -32,7 +32,7 @@ def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, tar
     """
     if not may_split_k(geometry):
         return geometry
-    fast, slow, _ = _sides(segment, geometry)
+    fast, slow, _ = _matrix_dims(segment, geometry)
     widest = target.vector_bytes // min(group.tensors[o.tensor].dtype.size for o in segment.outputs)
     shares = result_shares(geometry.thread[fast], geometry.thread[slow], geometry.reduction_threads)
     thread, vector, counts = list(geometry.thread), list(geometry.vector), list(geometry.counts)
@@ -50,7 +50,7 @@ def result_geometry(group: FusedGroup, segment: Segment, geometry: Geometry, tar
     )
 
 
-def _sides(segment: Segment, geometry: Geometry) -> tuple[int, int, bool]:
+def _matrix_dims(segment: Segment, geometry: Geometry) -> tuple[int, int, bool]:
     """Return the dim along which results lie in memory, the other one, and whether the first is that of rows."""
     structure = geometry.structure
     fast = contiguous_side(segment, structure.dims, structure.rows, structure.columns)

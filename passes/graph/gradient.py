@@ -78,7 +78,7 @@ class _Backward:
         varying = self._varying()
         for node in reversed(graph.nodes):
             if any(v in varying for v in node.operands):
-                self._through(node, varying)
+                self._add_gradients(node, varying)
         found = {value: self._total(value) for value in self.wrt if value in self.parts}
         for value in self.wrt:
             if value not in found and not self.partial:
@@ -130,7 +130,7 @@ class _Backward:
 
     # ---- one node
 
-    def _through(self, node: Node, varying: Collection[str]) -> None:
+    def _add_gradients(self, node: Node, varying: Collection[str]) -> None:
         results = [v for v in node.outputs if v in self.parts]
         if not results:
             return

@@ -144,13 +144,13 @@ class _Lives:
             return False
         nodes[place] = None
         for operand in node.operands:
-            if self._there(operand, later, nbytes):
+            if self._is_live(operand, later, nbytes):
                 leaves[operand] = None
             elif operand not in self.makers or not self._collect_copies(operand, later, nbytes, nodes, leaves):
                 return False
         return True
 
-    def _there(self, value: str, later: int, nbytes: int) -> bool:
+    def _is_live(self, value: str, later: int, nbytes: int) -> bool:
         """Return whether a value is live at a node, or small enough to be stored until then."""
         if value in self.graph.constants or self.graph.types[value].nbytes * MIN_SIZE_RATIO <= nbytes:
             return True

@@ -38,7 +38,7 @@ from ..schedule import check_schedule
 def verify_programs(programs: Programs) -> None:
     """Verify all statements of a graph as one program, and units' interfaces."""
     graph = programs.graph
-    statements = tuple(s for unit in programs.units for s in _whole(unit, programs))
+    statements = tuple(s for unit in programs.units for s in _whole_statements(unit, programs))
     given = (*graph.inputs, *graph.constants)
     verify_program(Program(programs.types, given, graph.outputs, statements, programs.tables))
     raise_all(
@@ -46,7 +46,7 @@ def verify_programs(programs: Programs) -> None:
     )
 
 
-def _whole(unit: Unit, programs: Programs) -> Iterator[Statement]:
+def _whole_statements(unit: Unit, programs: Programs) -> Iterator[Statement]:
     """Yield the statements of a unit over whole tensors; those of a loop have its step."""
     if unit.repeat is None:
         yield from (unslice(s, programs.slices) for s in unit.statements)

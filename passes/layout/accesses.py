@@ -217,9 +217,9 @@ class InstructionCosts:
             most = max(a.count for a in line.accesses)
             found = [(a, address) for a, address in found if a.count * MINOR_ACCESS_RATIO > most]
             every = (*line.statement.axes, *line.statement.reduce)
-            return min((sum(self._along(v, *one) for one in found) for v in every), default=0.0)
+            return min((sum(self._instructions_along(v, *one) for one in found) for v in every), default=0.0)
         *fetched, (stored, target) = found
-        total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
+        total = min((self._instructions_along(v, stored, target) for v in stored.own), default=float(stored.count))
         total *= self._sectors(stored.tensor, stored.own, target)
         return total + sum(self._fetch_cost(a, address, line.statement.reduce) for a, address in fetched)
 
@@ -228,9 +228,9 @@ class InstructionCosts:
         neighbours, as its rows or columns come in that order.
         """
         rows = [a for a in by_step(access.own, address) if a.extent > 1]
-        counts = [self._along(v, access, address) for v in reduce]
+        counts = [self._instructions_along(v, access, address) for v in reduce]
         across = TRANSPOSED_COST if self.types[access.tensor].dtype.size == 2 else SCALAR_COST
-        counts += [self._along(v, access, address) * (1 + across) for v in rows[-1:]]
+        counts += [self._instructions_along(v, access, address) * (1 + across) for v in rows[-1:]]
         found = min(counts, default=float(access.count)) * (1 + RUN_COST * (_runs(rows, address) - 1))
         return found * self._sectors(access.tensor, (*access.own, *reduce), address)
 
@@ -240,9 +240,9 @@ class InstructionCosts:
         near = 1 in moving or not moving or not is_affine(address)
         return 1.0 if near else SECTOR_BYTES / self.types[tensor].dtype.size
 
-    def _along(self, var: Var, access: Access, address: Index) -> float:
+    def _instructions_along(self, var: Var, access: Access, address: Index) -> float:
         """Return the instructions of an access if each one moves elements along one variable."""
-        return access.count / together(address, var, self.types[access.tensor].dtype.size)
+        return access.count / elements_per_instruction(address, var, self.types[access.tensor].dtype.size)
 
 
 def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
@@ -252,7 +252,7 @@ def steps(type_: TensorType, order: Order | None) -> tuple[int, ...]:
     return unpermute(TensorType(type_.dtype, permute(type_.shape, order)).strides, order)
 
 
-def together(address: Index, var: Var, nbytes: int) -> int:
+def elements_per_instruction(address: Index, var: Var, nbytes: int) -> int:
     """Return the neighbours along a variable that one instruction moves.
 
     Elements have `nbytes` bytes each.

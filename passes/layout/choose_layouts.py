@@ -83,7 +83,9 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
     lines = _lines(programs, aliases, products)
     orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
     ordered = _with_views(programs, aliases, orders, fixed)
-    return order_constants(_in_step(ordered, {place: lines[place] for place in products}, costs, orders), products)
+    return order_constants(
+        _order_products(ordered, {place: lines[place] for place in products}, costs, orders), products
+    )
 
 
 def _moves(type_: TensorType, order: Order) -> bool:
@@ -246,7 +248,7 @@ def _views(
             yield tensor, order
 
 
-def _in_step(
+def _order_products(
     programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
 ) -> Programs:
     """Return programs whose products are added up in the order of the dims of their largest factor, a constant only

@@ -106,7 +106,7 @@ def components(
             touching.setdefault(access.tensor, {})[line] = None
         if not line.product:
             together.append([a.tensor for a in free])
-            same += _along(free).values()
+            same += _axis_dims(free).values()
     matching: dict[str, list[frozenset[Dim]]] = {}
     for dims in merge_overlapping(same):
         matching.setdefault(dims[0][0], []).append(frozenset(dims))
@@ -115,7 +115,7 @@ def components(
         yield Component(frozenset(tensors), tuple(every), tuple(d for t in tensors for d in matching.get(t, ())))
 
 
-def _along(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
+def _axis_dims(accesses: Iterable[Access]) -> dict[Var, list[Dim]]:
     """Return the dims that each axis runs along."""
     found: dict[Var, list[Dim]] = {}
     for access in accesses:

@@ -75,7 +75,7 @@ def find_runs(programs: Programs, fixed: Collection[str]) -> Iterator[Run]:
         for tensor, indices in _accesses(statement):
             for d, index in enumerate(indices):
                 found.setdefault((tensor, d), []).append((statement, index))
-                if (axis := _plain(index)) is not None:
+                if (axis := _lone_variable(index)) is not None:
                     along.setdefault(axis, []).append((tensor, d))
         same += along.values()
     for dims in map(frozenset, merge_overlapping([*same, *((dim,) for dim in found)])):
@@ -105,7 +105,7 @@ def _accesses(statement: Statement) -> Iterator[Indices]:
         yield read.tensor, read.indices
 
 
-def _plain(index: Index) -> Var | None:
+def _lone_variable(index: Index) -> Var | None:
     """Return the variable that an index is."""
     found = [atom for atom, factor in index.terms if factor == 1]
     return found[0] if len(index.terms) == 1 == len(found) and not index.const and isinstance(found[0], Var) else None
@@ -125,7 +125,7 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
     extents = {programs.types[tensor].shape[d] for tensor, d in dims}
     parts: set[int] = set()
     made: set[Dim] = set()
-    spread = [(statement, index) for statement, index in uses if _plain(index) is None]
+    spread = [(statement, index) for statement, index in uses if _lone_variable(index) is None]
     if not spread:
         return None
     for statement, index in spread:
@@ -135,12 +135,12 @@ def _run(dims: frozenset[Dim], programs: Programs, uses: Sequence[tuple[Statemen
         if extents != {factor * axis.extent} or factor < 2 or axis.extent < 2:
             return None
         others = [(t, d, i) for t, indices in _accesses(statement) for d, i in enumerate(indices) if (t, d) not in dims]
-        places = [(t, d) for t, d, i in others if _plain(i) == axis]
+        places = [(t, d) for t, d, i in others if _lone_variable(i) == axis]
         if len(places) != 1 or any(axis in variables(i) for t, d, i in others if (t, d) not in places):
             return None
         parts.add(axis.extent)
         made.add(places[0])
-    if len(parts) > 1 or any(_has_other_use(s, own, dims) for s, i in uses if (own := _plain(i)) is not None):
+    if len(parts) > 1 or any(_has_other_use(s, own, dims) for s, i in uses if (own := _lone_variable(i)) is not None):
         return None
     return Run(dims, parts.pop(), frozenset(made))
 
@@ -161,7 +161,7 @@ def _rotate_statement(statement: Statement, home: Mapping[Dim, Run]) -> Statemen
     def rotate_access(tensor: str, indices: tuple[Index, ...]) -> tuple[Index, ...]:
         def one(d: int, index: Index) -> Index:
             run = home.get((tensor, d))
-            return index if run is None or _plain(index) is not None else run.rotate(index)
+            return index if run is None or _lone_variable(index) is not None else run.rotate(index)
 
         return tuple(one(d, index) for d, index in enumerate(indices))
 

@@ -78,14 +78,18 @@ class NumberCosts(InstructionCosts):
             rows = self._rows(line, orders) if line.statement.reduce else 1.0
             return rows * super()._count(line, orders)
         *fetched, (stored, target) = [(a, self.address(a, orders)) for a in line.accesses]
-        total = min((self._along(v, stored, target) for v in stored.own), default=float(stored.count))
+        total = min((self._instructions_along(v, stored, target) for v in stored.own), default=float(stored.count))
         depth = self.costs.along_depth / self.costs.multiplications * multiplications(line)
         return total + sum(self._factor(a, address, line.statement.reduce, depth) for a, address in fetched)
 
-    def _along(self, var: Var, access: Access, address: Index) -> float:
+    def _instructions_along(self, var: Var, access: Access, address: Index) -> float:
         steps = any(var in variables(Index(0, (term,))) for term in address.terms)
         is_scattered = steps and address.coefficient(var) != 1
-        return float(SCATTERED_ACCESS_COST * access.count) if is_scattered else super()._along(var, access, address)
+        return (
+            float(SCATTERED_ACCESS_COST * access.count)
+            if is_scattered
+            else super()._instructions_along(var, access, address)
+        )
 
     def _rows(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         """Return the factor by which a sum takes longer for the layout of its rows."""
@@ -95,8 +99,8 @@ class NumberCosts(InstructionCosts):
 
     def _factor(self, access: Access, address: Index, reduce: Iterable[Var], depth: float) -> float:
         """Return the instructions that fetch a factor, along an axis of its own or along the depth."""
-        own = min((self._along(v, access, address) for v in access.own), default=inf)
-        return min(own, min((self._along(v, access, address) for v in reduce), default=inf) + depth)
+        own = min((self._instructions_along(v, access, address) for v in access.own), default=inf)
+        return min(own, min((self._instructions_along(v, access, address) for v in reduce), default=inf) + depth)
 
 
 def is_between(part: Component, given: Collection[str], target: Target) -> bool:

@@ -152,7 +152,7 @@ def reduction_loop(
                 return warpgroup_k_loop(ring, found)
             of_bulk = produced_k_loop if schedule.tma >= WITH_PRODUCER else bulk_k_loop
             return of_bulk(bulk, found)
-        return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.whole())
+        return stepped_k_loop(ring, found) if schedule.prefetch else k_loop(ring, found.all_steps())
     long = [] if part else _blocked_reductions(state, shared, schedule)
     roots: list[Root] = [root for r in long for root in (_add_block(state, r), _initialise_block(state, r))]
     roots += _accumulate_all(state, shared, binding, locals_, staged, covered, long)

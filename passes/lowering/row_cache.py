@@ -100,7 +100,7 @@ def _kept_part(state: SegmentState, bodies: Sequence[Expr], dim: ReduceDim, loca
             copies.append(read)
             state.row_caches[read] = _buffer(state, read, step.extent * dim.block_k, len(state.row_caches))
         buffer = state.row_caches[read]
-        staged[read] = Load("shared", buffer.name, _place(state, as_index(step), local), buffer.dtype)
+        staged[read] = Load("shared", buffer.name, _cache_index(state, as_index(step), local), buffer.dtype)
     if not copies:
         return RowPart(step, start, staged)
     filling = Var(f"{step.name}copy", step.extent)
@@ -119,7 +119,7 @@ def _buffer(state: SegmentState, read: Read, elements: int, number: int) -> Shar
     return buffer
 
 
-def _place(state: SegmentState, trip: Index, local: Var) -> Index:
+def _cache_index(state: SegmentState, trip: Index, local: Var) -> Index:
     """Return the index of an element in the row cache: the elements of a block's trip are contiguous, row by row."""
     extents = (*(dim.block for dim in state.frame.schedule.dims), local.extent)
     return linearise([trip, *map(as_index, (*state.frame.tiles, local))], (prod(extents), *row_major(extents)))
@@ -130,7 +130,7 @@ def _copy(state: SegmentState, read: Read, dim: ReduceDim, local: Var, trip: Ind
     share, unrolled = row_share(state.frame, local)
     value = value_of(read, state.context(state.bind((dim,), (local,), (trip * dim.block_k,)), {}))
     buffer = state.row_caches[read]
-    store = Store("shared", buffer.name, _place(state, trip, local), value, buffer.dtype)
+    store = Store("shared", buffer.name, _cache_index(state, trip, local), value, buffer.dtype)
     asynchronous = state.target.async_copy or not state.target.lockstep
     every = tuple(v for v in unrolled if v.extent > 1) + state.frame.unrolled
     shares = (*state.shares.values(), share)

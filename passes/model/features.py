@@ -81,7 +81,7 @@ def count_features(
     if is_register_chain([part.structure for part in geometry]):
         totals.in_registers = frozenset(group.shared)
     totals.pitches.update({tensor: pitches for tensor, (pitches, _) in layouts.items()})
-    totals.threads = _most(part.threads for part in geometry)
+    totals.threads = _maximum(part.threads for part in geometry)
     grid = _grid(geometry[-1])
     first = traffic_dim(group.segments[-1], geometry[-1].structure)
     outer, batches = grid[first] if grid else 1, product(n * 1.0 for n in grid[:first])
@@ -105,9 +105,9 @@ def count_features(
                     batches=batches, threads=totals.threads,
                     shared=shared_bytes(group, geometry, tiles, layouts), registers=least(registers.expected, limit),
                     needed=registers.needed, held=registers.held, limit=limit, tile=_smallest(tiles),
-                    stages=_most(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),
+                    stages=_maximum(_buffers_ahead(part, bool(totals.in_registers)) for part in geometry),
                     raster=raster, min_blocks=min_blocks,
-                    working=working, instances=_most(product(part.thread) for part in geometry), useful_flops=useful,
+                    working=working, instances=_maximum(product(part.thread) for part in geometry), useful_flops=useful,
                     unique_bytes=unique, segments=parts, **totals.sums)  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _count_segments(
             _repeat_parts(totals, segment, before, turns, geometry[-1].structure.parts)
         if not totals.in_registers:
             own = thread_registers(segment, part, tiles[position], group.tensors, rows)
-            registers = registers.maximum(own.beside(streamed_registers(group, geometry, position)))
+            registers = registers.maximum(own.with_held(streamed_registers(group, geometry, position)))
     if totals.in_registers:
         add_chain_overhead(totals, geometry)
         registers = chain_registers(geometry)
@@ -182,7 +182,7 @@ def _buffers_ahead(part: Geometry, chained: bool) -> Count:
     return part.loop.stages - np.where(read, 1, 0)
 
 
-def _most(values: Iterable[Count]) -> Count:
+def _maximum(values: Iterable[Count]) -> Count:
     """Return the greatest of some counts, at least 1."""
     found: Count = 1
     for value in values:

@@ -97,7 +97,7 @@ class Registers:
     needed: Count
     expected: Count
 
-    def beside(self, held: Count) -> Registers:
+    def with_held(self, held: Count) -> Registers:
         """Return the registers needed beside `held` others."""
         return Registers(self.held + held, self.needed + held, self.expected + held)
 
@@ -191,7 +191,7 @@ def _atom_registers(
     sets = work.parts + np.where(geometry.loop.prefetch, 1.0 if work.parts == 1 else 2.0, 0.0)
     fragments = sum((side.atoms * side.fragment.registers * 1.0 for side in work.sides), 0.0) * sets
     # Where fragments are loaded ahead, copies are issued between products; else while no fragments are held.
-    places = least(sum((_places(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
+    places = least(sum((_address_registers(tile, geometry, tensors) for tile in tiles), 0.0), MAX_COPY_ADDRESSES)
     beside = np.where(geometry.loop.prefetch, 1.0, HELD_ADDRESS_SHARE) * places
     needed = BASE_REGISTERS + held + fragments + 2.0 * len(tiles) + beside
     if work.mma.reads_shared:
@@ -220,7 +220,7 @@ def _passing_registers(work: MmaWork, tiles: Sequence[StagedTile], geometry: Geo
     return found
 
 
-def _places(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
+def _address_registers(tile: StagedTile, geometry: Geometry, tensors: Mapping[str, TensorType]) -> Count:
     """Return the registers for source and destination addresses of a thread's copies of a tile: none with constant
     strides, where threads take whole rows, or parts of one, at a time, and rows and columns are one axis each.
     """

@@ -56,7 +56,7 @@ def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
     if context.record is not None:
         return _plan(plain, _replay_algorithms(step, graph, context, context.record), step, context)
     if measures and context.budget.is_limited:
-        return _in_time(step, plain, context)
+        return _best_in_time(step, plain, context)
     return _plan(plain, _compare_algorithms(step, graph, context), step, context)
 
 
@@ -87,7 +87,7 @@ def _plan(plain: Algorithms, chosen: Graph, step: ChooseAlgorithms, context: Com
     return Algorithms(graph, plain.graph, dict(step.used), dict(step.replaced))
 
 
-def _in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
+def _best_in_time(step: ChooseAlgorithms, plain: Algorithms, context: CompileContext) -> Algorithms:
     """Return the best plan within the time.
 
     It has no algorithms, those that are certain by the model, or those that are best by measurement.
@@ -167,14 +167,14 @@ def _compare_algorithms(
     workers that wait for the last kernels continue with the kernels of the current plan.
     """
 
-    def by_now() -> list[FusedGroup]:
+    def kernels_so_far() -> list[FusedGroup]:
         step.run(graph)
         return _kernels(step, forms or {}, context.evaluator)
 
     def questions() -> Questions:
         return [*_kernel_questions(step.questions, context.evaluator), *others]
 
-    plan, chosen = None if forms is None else by_now, step.run(graph)
+    plan, chosen = None if forms is None else kernels_so_far, step.run(graph)
     while step.choices and context.costs.measure(questions, ALGORITHMS_SHARE, plan):
         chosen = step.run(graph)
     return chosen

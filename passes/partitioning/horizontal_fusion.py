@@ -254,7 +254,7 @@ def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> It
         for other in before:
             following.setdefault(other, []).append(n)
     missing = [len(before) for before in waits]
-    ready = [(_last(runs[n]), n) for n, count in enumerate(missing) if not count]
+    ready = [(_last_place(runs[n]), n) for n, count in enumerate(missing) if not count]
     heapify(ready)
     while ready:
         _, n = heappop(ready)
@@ -262,7 +262,7 @@ def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> It
         for other in following.get(n, ()):
             missing[other] -= 1
             if not missing[other]:
-                heappush(ready, (_last(runs[other]), other))
+                heappush(ready, (_last_place(runs[other]), other))
 
 
 def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
@@ -278,7 +278,7 @@ def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
     return runs
 
 
-def _last(run: Sequence[Launch]) -> int:
+def _last_place(run: Sequence[Launch]) -> int:
     return max(place for launch in run for place in launch.places)
 
 

@@ -48,7 +48,7 @@ def refine_partition(previous: ScheduledPartition, context: CompileContext) -> S
     found = partition(partitioner, "mixed")
     formed = combine_partitions(partitioner, before.formed, found, context.is_faster)
     late = context.budget.over(REFINEMENT_SHARE)
-    if late or _same(formed, before.formed):  # the remaining time goes to the present kernels
+    if late or _are_equal(formed, before.formed):  # the remaining time goes to the present kernels
         return previous if late or times.complete() else choose_schedules(before, context, REFINEMENT_SHARE)
     changed = split_long_reductions(Partition(layouts, formed, formed, layouts.views, replay), context)
     refined = choose_schedules(changed, context, REFINEMENT_SHARE)
@@ -102,5 +102,5 @@ def _seconds(candidate: Candidate, scale: float = inf) -> float:
     return float(found) if isinstance(found, (int, float)) else scale * candidate.score
 
 
-def _same(first: Sequence[Group], second: Sequence[Group]) -> bool:
+def _are_equal(first: Sequence[Group], second: Sequence[Group]) -> bool:
     return [(g.units, form_key(g.form)) for g in first] == [(g.units, form_key(g.form)) for g in second]

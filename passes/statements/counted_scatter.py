@@ -80,7 +80,7 @@ def _count_terms(match: Match, type_: TensorType) -> Iterator[Statement]:
         whole: Expr = Call("round", (left,))
         left = Call("mul", (Call("sub", (left, whole)), Const(2.0**bits, wide)))
         totals.append(_add_tensor(index, f"{statement.target}.total{number}", DType.I64, counted))
-        mark = _mark(value, wide) if number == 0 else _whole(0)
+        mark = _mark(value, wide) if number == 0 else _integer(0)
         body = Call("select", (_finite(unit, wide), Cast(DType.I64, whole), mark))
         yield evolve(statement, target=totals[-1], body=body)
     yield _result(index, statement, elements, size, totals, bits)
@@ -108,7 +108,7 @@ def _add_tensor(index: DefUse, name: str, dtype: DType, shape: tuple[int, ...]) 
     return index.add_tensor(name, TensorType(dtype, shape))
 
 
-def _whole(value: int) -> Const:
+def _integer(value: int) -> Const:
     return Const(value, DType.I64)
 
 
@@ -130,15 +130,15 @@ def _finite(value: Expr, dtype: DType) -> Expr:
 
 def _mark(value: Expr, dtype: DType) -> Expr:
     """Return the count of an infinite term; a finite one beside it counts for nothing."""
-    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _whole(_NEGATIVE_INFINITY), _whole(0)))
-    return Call("select", (Call("eq", (value, Const(math.inf, dtype))), _whole(1), negative))
+    negative = Call("select", (Call("eq", (value, Const(-math.inf, dtype))), _integer(_NEGATIVE_INFINITY), _integer(0)))
+    return Call("select", (Call("eq", (value, Const(math.inf, dtype))), _integer(1), negative))
 
 
 def _infinite(greatest: Expr, marks: Expr, dtype: DType) -> Expr:
     """Return the sum where a term is infinite or NaN: NaN where infinities of both signs meet."""
     both = Call("sub", (greatest, greatest))
-    above = Call("select", (Call("ge", (marks, _whole(_NEGATIVE_INFINITY))), both, greatest))
-    has_above = Call("ne", (Call("bitand", (marks, _whole(_NEGATIVE_INFINITY - 1))), _whole(0)))
+    above = Call("select", (Call("ge", (marks, _integer(_NEGATIVE_INFINITY))), both, greatest))
+    has_above = Call("ne", (Call("bitand", (marks, _integer(_NEGATIVE_INFINITY - 1))), _integer(0)))
     infinity = Call("select", (has_above, above, Const(-math.inf, dtype)))
     return Call("select", (Call("isnan", (greatest,)), greatest, infinity))
 

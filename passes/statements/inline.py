@@ -19,7 +19,9 @@ from attrs import evolve, frozen
 
 from ...ir import (
     COMBINERS,
+    FUNCTIONS,
     Call,
+    Cast,
     Const,
     DType,
     Evaluation,
@@ -226,7 +228,7 @@ class Inliner:
 
     def _by_cases(self, pieces: list[tuple[Inverse, Expr]]) -> Expr:
         """Return the value of the piece whose guards hold; the pieces together cover every element."""
-        possible = [(s, body) for s, body in pieces if not any(_never(g) for g in s.guards)] or pieces[:1]
+        possible = [(s, body) for s, body in pieces if not any(_fails_always(g) for g in s.guards)] or pieces[:1]
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
         cases = [
             (s.guards, _guard_reads(self._inline_at(body, s.values), s.guards, 0.0, self.tensors, self.held))
@@ -273,7 +275,7 @@ def _binary_cases(cases: Sequence[_Case]) -> Expr:
     return Call("select", (here, _binary_cases(cases[:middle]), _binary_cases(cases[middle:])))
 
 
-def _never(guard: Guard) -> bool:
+def _fails_always(guard: Guard) -> bool:
     low, high = guard.index.bounds()
     return high < guard.low or low >= guard.high
 
@@ -315,3 +317,22 @@ def split_argument_reduction(
         attained = Call("or", (attained, Call("isnan", (statement.body,))))
     body = Call("select", (attained, IndexValue(flat, dtype), Const(step - 1, dtype)))
     return best, evolve(statement, body=body, combine="min")
+
+
+def issue_slots(*bodies: Expr) -> int:
+    """Return the issue slots of the scalar operations of expressions.
+
+    Shared parts are counted once.
+    """
+    found: dict[Expr, int] = {}
+
+    def visit(node: Expr) -> None:
+        if node in found:
+            return
+        found[node] = FUNCTIONS[node.fn].issue if isinstance(node, Call) else 1 if isinstance(node, Cast) else 0
+        for child in node.children:
+            visit(child)
+
+    for body in bodies:
+        visit(body)
+    return sum(found.values())

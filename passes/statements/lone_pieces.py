@@ -50,12 +50,12 @@ def _lone(pieces: Sequence[Statement]) -> Statement | None:
     (found,) = sums
     if not all(s.is_pointwise and isinstance(s.body, Const) and s.body.value == 0 for s in others):
         return None
-    places = [_place(index) for index in found.write]
+    places = [_scaled_variable(index) for index in found.write]
     used = [var for place in places if place is not None for var in place[:1] if var is not None]
     return found if None not in places and sorted(used, key=str) == sorted(found.axes, key=str) else None
 
 
-def _place(index: Index) -> tuple[Var | None, int] | None:
+def _scaled_variable(index: Index) -> tuple[Var | None, int] | None:
     """Return the variable of an index `n * v + first`, with n; no variable for a constant."""
     if not index.terms:
         return None, 1
@@ -69,7 +69,7 @@ def _spread_statement(piece: Statement, name: str, type_: TensorType) -> Stateme
     tests: list[Guard] = []
     values: dict[Var, Index] = {}
     for axis, index in zip(axes, piece.write, strict=True):
-        place = _place(index)
+        place = _scaled_variable(index)
         assert place is not None
         var, factor = place
         moved = as_index(axis) - index.const

@@ -84,7 +84,7 @@ def _cut(scan: PrefixScan, index: DefUse) -> Iterator[Statement]:
         return
     kind = index.types[statement.target].dtype.accumulator
     scan = evolve(scan, value=index.convert(scan.value, kind))
-    parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part(scan.axis.extent), kind)
+    parts = _Parts(scan, _row_part(scan.axis.extent) if held else _part_extent(scan.axis.extent), kind)
     of, before = (_add_tensor(parts, name, (Var("", parts.count),), index) for name in ("of", "before"))
     yield from _totals(parts, of, before, index)
     yield from map(canonicalise, (_lane_scan if held else _result)(parts, before, index))
@@ -190,7 +190,7 @@ class _Parts:
         return Call("select", (InRange((inside,)), rebuild(moved, leaf), self.none))
 
 
-def _part(extent: int) -> int:
+def _part_extent(extent: int) -> int:
     """Return the elements of a part whose elements combine it separately."""
     return PART_ELEMENTS if extent <= _LONG_ROW_ELEMENTS else _LONG_ROW_PART
 

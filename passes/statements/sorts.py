@@ -232,10 +232,10 @@ def _cases(extent: int) -> Iterator[tuple[float, float, int]]:
     and neighbours of a range represents all of it.
     """
     for distance in (1 - extent, -1, 0, 1, extent - 1):
-        yield from ((a, b, distance) for a, b in _PAIRS if distance or _same(a, b))
+        yield from ((a, b, distance) for a, b in _PAIRS if distance or _is_same_number(a, b))
 
 
-def _same(a: float, b: float) -> bool:
+def _is_same_number(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)
 
 

@@ -207,7 +207,7 @@ def _single_residue(
     reduced: dict[Var, Index] = {}
     for condition in conditions:
         residue = _residue(substitute(condition.rest, dict(moved)), condition.period)
-        first, step = _first(condition, residue)
+        first, step = _first_match(condition, residue)
         extent = 1 if condition.var is None else condition.var.extent
         if first is None or first >= extent:
             return evolve(piece, body=zero, reduce=(), combine=None)
@@ -223,7 +223,7 @@ def _residue(rest: Index, period: int) -> int:
     return rest.const % period
 
 
-def _first(condition: _Condition, residue: int) -> tuple[int | None, int]:
+def _first_match(condition: _Condition, residue: int) -> tuple[int | None, int]:
     """Return the least value of the variable for which a condition holds, none where there is none, and the step to the
     next.
     """

@@ -1,5 +1,6 @@
 """Files of plans, of staged models and of exported programs."""
 
+from .dynamic_file import DynamicRecord, PlannedBucket, save_dynamic
 from .plan_document import plain
 from .plan_file import load_plan, plan_content, plan_files, plan_of_files, save_plan, with_document, write_folder
 from .program_file import PlannedStage, ProgramRecord, save_program

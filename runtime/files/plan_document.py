@@ -16,6 +16,8 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from ...ir import (
     Argument,
+    Dim,
+    DimLayout,
     DType,
     IndexCheck,
     PlanError,
@@ -23,12 +25,14 @@ from ...ir import (
     RepeatedSteps,
     Step,
     Storage,
+    SymbolicExtent,
     Target,
     TensorType,
 )
 from ..memory import Placement
 
 FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", "cuts-staged-program", 2
+DYNAMIC_FORMAT = "cuts-dynamic-plan"
 
 
 @frozen
@@ -144,10 +148,34 @@ class ProgramDocument:
     files: dict[str, str]
 
 
-Document: TypeAlias = PlanDocument | StagedDocument | ProgramDocument
+@frozen
+class BucketRecord:
+    """Bucket of a plan for a range of sizes, with its files."""
+
+    sizes: dict[str, int]
+    scalars: dict[str, str]
+    layouts: dict[str, tuple[DimLayout, ...]]
+    fixed: dict[str, SymbolicExtent]
+    files: dict[str, str]
+
+
+@frozen
+class DynamicDocument:
+    """Content of plan.json of a plan for a range of sizes."""
+
+    cuts: str
+    name: str
+    target: Target
+    dims: tuple[Dim, ...]
+    buckets: tuple[BucketRecord, ...]
+    files: dict[str, str]
+
+
+Document: TypeAlias = PlanDocument | StagedDocument | ProgramDocument | DynamicDocument
 #: Classes of documents by the name of their format.
-_FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocument]] = {
+_FORMATS: dict[str, type[PlanDocument] | type[StagedDocument] | type[ProgramDocument] | type[DynamicDocument]] = {
     FORMAT: PlanDocument,
+    DYNAMIC_FORMAT: DynamicDocument,
     STAGED_FORMAT: StagedDocument,
     PROGRAM_FORMAT: ProgramDocument,
 }

@@ -90,11 +90,11 @@ def staged_record(root: Path, document: StagedDocument, files: Mapping[str, byte
         document.opaque,
         document.functions,
         {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.specs)},
-        tuple(_part(root, record, document.files, weights) for record in document.parts),
+        tuple(_load_part(root, record, document.files, weights) for record in document.parts),
     )
 
 
-def _part(root: Path, record: PartRecord, files: Mapping[str, str], weights: Mapping[str, Array]) -> PlannedPart:
+def _load_part(root: Path, record: PartRecord, files: Mapping[str, str], weights: Mapping[str, Array]) -> PlannedPart:
     if f"{record.folder}/plan.json" not in files:
         raise PlanError(f"{root}: the plan has no part {record.folder!r}", hint="write the plan again")
     known = {name: weights[key] for name, key in record.known.items()}

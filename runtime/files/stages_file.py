@@ -1,4 +1,4 @@
-"""Reading of folders in stages: models of ONNX, and exported programs."""
+"""Reading of folders that hold several plans."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...ir import PlanError
-from .plan_document import ProgramDocument, StagedDocument, read_document
+from .dynamic_file import DynamicRecord, dynamic_record
+from .plan_document import DynamicDocument, ProgramDocument, StagedDocument, read_document
 from .plan_file import read_files
 from .program_file import ProgramRecord, program_record
 from .staged_file import StagedRecord, staged_record
 
-_Stages = TypeVar("_Stages", StagedRecord, ProgramRecord)
+_Stages = TypeVar("_Stages", StagedRecord, ProgramRecord, DynamicRecord)
 #: Class of a folder's content, and the function that makes it, by the class of plan.json.
 _RECORDS: Mapping[type, tuple[type, Callable[..., Any]]] = {
+    DynamicDocument: (DynamicRecord, dynamic_record),
     StagedDocument: (StagedRecord, staged_record),
     ProgramDocument: (ProgramRecord, program_record),
 }

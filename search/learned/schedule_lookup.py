@@ -27,7 +27,7 @@ def place_of_schedule(space: Space, schedule: Schedule) -> tuple[int, tuple[int,
     wanted, kind = features_of_schedule(space.group, schedule), _kind_of_schedule(space, schedule)
     for position, structure in enumerate(space.templates):
         if _kind(structure) == kind:
-            found = _places(space, structure, wanted, schedule)
+            found = _parameter_indices(space, structure, wanted, schedule)
             if found is not None:
                 return position, found
     return None
@@ -42,7 +42,7 @@ def _kind_of_schedule(space: Space, schedule: Schedule) -> object:
     return tuple((s.dims, s.reduces, s.staged, s.mma, s.rows, s.columns) for s in parts)
 
 
-def _places(
+def _parameter_indices(
     space: Space, structure: ScheduleTemplate, wanted: ScheduleFeatures, schedule: Schedule
 ) -> tuple[int, ...] | None:
     """Return the parameter indices of a schedule within a structure."""

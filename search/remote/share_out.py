@@ -105,7 +105,7 @@ class RemoteTuningLoop:
         under_way: set[int] = set()
         unfinished: list[TaskRecord] = []
         with self.executor.interruptible():
-            while (waiting or under_way) and not self._over(under_way):
+            while (waiting or under_way) and not self._is_finished(under_way):
                 if not self.engine.places:
                     unfinished += [tasks[k] for k in (*waiting, *under_way)]
                     break
@@ -204,7 +204,7 @@ class RemoteTuningLoop:
         budget = self.executor.budget
         return budget.is_limited and budget.remaining(self.share) <= HANDOVER_SECONDS
 
-    def _over(self, under_way: Collection[int]) -> bool:
+    def _is_finished(self, under_way: Collection[int]) -> bool:
         """Return whether no further result is expected."""
         return self.executor.expire(self._is_late and not under_way) or self.executor.over(self.share)
 

@@ -118,7 +118,7 @@ def fake_driver(memory: Memory) -> Any:
     def to_host(target: np.ndarray[Any, Any], address: int) -> None:
         target.reshape(-1).view(np.uint8)[:] = memory.bytes[address - ADDRESS :][: target.nbytes]
 
-    def within(target: int, source: int, count: int, stream: Any) -> None:
+    def copy_on_device(target: int, source: int, count: int, stream: Any) -> None:
         memory.log.append("copy on the device")
         memory.bytes[target - ADDRESS :][:count] = memory.bytes[source - ADDRESS :][:count]
 
@@ -134,7 +134,7 @@ def fake_driver(memory: Memory) -> Any:
         memset_d32_async=lambda *_: memory.log.append("flush"),
         memcpy_htod=to_device,
         memcpy_dtoh=to_host,
-        memcpy_dtod_async=within,
+        memcpy_dtod_async=copy_on_device,
         mem_get_info=lambda: (1, 2),
         get_driver_version=lambda: 13000,
         module_from_buffer=lambda code: SimpleNamespace(get_function=lambda name: Function(memory, name)),

@@ -98,7 +98,7 @@ def test_program_without_kernels_is_rebuilt(tmp_path: Path, monkeypatch: pytest.
     folder = program(tmp_path, {"k/k.so": LIBRARY})
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     device = Forgetful()
-    assert device._whole("k", ["k"]).kernel_names == "k"
+    assert device._program_with_kernels("k", ["k"]).kernel_names == "k"
     assert device.built == ["k", "k"]
     assert not folder.exists()
 

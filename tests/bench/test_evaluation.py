@@ -129,7 +129,7 @@ def test_a_failure_takes_no_results_place(tmp_path: Path) -> None:
     failed = {k: v for k, v in row("PyTorch", 1.0).items() if k != "ms"} | {"failure": "out of memory"}
     ledger.keep(path, failed)
     assert [r.get("ms") for r in read_rows(path)] == [1.0]
-    assert "Failed: DLRM b1 PyTorch: out of memory." in tables.whole([failed])
+    assert "Failed: DLRM b1 PyTorch: out of memory." in tables.all_tables([failed])
 
 
 def test_wins_are_counted_where_both_were_measured() -> None:

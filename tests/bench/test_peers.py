@@ -172,7 +172,7 @@ def test_the_better_layout_is_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def plans(device: Any, convolution: Any, places: Any, numerics: Numerics, wanted: str) -> list[Any]:
         asked.append((convolution.image.steps, numerics))
-        launch = SimpleNamespace(on=lambda places: lambda: None)
+        launch = SimpleNamespace(launch_on=lambda places: lambda: None)
         return [SimpleNamespace(seconds=1.0 / len(asked), launch=launch)]
 
     monkeypatch.setattr(contenders, "require_library", lambda name: SimpleNamespace(plans=plans))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from attrs import define, field
 from cuts.backends.device import Device
-from cuts.bench.operators.timing import by_kernel, by_torch, run_once, together
+from cuts.bench.operators.timing import by_kernel, by_torch, in_order, run_once
 from cuts.ir.compiled import KernelFunction
 
 
@@ -82,6 +82,6 @@ def test_a_kernel_binds_each_set_by_argument_names() -> None:
     sets = [{"x": Placed(10 * n), "y": Placed(10 * n + 1)} for n in (1, 2)]
     launches = by_kernel(device(notes), kernel, cast(bytes, "k"), sets)
     run_once(device(notes), Recorder(), launches[0], sets[0]["y"])
-    together(launches)()
+    in_order(launches)()
     assert notes == ["k [11, 10]", "k [11, 10]", "k [21, 20]"]
     assert np.isnan(sets[0]["y"].filled).all()

@@ -14,13 +14,10 @@ from unittest import mock
 import numpy as np
 from cuts.backends import find_target
 from cuts.cluster.engine import SingleProcess
-from cuts.cluster.graphs import parameter_shapes
 from cuts.cluster.kernels import Kernels
 from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.running import Runner, process
-from cuts.cluster.storage.layer_files import layout
 from cuts.cluster.storage.store import LayerStore
-from cuts.ir import DType
 
 
 class _Nothing:
@@ -83,9 +80,7 @@ class _One(SingleProcess):
 
 
 def _store(folder: object, model: Any, layers: object, *, part: int, parts: int, **_: object) -> LayerStore:
-    shapes = parameter_shapes(model, parts)
-    weights, state = (layout(shapes, dtype, model.dtype) for dtype in (model.dtype, DType.F32))
-    return _Store(Path("nowhere"), model, weights, state, part, parts)
+    return _Store.describe(Path("nowhere"), model, part, parts)
 
 
 @contextmanager
@@ -97,7 +92,8 @@ def _nothing_real() -> Iterator[None]:
 
 def dry_run(plan: ClusterPlan, kernels: Kernels, rank: int = 0, steps: int = 2, memory: float = 1e18) -> Runner:
     """Run one of a plan's processes for some steps; return its runner."""
-    zeros = np.zeros((plan.way.micro, plan.model.sequence, plan.model.hidden), np.float32)
+    tokens = (plan.way.micro, plan.model.sequence)
+    zeros = np.zeros(tokens if plan.model.vocabulary else (*tokens, plan.model.hidden), np.float32)
     size = plan.way.gpus
     with _nothing_real():
         made = Runner(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.plans.ways import Way, all_ways, columns
 from cuts.cluster.prediction.feasibility import fit
@@ -89,7 +89,7 @@ def test_a_run_takes_what_is_planned(chosen: tuple[Way, bool], layers: int) -> N
         totals.append([sum(parts.values()) - parts["inside kernels"] for parts in (says, took)])
     # The runner does not hold the optimiser's state, in any residence. The rest is exact on the stage with the largest
     # need, but for a few activations and the padding of files.
-    state = 2 * run.store.weights.nbytes * len(run.names) if way.resident == "state" else 0
+    state = 2 * run.store.layout("weights", run.names[-1]).nbytes * len(run.names) if way.resident == "state" else 0
     spare = 8 * run.boundary + 2 * (run.saved_bytes if run.keeps else 0)
     assert max(total[0] for total in totals) - state <= 1.05 * max(total[1] for total in totals) + spare
 

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 from cuts.cluster.planning.planner import rank
 from cuts.cluster.planning.what_if import what_if
-from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.files import (
     known_machines,
     known_models,

@@ -22,7 +22,7 @@ import pytest
 from attrs import evolve
 from cuts.cluster.graphs import partition_parameter, replicated_parameters
 from cuts.cluster.kernels import Kernels, compile_kernels
-from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
 from cuts.cluster.plans.ways import Way
 from cuts.cluster.running import Runner
@@ -91,6 +91,8 @@ def batches_of(plan: ClusterPlan) -> Any:
 
     def batches(step: int, group: int, micro: int) -> Any:
         generator = np.random.default_rng([step, group * share + micro])
+        if plan.model.vocabulary:
+            return generator.integers(0, plan.model.vocabulary, (2, *shape[:2]), np.int32)
         return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
 
     return batches
@@ -161,7 +163,7 @@ def on_processes(work: Path) -> list[list[dict[str, Any]]]:
 
 
 @cache
-def alone(activations: str, training: bool, folder: Path, model: Transformer = MODEL) -> dict[str, Any]:
+def results_alone(activations: str, training: bool, folder: Path, model: Transformer = MODEL) -> dict[str, Any]:
     """Return the results of a single process, the current one."""
     way = evolve(ALONE, activations=activations)
     plan = ClusterPlan(model, HERE, way, training)
@@ -177,7 +179,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("way", TRAINING, ids=lambda w: w.text)
 def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one: Path) -> None:
     activations = way.activations if way.dp == 1 else "recompute+offload"
-    expected = alone(activations, True, one / activations)
+    expected = results_alone(activations, True, one / activations)
     folder, both = on_two[way]
     assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
     if way.wp > 1:
@@ -196,7 +198,7 @@ def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one
 
 
 def test_single_layer_stages_keep_accumulated_gradients(on_two: Any, one: Path) -> None:
-    expected = alone("recompute+offload", True, one / "shallow", SHALLOW)
+    expected = results_alone("recompute+offload", True, one / "shallow", SHALLOW)
     _, both = on_two[ONE_LAYER]
     assert both[0]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
 
@@ -220,7 +222,7 @@ def check_parts(way: Way, folders: list[Path], one: Path) -> None:
 @pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)
 def test_inference_on_two_processes_is_inference_on_one(way: Way, on_two: Any, one: Path) -> None:
     _, both = on_two[way]
-    expected = alone("keep", False, one / "inference")["outputs"]
+    expected = results_alone("keep", False, one / "inference")["outputs"]
     if way.p > 1:
         assert both[1]["outputs"] == expected
         assert not both[0]["outputs"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cluster.plans.descriptions import Machine, Transformer
+from cuts.cluster.plans import Machine, Transformer
 from cuts.cluster.plans.ways import Way, columns
 from cuts.cluster.prediction.closed_form import corrected_terms
 from cuts.cluster.prediction.simulation import simulate

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from attrs import evolve
 from cuts.cluster.planning.planner import rank, score
+from cuts.cluster.planning.table import BLOCKS, printed_table, reproduce
 from cuts.cluster.planning.thesis import AS_PRINTED
 from cuts.cluster.plans.files import load_machine, load_transformer
 from cuts.cluster.plans.ways import Way, columns
-from cuts.docs.make_table_5_6 import BLOCKS, printed_table, reproduce
 
 #: Cells that no reading explains.
 UNEXPLAINED_CELLS = {

@@ -23,7 +23,7 @@ def scaled_product(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
     return torch.ops.aten._scaled_mm(a, b, a_scale, b_scale, None, None, torch.bfloat16)
 
 
-def whole(scale: Any, shape: tuple[int, int]) -> Any:
+def repeat_scales(scale: Any, shape: tuple[int, int]) -> Any:
     """Repeat the scales of blocks over a matrix."""
     scale = scale.double() if scale.dim() == 2 else scale.double().reshape(1, 1)
     for axis, extent in enumerate(shape):
@@ -44,7 +44,7 @@ def test_scaled_products_of_pytorch(scales: str, second: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(s, generator=generator).to(t) for s, t in (((48, 256), E4M3), ((32, 256), second)))
     sa, sb = (torch.rand(s, generator=generator) + 0.5 for s in SCALES[scales])
-    exact = (a.double() * whole(sa, (48, 256))) @ (b.double().t() * whole(sb, (256, 32)))
+    exact = (a.double() * repeat_scales(sa, (48, 256))) @ (b.double().t() * repeat_scales(sb, (256, 32)))
     compiled = torch.compile(scaled_product, backend=cuts_backend, dynamic=False)
     found = compiled(a, b.t(), sa, sb)
     assert found.dtype is torch.bfloat16

@@ -25,7 +25,7 @@ def real(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def whole(*shape: int, kind: Any = np.uint8) -> Any:
+def integers(*shape: int, kind: Any = np.uint8) -> Any:
     return RNG.integers(0 if kind is np.uint8 else -90, 100, shape).astype(kind)
 
 
@@ -37,8 +37,8 @@ def zero(value: int, kind: Any = np.uint8) -> Any:
     return np.array(value, kind)
 
 
-BY_COLUMN = (whole(5, 4, kind=np.int8), real(5) ** 2 + 0.01, np.zeros(5, np.int8), whole(5, kind=np.int32))
-A, B = (whole(2, 3, 4, 5), scale(0.02), zero(50)), (whole(5), scale(0.03), zero(40))
+BY_COLUMN = (integers(5, 4, kind=np.int8), real(5) ** 2 + 0.01, np.zeros(5, np.int8), integers(5, kind=np.int32))
+A, B = (integers(2, 3, 4, 5), scale(0.02), zero(50)), (integers(5), scale(0.03), zero(40))
 Y = (scale(0.05), zero(20))
 #: Operation, operands (the first is the input, others constants, None where absent), attributes, number of results.
 CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
@@ -50,13 +50,13 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
     "gemm": (
         "QGemm",
         (
-            whole(3, 4),
+            integers(3, 4),
             scale(0.02),
             zero(50),
-            whole(5, 4, kind=np.int8),
+            integers(5, 4, kind=np.int8),
             real(5) ** 2 + 0.01,
             np.zeros(5, np.int8),
-            whole(5, kind=np.int32),
+            integers(5, kind=np.int32),
             *Y,
         ),
         {"transB": 1, "alpha": 1.0},
@@ -64,17 +64,17 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
     ),
     "gemm to real numbers": (
         "QGemm",
-        (whole(3, 4), scale(0.02), zero(50), whole(4, 5), scale(0.01), zero(3), None),
+        (integers(3, 4), scale(0.02), zero(50), integers(4, 5), scale(0.01), zero(3), None),
         {"alpha": 0.5},
         1,
     ),
     "real product": (
         "MatMulIntegerToFloat",
-        (whole(3, 4), whole(4, 5), scale(0.1), scale(0.2), zero(5), zero(7), real(5)),
+        (integers(3, 4), integers(4, 5), scale(0.1), scale(0.2), zero(5), zero(7), real(5)),
         {},
         1,
     ),
-    "dynamic product": ("DynamicQuantizeMatMul", (real(3, 4), whole(4, 5), scale(0.2), zero(7), real(5)), {}, 1),
+    "dynamic product": ("DynamicQuantizeMatMul", (real(3, 4), integers(4, 5), scale(0.2), zero(7), real(5)), {}, 1),
     "gelu": ("Gelu", (real(3, 5),), {}, 1),
     "gelu with a bias": ("BiasGelu", (real(3, 5), real(5)), {}, 1),
     "fast gelu": ("FastGelu", (real(3, 5), real(5)), {}, 1),
@@ -100,7 +100,7 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], int]] = {
     ),
     "joined": (
         "QLinearConcat",
-        (None, scale(0.05), zero(3), *A, whole(2, 3, 4, 5), scale(0.1), zero(9)),
+        (None, scale(0.05), zero(3), *A, integers(2, 3, 4, 5), scale(0.1), zero(9)),
         {"axis": 1},
         1,
     ),
@@ -161,7 +161,7 @@ def test_unfoldable_constants_become_operations(tmp_path: Path) -> None:
         helper.make_node("Add", ["r", "bias"], ["y"]),
     ]
     constants = {
-        "w": whole(5, kind=np.int32),
+        "w": integers(5, kind=np.int32),
         "s": np.array([0.1], np.float32),
         "z": zero(0, np.int32),
         "t": scale(0.02),

@@ -52,7 +52,7 @@ def _digest(*parts: str | bytes) -> str:
     return whole.hexdigest()
 
 
-def both(program: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Graph]:
+def both_decompositions(program: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, Graph]:
     """Return a program's graph, and that of PyTorch's own decomposition."""
     found = graph_of_export(program)
     with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def assert_piecewise(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(type(program), "run_decompositions", refuse)
         graph_of_export(program)
-    found, wanted = both(program, monkeypatch)
+    found, wanted = both_decompositions(program, monkeypatch)
     assert meanings(found) == meanings(wanted)
 
 
@@ -102,7 +102,7 @@ class Function(nn.Module):
 def test_networks_of_many_kinds_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     program = torch.export.export(ZOO[name].make().eval(), ZOO[name].inputs())
-    found, wanted = both(program, monkeypatch)
+    found, wanted = both_decompositions(program, monkeypatch)
     assert meanings(found) == meanings(wanted)
 
 

@@ -53,13 +53,13 @@ def _set(x: Any, n: Any) -> Any:
     return x
 
 
-def _after(function: Function) -> Function:
+def _swap_arguments(function: Function) -> Function:
     return lambda x, n: function(n, x)
 
 
 CALLS: dict[str, Function] = {
     **{name: getattr(torch, name) for name in _WITH_NUMBER.split()},
-    **{f"number {name}": _after(getattr(torch, name)) for name in _AFTER_NUMBER.split()},
+    **{f"number {name}": _swap_arguments(getattr(torch, name)) for name in _AFTER_NUMBER.split()},
     "number less": lambda x, n: n < x, "number minus": lambda x, n: n - x, "number by": lambda x, n: n / x,
     "floor": lambda x, n: torch.div(x, n, rounding_mode="floor"),
     "trunc": lambda x, n: torch.div(x, n, rounding_mode="trunc"),

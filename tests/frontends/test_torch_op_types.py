@@ -44,7 +44,7 @@ def pairs(kind: Any) -> tuple[Any, Any]:
     return a.contiguous(), b.contiguous()
 
 
-def same(found: Any, expected: Any) -> bool:
+def is_equal(found: Any, expected: Any) -> bool:
     """Return whether types and elements are equal, NaN included."""
     if found.dtype is not expected.dtype or found.shape != expected.shape:
         return False
@@ -67,10 +67,10 @@ OF_ONE: dict[str, Callable[..., Any]] = {"relu": torch.relu, "abs": torch.abs, "
 def test_arithmetic_is_that_of_pytorch(kind: Any, place: str) -> None:
     a, b = (x.to(place) for x in pairs(kind))
     for name, (expected, call) in OF_TWO.items():
-        assert same(call(cuts.torch_op((), name), a, b), expected(a, b)), name
+        assert is_equal(call(cuts.torch_op((), name), a, b), expected(a, b)), name
     for name, expected in OF_ONE.items():
         if kind is not torch.uint8:  # it has no negative values
-            assert same(cuts.torch_op((), name)(values(kind).to(place)), expected(values(kind).to(place))), name
+            assert is_equal(cuts.torch_op((), name)(values(kind).to(place)), expected(values(kind).to(place))), name
 
 
 @everywhere
@@ -78,8 +78,8 @@ def test_arithmetic_is_that_of_pytorch(kind: Any, place: str) -> None:
 def test_choices_and_comparisons_are_those_of_pytorch(kind: Any, place: str) -> None:
     a, b = (x.to(place) for x in pairs(kind))
     equal = cuts.torch_op((), "equal")(a, b)
-    assert same(equal, a == b)
-    assert same(cuts.torch_op((), "where")(equal, a, b), torch.where(a == b, a, b))
+    assert is_equal(equal, a == b)
+    assert is_equal(cuts.torch_op((), "where")(equal, a, b), torch.where(a == b, a, b))
 
 
 @everywhere
@@ -87,11 +87,11 @@ def test_choices_and_comparisons_are_those_of_pytorch(kind: Any, place: str) -> 
 def test_reductions_find_nan_and_type_limits(kind: Any, place: str) -> None:
     a, _ = (x.to(place) for x in pairs(kind))
     greatest = cuts.torch_op((), "reduce_max")
-    assert same(greatest(a, axes=[0], keepdims=False), a.amax(0))
+    assert is_equal(greatest(a, axes=[0], keepdims=False), a.amax(0))
     if kind.is_floating_point:
         given = values(torch.float32).nan_to_num().to(kind).to(place)[:, None].requires_grad_()
         greatest(given * 2, axes=[1], keepdims=False).sum().backward()
-        assert same(given.grad, torch.full_like(given, 2))
+        assert is_equal(given.grad, torch.full_like(given, 2))
 
 
 @everywhere
@@ -101,7 +101,7 @@ def test_gradients_pass_nan_on(kind: Any, place: str) -> None:
     seed = values(kind).flip(0).to(place)
     cuts.torch_op((), "mul")(ours, ours).backward(seed)
     (theirs * theirs).backward(seed)
-    assert same(ours.grad, theirs.grad)
+    assert is_equal(ours.grad, theirs.grad)
 
 
 @everywhere
@@ -109,10 +109,10 @@ def test_gradients_pass_nan_on(kind: Any, place: str) -> None:
 def test_tensors_lie_as_they_like(kind: Any, place: str) -> None:
     a, b = (x.to(place) for x in pairs(kind))
     add = cuts.torch_op((), "add")
-    assert same(add(a.t(), b), a.t() + b)
-    assert same(add(a[:, 1:], b[:, 1:]), a[:, 1:] + b[:, 1:])
-    assert same(add(a.reshape(-1)[1:], b.reshape(-1)[1:]), a.reshape(-1)[1:] + b.reshape(-1)[1:])
-    assert same(add(a[:0], b[:0]), a[:0] + b[:0])
+    assert is_equal(add(a.t(), b), a.t() + b)
+    assert is_equal(add(a[:, 1:], b[:, 1:]), a[:, 1:] + b[:, 1:])
+    assert is_equal(add(a.reshape(-1)[1:], b.reshape(-1)[1:]), a.reshape(-1)[1:] + b.reshape(-1)[1:])
+    assert is_equal(add(a[:0], b[:0]), a[:0] + b[:0])
 
 
 def test_tensors_of_two_devices_are_one_error() -> None:

@@ -75,7 +75,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 GRADIENTS: Mapping[str, Callable[..., Any]] = {
     "halve": lambda context, gradient: gradient * 0.5 + 0 * context.saved_tensors[0],
-    "turn": lambda context, gradient: own("halve")(gradient) * 2,
+    "turn": lambda context, gradient: foreign("halve")(gradient) * 2,
 }
 
 
@@ -115,7 +115,7 @@ class Recorder:
         return [len(graph.nodes) for graph in self.plans]
 
 
-def own(name: str) -> Any:
+def foreign(name: str) -> Any:
     """Return an operation that no frontend knows."""
     return getattr(torch.ops.partial_tests, name)
 
@@ -159,44 +159,44 @@ def work(x: Any) -> Any:
 
 
 def test_one_call_in_the_middle() -> None:
-    recorder = check(lambda x: work(own("halve")(work(x))), x_of(), parts=2)
+    recorder = check(lambda x: work(foreign("halve")(work(x))), x_of(), parts=2)
     (text,) = recorder.warnings
     assert text.startswith("1 of ") and " of a captured graph run in PyTorch, the others in 2 compiled parts" in text
     assert "1 operation is not supported: partial_tests.halve.default (node 'halve')" in text
 
 
 def test_calls_in_first_and_last_place() -> None:
-    check(lambda x: work(own("halve")(x)), x_of(), parts=1)
-    check(lambda x: own("halve")(work(x)), x_of(), parts=1)
-    check(lambda x: own("halve")(work(own("halve")(x))), x_of(), parts=1)
+    check(lambda x: work(foreign("halve")(x)), x_of(), parts=1)
+    check(lambda x: foreign("halve")(work(x)), x_of(), parts=1)
+    check(lambda x: foreign("halve")(work(foreign("halve")(x))), x_of(), parts=1)
 
 
 def test_several_calls_cut_as_often_as_needed() -> None:
     def chain(x: Any) -> Any:
-        return work(own("halve")(own("turn")(work(own("halve")(work(x))))))
+        return work(foreign("halve")(foreign("turn")(work(foreign("halve")(work(x))))))
 
     recorder = check(chain, x_of(16, 16), parts=3)
     assert "2 operations are not supported" in recorder.warnings[0]
 
     def branches(x: Any) -> Any:
         a, b = work(x), work(x + 1)
-        return work(own("halve")(a)) * work(own("halve")(b)) + work(a * b)
+        return work(foreign("halve")(a)) * work(foreign("halve")(b)) + work(a * b)
 
     check(branches, x_of(), parts=2)
 
 
 def test_calls_with_several_results() -> None:
-    def several(x: Any) -> Any:
-        up, down = own("split")(work(x))
+    def forward(x: Any) -> Any:
+        up, down = foreign("split")(work(x))
         return work(up) + work(down), up
 
-    check(several, x_of(), parts=2)
+    check(forward, x_of(), parts=2)
 
 
 def test_small_calls_and_views_make_no_part() -> None:
-    recorder = check(lambda x: work(own("halve")(own("halve")(work(x)).t() + 1)), x_of(), parts=2)
+    recorder = check(lambda x: work(foreign("halve")(foreign("halve")(work(x)).t() + 1)), x_of(), parts=2)
     assert recorder.warnings[0].startswith("4 of ")
-    recorder = check(lambda x: own("halve")(x.t()) + 1, x_of(), parts=0)
+    recorder = check(lambda x: foreign("halve")(x.t()) + 1, x_of(), parts=0)
     assert recorder.warnings[0].startswith("a graph of ")
 
 
@@ -205,7 +205,7 @@ def test_a_nested_call() -> None:
 
     def choose(x: Any) -> Any:
         h = work(x)
-        h = torch.cond(h.sum() > 0, lambda v: own("halve")(v), lambda v: v + 1, (h,))
+        h = torch.cond(h.sum() > 0, lambda v: foreign("halve")(v), lambda v: v + 1, (h,))
         return work(h)
 
     recorder = check(choose, x_of(), parts=2)
@@ -226,7 +226,7 @@ def test_a_conversion_that_fails_half_way(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_all_failures_are_named() -> None:
     def function(x: Any) -> Any:
-        return work(own("turn")(work(own("halve")(work(own("split")(work(x))[0])))) / 2)
+        return work(foreign("turn")(work(foreign("halve")(work(foreign("split")(work(x))[0])))) / 2)
 
     text = check(function, x_of(), parts=4).warnings[0]
     assert all(f"partial_tests.{name}.default" in text for name in ("halve", "turn", "split"))
@@ -240,7 +240,7 @@ def test_a_part_without_kernels_runs_in_pytorch() -> None:
             return super()._compile(captured, device)
 
     recorder, x = Refusing(), x_of()
-    function = lambda x: work(own("halve")(work(x).cosh()))  # noqa: E731
+    function = lambda x: work(foreign("halve")(work(x).cosh()))  # noqa: E731
     assert_equal(function(x), recorder.call(function, x))
     assert len(recorder.plans) == 1 and "no hyperbolic cosine" in recorder.warnings[0]
 
@@ -250,7 +250,7 @@ def test_a_part_without_kernels_runs_in_pytorch() -> None:
 
 def test_integers_and_conditions_cross() -> None:
     def places(x: Any) -> Any:
-        positive, order = own("places")(work(x) - 0.05)
+        positive, order = foreign("places")(work(x) - 0.05)
         return torch.where(positive, work(x), 0).gather(1, order), order + 1, ~positive
 
     check(places, x_of(), parts=2)
@@ -258,17 +258,17 @@ def test_integers_and_conditions_cross() -> None:
 
 def test_numbers_cross() -> None:
     def scale(x: Any, number: Any) -> Any:
-        total = own("total")(work(x))
+        total = foreign("total")(work(x))
         return work(x) * total / number, total * 2
 
     check(scale, x_of(), torch.tensor(3.0, dtype=torch.float64), parts=2)
 
 
 def test_values_cross_in_any_layout() -> None:
-    check(lambda x: work(own("halve")(work(x)[:, 1::2].t())), x_of(), parts=2)
-    check(lambda x: work(own("turn")(work(x))[1:, 2:]), x_of(), parts=2)
-    check(lambda x: own("halve")(work(x)[:1].expand(8, 16)) + work(x), x_of(), parts=2)
-    check(lambda x: own("halve")(work(x).unfold(1, 4, 2)).sum(0).exp().softmax(0), x_of(), parts=2)
+    check(lambda x: work(foreign("halve")(work(x)[:, 1::2].t())), x_of(), parts=2)
+    check(lambda x: work(foreign("turn")(work(x))[1:, 2:]), x_of(), parts=2)
+    check(lambda x: foreign("halve")(work(x)[:1].expand(8, 16)) + work(x), x_of(), parts=2)
+    check(lambda x: foreign("halve")(work(x).unfold(1, 4, 2)).sum(0).exp().softmax(0), x_of(), parts=2)
 
 
 def test_complex_values_stay_on_one_side() -> None:
@@ -285,7 +285,7 @@ def test_constants_are_computed_by_each_stage() -> None:
         mask = torch.ones(16, 16, dtype=torch.bool).tril()
         places = torch.arange(16).flip(0)
         h = work(x).masked_fill(~mask[:8], 0)[:, places]
-        h = own("halve")(h) * mask[3]
+        h = foreign("halve")(h) * mask[3]
         return work(h)[:, places], mask, places
 
     check(model, x_of(), parts=2)
@@ -296,7 +296,7 @@ def test_constants_are_computed_by_each_stage() -> None:
 
 def test_results_share_storage_as_in_eager() -> None:
     def views(x: Any) -> Any:
-        y = work(own("halve")(work(x)))
+        y = work(foreign("halve")(work(x)))
         return y, y.t(), y[2:, 1:], x.t(), x[1:]
 
     x = x_of()
@@ -307,12 +307,12 @@ def test_results_share_storage_as_in_eager() -> None:
 
 
 def test_foreign_results_and_their_views() -> None:
-    check(lambda x: (own("halve")(work(x)), own("turn")(x).t(), work(x)), x_of(), parts=1)
+    check(lambda x: (foreign("halve")(work(x)), foreign("turn")(x).t(), work(x)), x_of(), parts=1)
 
 
 def test_writes_reach_the_inputs() -> None:
     def write(x: Any, state: Any) -> Any:
-        state.add_(own("halve")(work(x)))
+        state.add_(foreign("halve")(work(x)))
         x[:, 0] = state[:, 1] * 2
         return work(state)
 
@@ -326,7 +326,7 @@ def test_buffers_are_written() -> None:
             self.register_buffer("seen", torch.zeros(8, 16, dtype=torch.float64))
 
         def forward(self, x: Any) -> Any:
-            self.seen.copy_(self.seen * 0.5 + own("halve")(work(x)))
+            self.seen.copy_(self.seen * 0.5 + foreign("halve")(work(x)))
             return work(self.seen)
 
     eager, recorder, x = Counting(), Recorder(), x_of()
@@ -341,7 +341,7 @@ def test_buffers_are_written() -> None:
 def test_random_numbers_come_in_order() -> None:
     def draw(x: Any) -> Any:
         a = torch.rand(8, 16, dtype=torch.float64)
-        h = work(own("halve")(work(x + a)))
+        h = work(foreign("halve")(work(x + a)))
         return h + torch.randn(8, 16, dtype=torch.float64) + torch.rand(8, 16, dtype=torch.float64)
 
     check(draw, x_of(), parts=2)
@@ -352,7 +352,7 @@ def test_random_numbers_come_in_order() -> None:
 
 def test_each_shape_is_cut() -> None:
     recorder = Recorder()
-    function = lambda x: work(own("halve")(work(x)))  # noqa: E731
+    function = lambda x: work(foreign("halve")(work(x)))  # noqa: E731
     call = torch.compile(function, backend=recorder, dynamic=True)
     for size in (8, 9, 8, 12):
         x = x_of(size, 16)
@@ -368,7 +368,7 @@ class Trained(nn.Module):
         self.first, self.last = nn.Linear(16, 24).double(), nn.Linear(24, 16).double()
 
     def forward(self, x: Any) -> Any:
-        return self.last(own("halve")(torch.relu(self.first(x)))).softmax(-1)
+        return self.last(foreign("halve")(torch.relu(self.first(x)))).softmax(-1)
 
 
 @pytest.mark.parametrize("verified", ["0", "1"])
@@ -399,7 +399,7 @@ def test_a_backward_graph_is_cut() -> None:
     other = x.detach().clone().requires_grad_()
 
     def function(x: Any) -> Any:
-        return work(own("turn")(work(x)))
+        return work(foreign("turn")(work(x)))
 
     function(x).square().sum().backward()
     recorder = Recorder()
@@ -478,7 +478,7 @@ def test_values_are_released_after_their_last_reader(monkeypatch: pytest.MonkeyP
         held.append(self)
 
     monkeypatch.setattr(StagedFunction, "__init__", note)
-    function = torch.compile(lambda x: work(own("halve")(work(x))), backend=Recorder())
+    function = torch.compile(lambda x: work(foreign("halve")(work(x))), backend=Recorder())
     for _ in range(TIMED_CALL):
         function(x_of())
     (staged,) = held
@@ -491,8 +491,8 @@ def test_kernels_run_between_the_calls_of_pytorch() -> None:
     def model(x: Any, w: Any) -> Any:
         for _ in range(3):
             x = torch.relu(x @ w)
-        x = own("halve")(x).t()
-        return work(x), own("places")(x)[1] + 1
+        x = foreign("halve")(x).t()
+        return work(x), foreign("places")(x)[1] + 1
 
     x, w = torch.randn(8, 16), torch.randn(16, 16)
     call = torch.compile(model, backend=cuts_backend)
@@ -519,7 +519,7 @@ class Detector(nn.Module):
         h = self.body(image)
         corners = self.boxes(h.flatten(2).transpose(1, 2)).sigmoid()[0] * 8
         boxes = torch.cat([corners[:, :2], corners[:, :2] + corners[:, 2:]], 1)
-        chosen = own("places")(boxes.sum(1))[1][:6]
+        chosen = foreign("places")(boxes.sum(1))[1][:6]
         rows = boxes[chosen].long().clamp(0, 7)
         crops = torch.stack(
             [h[0, :, row[1] : row[1] + 1].expand(8, 4, 8) for row in torch.zeros(3, 4, dtype=torch.long)]

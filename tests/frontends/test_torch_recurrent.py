@@ -57,7 +57,7 @@ def imported_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list
     return seen
 
 
-class Between(nn.Module):
+class Surrounded(nn.Module):
     """Recurrent layer with layers before and after it."""
 
     def __init__(self, layer: Any, features: int = 4) -> None:
@@ -104,7 +104,7 @@ def layers(draw: st.DrawFn) -> tuple[str, Any, tuple[Any, ...]]:
     states = [torch.randn(number * (1 + flags["bidirectional"]), batch, hidden) for _ in range(2)]
     state = tuple(states) if kind == "lstm" else states[0]
     x = torch.randn(batch, steps, 4) if flags["batch_first"] else torch.randn(steps, batch, 4)
-    return kind, Between(layer), (x, state if draw(st.booleans()) else None)
+    return kind, Surrounded(layer), (x, state if draw(st.booleans()) else None)
 
 
 @settings(max_examples=examples(12, 200))
@@ -129,7 +129,7 @@ def test_recurrent_layers_are_ours_and_learn(drawn: tuple[str, Any, tuple[Any, .
 @everywhere
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_train_on_their_device(place: str, kind: str, imported_operations: list[set[str]]) -> None:
-    model, x = Between(KINDS[kind](4, 3, bidirectional=True)).to(place), torch.randn(5, 2, 4, device=place)
+    model, x = Surrounded(KINDS[kind](4, 3, bidirectional=True)).to(place), torch.randn(5, 2, 4, device=place)
     compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=False)
     found, expected = (steps_and_gradients(model, call, x) for call in (compiled, model))
     assert_near(found[0], expected[0])
@@ -170,7 +170,7 @@ def test_device_routines_do_not_take_precedence(kind: str) -> None:
 
     state = torch.randn(2, 2, 3)
     with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=True):
-        model = Between(KINDS[kind](4, 3, 2))
+        model = Surrounded(KINDS[kind](4, 3, 2))
         torch.compile(model, backend=keep)(torch.randn(5, 2, 4), (state, state) if kind == "lstm" else state)
     ((module, given),) = captured
     for device in ("cpu", "cuda"):
@@ -183,17 +183,17 @@ def test_device_routines_do_not_take_precedence(kind: str) -> None:
 def test_other_backends_see_what_they_saw() -> None:
     seen: list[str] = []
 
-    def other(module: Any, examples: Any) -> Any:
+    def other_backend(module: Any, examples: Any) -> Any:
         seen.extend(str(node.target) for node in module.graph.nodes)
         return module.forward
 
-    model, x = Between(nn.LSTM(4, 3)), torch.randn(2, 1, 4)
-    torch.compile(model, backend=other)(x)
+    model, x = Surrounded(nn.LSTM(4, 3)), torch.randn(2, 1, 4)
+    torch.compile(model, backend=other_backend)(x)
     assert not [name for name in seen if "lstm" in name]
     assert not torch._dynamo.config.allow_rnn
     with torch._dynamo.config.patch(allow_rnn=True):
         torch._dynamo.reset()
-        torch.compile(model, backend=other)(x)
+        torch.compile(model, backend=other_backend)(x)
     assert [name for name in seen if "lstm" in name]
 
 
@@ -219,7 +219,7 @@ def test_other_callers_get_pytorchs_decomposition() -> None:
 
 @needs_opencl
 def test_explicit_setting_takes_precedence(imported_operations: list[set[str]]) -> None:
-    model, x = Between(nn.GRU(4, 3)), torch.randn(2, 1, 4)
+    model, x = Surrounded(nn.GRU(4, 3)), torch.randn(2, 1, 4)
     with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=False):
         torch.compile(model, backend=cuts_backend)(x)
         assert not any("gru" in operations for operations in imported_operations)
@@ -234,7 +234,7 @@ def test_backward_reuses_the_dropout_mask() -> None:
 
     They follow from PyTorch's seed.
     """
-    model = Between(nn.GRU(4, 5, 2, dropout=0.5)).double()
+    model = Surrounded(nn.GRU(4, 5, 2, dropout=0.5)).double()
     compiled = torch.compile(model, backend=Recorder("reference"))
     x, way = torch.randn(2, 3, 4).double(), torch.randn(2, 3, 4).double()
 
@@ -253,7 +253,7 @@ def test_backward_reuses_the_dropout_mask() -> None:
 @needs_opencl
 @pytest.mark.parametrize("trained", [False, True])
 def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, imported_operations: list[set[str]]) -> None:
-    model = Between(nn.LSTM(4, 3, batch_first=True))
+    model = Surrounded(nn.LSTM(4, 3, batch_first=True))
     compiled = torch.compile(model, backend=cuts_backend, fullgraph=True, dynamic=True)
     counted = torch._dynamo.utils.counters["stats"]
     counted.clear()
@@ -271,7 +271,7 @@ def test_batches_and_lengths_share_what_dynamo_captured(trained: bool, imported_
 @everywhere
 @pytest.mark.parametrize("kind", KINDS)
 def test_autocast_says_in_what_type_layers_compute(place: str, kind: str) -> None:
-    model, x = Between(KINDS[kind](4, 3)).to(place), torch.randn(2, 1, 4, device=place)
+    model, x = Surrounded(KINDS[kind](4, 3)).to(place), torch.randn(2, 1, 4, device=place)
     with torch.no_grad(), torch.autocast(place, dtype=torch.bfloat16):
         found, expected = torch.compile(model, backend=cuts_backend, fullgraph=True)(x), model(x)
     for a, b in zip(found, expected, strict=True):
@@ -292,19 +292,19 @@ class Foreign(nn.Module):
 
 @pytest.mark.parametrize(
     ("make", "x"),
-    [(lambda: Between(nn.LSTM(4, 5, proj_size=3)), torch.randn(2, 3, 4)), (Foreign, torch.randn(2, 3, 3))],
+    [(lambda: Surrounded(nn.LSTM(4, 5, proj_size=3)), torch.randn(2, 3, 4)), (Foreign, torch.randn(2, 3, 3))],
     ids=["projected", "beside what is foreign"],
 )
 @pytest.mark.parametrize("trained", [False, True])
 def test_unsupported_graph_gives_one_warning(make: Any, x: Any, trained: bool) -> None:
     model = make()
-    other = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     compiled = torch.compile(model, backend=cuts_backend)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UncompiledWarning)
         if trained:
-            found, expected = (steps_and_gradients(m, c, x) for m, c in ((model, compiled), (other, other)))
+            found, expected = (steps_and_gradients(m, c, x) for m, c in ((model, compiled), (reference, reference)))
             assert_near(found[1], expected[1])
         else:
             with torch.no_grad():

@@ -47,7 +47,7 @@ def halve(x: Any) -> Any:
     return torch.ops.program_tests.halve(x)
 
 
-class Between(nn.Module):
+class AroundUnknownCall(nn.Module):
     """Layers around an unknown call, and results of all kinds."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ def check(found: dict[str, Any], expected: Any) -> None:
 
 @pytest.mark.parametrize("target", ["reference", ON_OPENCL])
 def test_a_module_compiles_around_an_unknown_call(target: str, tmp_path: Path) -> None:
-    model, given = Between().eval(), inputs()
+    model, given = AroundUnknownCall().eval(), inputs()
     program = torch.export.export(model, given)
     with pytest.warns(UncompiledWarning, match=r"1 of \d+ nodes .* of program 'torch' run in PyTorch, the others in 2"):
         plan = cuts.build(model, given, target, fallback=True)
@@ -112,7 +112,7 @@ def test_a_module_compiles_around_an_unknown_call(target: str, tmp_path: Path) -
 
 def test_unknown_call_without_fallback_is_an_error() -> None:
     with pytest.raises(GraphError, match=r"1 operation is not supported: program_tests.halve.default"):
-        cuts.build(Between().eval(), inputs(), "reference")
+        cuts.build(AroundUnknownCall().eval(), inputs(), "reference")
 
 
 def test_a_readable_model_is_one_plan() -> None:
@@ -145,12 +145,12 @@ def test_state_persists_between_runs(tmp_path: Path) -> None:
 
 
 def test_results_do_not_change_later() -> None:
-    class Same(nn.Module):
+    class ReturnsInput(nn.Module):
         def forward(self, x: Any) -> Any:
             return x, x.t(), halve(torch.relu(x).exp().softmax(-1))
 
     x = inputs()[0].numpy()
-    plan = cuts.build(Same(), (torch.from_numpy(x.copy()),), "reference", fallback=True)
+    plan = cuts.build(ReturnsInput(), (torch.from_numpy(x.copy()),), "reference", fallback=True)
     found = plan.run({"x": x})
     before = found["x" if "x" in found else next(iter(found))].copy()
     x += 1
@@ -191,7 +191,7 @@ def test_a_choice_by_values_stays_in_pytorch() -> None:
 
 @needs_opencl
 def test_archives_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, given = Between().eval(), inputs()
+    model, given = AroundUnknownCall().eval(), inputs()
     path, folder = tmp_path / "model.pt2", tmp_path / "model.plan"
     torch.export.save(torch.export.export(model, given), path)
     assert main(["compile", str(path), "-o", str(folder), "--target", "opencl", "--verify"]) == 0

@@ -164,7 +164,7 @@ def parameter() -> Any:
     return module
 
 
-def only(run: int) -> tuple[Any, ...]:
+def one_vector(run: int) -> tuple[Any, ...]:
     """Return one vector as the inputs of a run."""
     return (vector(run),)
 
@@ -179,39 +179,39 @@ CASES = {
     "statistics alone": Case(
         lambda: Written({"mean": zeros(3), "var": zeros(3) + 1}, statistics), lambda run: (vector(run, 5, 3),),
         ("mean", "var")),
-    "counter": Case(lambda: Written({"count": torch.zeros((), dtype=torch.int64)}, counter), only, ("count",)),
+    "counter": Case(lambda: Written({"count": torch.zeros((), dtype=torch.int64)}, counter), one_vector, ("count",)),
     "small counter": Case(
-        lambda: Written({"count": torch.tensor(254, dtype=torch.uint8)}, counter), only, ("count",)),
+        lambda: Written({"count": torch.tensor(254, dtype=torch.uint8)}, counter), one_vector, ("count",)),
     "input copied": Case(lambda: Written({}, copy_to_input), lambda run: (vector(run), vector(run + 9))),
     "slices": Case(lambda: Written({"rows": zeros(3, 4)}, slice_write), lambda run: (vector(run, 2, 4),), ("rows",)),
-    "same memory": Case(lambda: Written(one_memory(4), shared_memory), only, ("a",)),
-    "a part of memory": Case(lambda: Written(one_memory(2), shared_memory), only, ("a",)),
-    "a view written": Case(lambda: Written(one_memory(2), written_view), only, ("a",)),
+    "same memory": Case(lambda: Written(one_memory(4), shared_memory), one_vector, ("a",)),
+    "a part of memory": Case(lambda: Written(one_memory(2), shared_memory), one_vector, ("a",)),
+    "a view written": Case(lambda: Written(one_memory(2), written_view), one_vector, ("a",)),
     "read and written": Case(
-        lambda: Written({"last": zeros(), "offset": zeros() + 3}, read_and_written), only, ("last",)),
+        lambda: Written({"last": zeros(), "offset": zeros() + 3}, read_and_written), one_vector, ("last",)),
     "scatter": Case(
         lambda: Written({"a": zeros(), "b": zeros(), "c": zeros()}, scatter_write),
         lambda run: (vector(run), torch.tensor([0, run, 1, 3])), ("a", "b", "c")),
-    "twice": Case(lambda: Written({"a": zeros() + 1}, twice), only, ("a",)),
-    "assigned": Case(lambda: Written({"a": zeros()}, assignment), only, ("a",)),
-    "returned": Case(lambda: Written({"a": zeros()}, returned_write), only, ("a",)),
-    "not persistent": Case(lambda: Written({"a": zeros()}, returned_write, persistent=False), only, ("a",)),
-    "exchanged": Case(lambda: Written({"a": zeros(), "b": zeros() + 1}, exchange), only, ("a", "b")),
-    "input and state": Case(lambda: Written({"a": zeros() + 1}, input_and_state), only, ("a",)),
+    "twice": Case(lambda: Written({"a": zeros() + 1}, twice), one_vector, ("a",)),
+    "assigned": Case(lambda: Written({"a": zeros()}, assignment), one_vector, ("a",)),
+    "returned": Case(lambda: Written({"a": zeros()}, returned_write), one_vector, ("a",)),
+    "not persistent": Case(lambda: Written({"a": zeros()}, returned_write, persistent=False), one_vector, ("a",)),
+    "exchanged": Case(lambda: Written({"a": zeros(), "b": zeros() + 1}, exchange), one_vector, ("a", "b")),
+    "input and state": Case(lambda: Written({"a": zeros() + 1}, input_and_state), one_vector, ("a",)),
     "joined": Case(lambda: Written({"a": zeros(3, 4)}, concatenation), lambda run: (vector(run, 3, 4),), ("a",)),
     "shifted": Case(lambda: Written({"a": zeros(3, 4)}, shift), lambda run: (vector(run, 1, 4),), ("a",)),
     "truth values": Case(
-        lambda: Written({"a": torch.zeros(4, dtype=torch.bool)}, lambda m, x: m.a.logical_or_(x > 1) * x), only,
+        lambda: Written({"a": torch.zeros(4, dtype=torch.bool)}, lambda m, x: m.a.logical_or_(x > 1) * x), one_vector,
         ("a",)),
-    "half": Case(lambda: Written({"a": zeros().half()}, lambda m, x: m.a.add_(x).float() * 2), only, ("a",)),
-    "attribute": Case(attribute, only, ("total",)),
-    "parameter": Case(parameter, only, ("total",)),
-    "nothing returned": Case(lambda: Written({"a": zeros()}, lambda m, x: (m.a.add_(x), None)[1]), only, ("a",)),
-    "empty": Case(lambda: Written({"a": zeros(0)}, lambda m, x: (m.a.add_(1), x * 2)[1]), only, ("a",)),
+    "half": Case(lambda: Written({"a": zeros().half()}, lambda m, x: m.a.add_(x).float() * 2), one_vector, ("a",)),
+    "attribute": Case(attribute, one_vector, ("total",)),
+    "parameter": Case(parameter, one_vector, ("total",)),
+    "nothing returned": Case(lambda: Written({"a": zeros()}, lambda m, x: (m.a.add_(x), None)[1]), one_vector, ("a",)),
+    "empty": Case(lambda: Written({"a": zeros(0)}, lambda m, x: (m.a.add_(1), x * 2)[1]), one_vector, ("a",)),
 }  # fmt: skip
 
 
-def same(found: Any, expected: Any) -> None:
+def check_equal(found: Any, expected: Any) -> None:
     """Check a result against that of the program."""
     expected = np.asarray(expected.detach())
     assert found.dtype == expected.dtype and found.shape == expected.shape
@@ -234,17 +234,17 @@ def check(plan: Any, program: Any, case: Case) -> None:
         results = [found[n] for n in plan.outputs if n not in updated]
         assert len(results) == len(expected)
         for ours, theirs in zip(results, expected, strict=True):
-            same(ours, theirs)
+            check_equal(ours, theirs)
         before = case.inputs(run)
         changed = [n for n, x, old in zip(plan.inputs, given, before, strict=True) if not torch.equal(x, old)]
         assert updated == [f"{n}.updated" for n in changed]
         for name, x in zip(plan.inputs, given, strict=True):
             if name in changed:
-                same(found[f"{name}.updated"], x)
+                check_equal(found[f"{name}.updated"], x)
         state = plan.state
         assert set(state) == set(case.state)
         for name, value in state.items():
-            same(value, _attribute_of(module, name))
+            check_equal(value, _attribute_of(module, name))
 
 
 def _attribute_of(module: Any, name: str) -> Any:
@@ -271,11 +271,11 @@ def test_so_are_three_runs_of_kernels(name: str) -> None:
 def test_results_that_are_no_tensors_are_kept() -> None:
     constant = torch.arange(3.0)
 
-    def several(module: Any, x: Any) -> Any:
+    def nested_results(module: Any, x: Any) -> Any:
         y = x + 1
         return {"a": x, "b": (y, None, 3, "text", True), "c": [y, module.a, x.shape[0], -0.5, y * 2]}
 
-    plan = cuts.build(Written({"a": constant}, several), (vector(0),), "reference")
+    plan = cuts.build(Written({"a": constant}, nested_results), (vector(0),), "reference")
     found = list(plan.run({next(iter(plan.inputs)): vector(0).numpy()}).values())
     x = vector(0).numpy()
     expected = [x, x + 1, None, 3, "text", True, x + 1, constant.numpy(), 4, -0.5, 2 * (x + 1)]
@@ -333,5 +333,5 @@ def test_gradients_of_a_program_are_results() -> None:
     program = experimental._export_forward_backward(torch.export.export(module, (x,)))
     found = cuts.build(program, target="reference").run({"x": x.numpy()})
     module(x).backward()
-    same(found["layer.weight.gradient"], module.layer.weight.grad)
-    same(found["layer.bias.gradient"], module.layer.bias.grad)
+    check_equal(found["layer.weight.gradient"], module.layer.weight.grad)
+    check_equal(found["layer.bias.gradient"], module.layer.bias.grad)

@@ -14,6 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.affine import Index, Var, as_index
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.expr import Read
@@ -281,10 +282,10 @@ def test_initial_points_are_ranked_during_alternatives_partitioning(batch: int) 
     named = {form_key(form) for form, _ in found.points}
     assert {form_key(canonical_names(form)[0]) for form, _ in found.costs} <= named
     for form, points in found.points:
-        assert points == best_points(form, TARGET, "bound", RANKED_POINTS)
+        assert points == best_points(form, TARGET, BOUND_PRUNING, RANKED_POINTS)
         problem = TuningTask(form, {}, TARGET, machine_of(TARGET))
-        assert Factory().rank(problem, "bound", RANKED_POINTS, None, points) == Factory().rank(
-            problem, "bound", RANKED_POINTS
+        assert Factory().rank(problem, BOUND_PRUNING, RANKED_POINTS, None, points) == Factory().rank(
+            problem, BOUND_PRUNING, RANKED_POINTS
         )
 
 
@@ -434,7 +435,7 @@ def test_what_the_model_cannot_decide_is_asked_first() -> None:
     """The layer that the model is sure of has more to win."""
     shapes = {"x": (2, 8, 16, 16), "u": (8, 8, 3, 3), "v": (16, 8, 3, 3)}
     nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in (("x", "u", "a"), ("a", "v", "b"))]
-    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v"})
+    graph = subgraph(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v"})
     step = ChooseAlgorithms(
         INSTANCES,
         Words(1.0),
@@ -454,7 +455,7 @@ def test_what_most_time_depends_on_is_asked_first() -> None:
     shapes = {"x": (2, 8, 16, 16), "u": (8, 8, 3, 3), "v": (16, 8, 3, 3), "w": (16, 16, 3, 3)}
     names = [("x", "u", "a"), ("a", "u", "b"), ("b", "v", "c"), ("c", "w", "d")]
     nodes = [Node(y, "conv", (x, w), (y,), {"pads": (1, 1, 1, 1)}) for x, w, y in names]
-    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
+    graph = subgraph(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
     step = ChooseAlgorithms(INSTANCES, Words(1.0), TARGET, "mixed")
     step.run(graph)
     terms = [Words(1.0).cost(question[0]) for question in step.questions]
@@ -529,7 +530,7 @@ def test_large_filters_pay_by_fourier_transforms(size: tuple[int, int]) -> None:
     assert step.replaced == {"c": "fourier_16"}
 
 
-def between(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
+def subgraph(nodes: Sequence[Node], types: dict[str, TensorType], weights: Collection[str]) -> Graph:
     """Return a graph of nodes; the last result is the output.
 
     Names that are neither computed nor weights are inputs.
@@ -554,7 +555,7 @@ def test_kernels_of_a_network_are_compared_in_place(contraction: float, best: st
         Node("r", "relu", ("b",), ("d",)),
         Node("behind", "conv", ("d", "v"), ("y",)),
     ]
-    graph = between(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
+    graph = subgraph(nodes, {v: TensorType(DType.F32, shape) for v, shape in shapes.items()}, {"u", "v", "w"})
     orders = choose_layouts(build_programs(graph, REGISTRY), TARGET, "fp32x3").orders
     step = ChooseAlgorithms(INSTANCES, Words(contraction), TARGET, "mixed", math="fp32x3", orders=orders)
     chosen = Canonicalise(INSTANCES).run(step.run(graph))

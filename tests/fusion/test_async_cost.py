@@ -58,7 +58,7 @@ Answers = Callable[[Sequence[CostRequest]], Sequence[CostResult | None]]
 
 
 @frozen
-class Others(ByModel):
+class OtherWorkers(ByModel):
     """Selector whose workers evaluate groups in a given way and count requests."""
 
     answers: Answers = field(default=lambda pricings: [None] * len(pricings), eq=False)
@@ -90,9 +90,9 @@ def in_any_order(pricings: Sequence[CostRequest]) -> Sequence[CostResult | None]
     return found
 
 
-def test_asynchronous_costs_equal_costs_on_demand(alone: tuple[Partition, CompileContext]) -> None:
-    selector = Others(TARGET, answers=in_any_order)
-    (expected, own), (found, context) = alone, form_groups(selector)
+def test_asynchronous_costs_equal_costs_on_demand(synchronous_costs: tuple[Partition, CompileContext]) -> None:
+    selector = OtherWorkers(TARGET, answers=in_any_order)
+    (expected, own), (found, context) = synchronous_costs, form_groups(selector)
     assert len(selector.asked) <= MAX_LOOKAHEAD_ROUNDS, "each time for all that a path of merges may come to"
     assert min(selector.asked) > 1
     assert [print_ir(g.form) for g in found.groups] == [print_ir(g.form) for g in expected.groups]
@@ -111,7 +111,7 @@ def evaluation_counts() -> Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileContext]]:
+def synchronous_costs(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileContext]]:
     """A compilation whose costs are found when they are asked for."""
     with pytest.MonkeyPatch.context() as patch:
         whole, cost = analytic_cost.evaluate, analytic_cost.AnalyticCost.cost
@@ -137,11 +137,11 @@ def alone(evaluation_counts: Counter[str]) -> Iterator[tuple[Partition, CompileC
 
 
 def test_a_partition_evaluates_no_more_than_expected(
-    alone: tuple[Partition, CompileContext], evaluation_counts: Counter[str]
+    synchronous_costs: tuple[Partition, CompileContext], evaluation_counts: Counter[str]
 ) -> None:
     """Counts of the expensive steps stand for the planning time.
 
     A clock says little on a busy machine.
     """
-    assert alone[0].groups
+    assert synchronous_costs[0].groups
     assert not evaluation_counts - LOOKED_AT

@@ -251,7 +251,8 @@ def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
     monkeypatch.setattr("cuts.passes.partitioning.horizontal_fusion.dependencies", forgetful)
     monkeypatch.setattr(
-        "cuts.passes.partitioning.horizontal_fusion._last", lambda run: -max(p for launch in run for p in launch.places)
+        "cuts.passes.partitioning.horizontal_fusion._last_place",
+        lambda run: -max(p for launch in run for p in launch.places),
     )
     with pytest.raises(CutsError, match="stage 'launches' broke what it made"):
         compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)

@@ -65,7 +65,7 @@ def bodies(draw: st.DrawFn) -> tuple[Expr, dict[str, TensorType]]:
     return Cast(result, body), {name: TensorType(dtype, (4,)) for name in "xz"}
 
 
-class _At(Evaluation):
+class EvaluationAt(Evaluation):
     """Evaluation at one value of `i` over arrays."""
 
     def __init__(self, place: int, arrays: dict[str, Values]) -> None:
@@ -87,9 +87,9 @@ def test_a_guarded_body_yields_its_fill_outside(case: tuple[Expr, dict[str, Tens
     guarded = apply_guards(body, (OUTSIDE,), fill, tensors, frozenset())
     assert all(OUTSIDE in r.guards for r in reads(guarded))
     for place in range(6):
-        found = _At(place, arrays).value(guarded)
+        found = EvaluationAt(place, arrays).value(guarded)
         if 1 <= place < 5:
-            assert found == _At(place, arrays).value(body)
+            assert found == EvaluationAt(place, arrays).value(body)
         else:
             assert found == np.asarray(fill).astype(found.dtype)
 

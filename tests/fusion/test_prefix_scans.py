@@ -110,21 +110,21 @@ op shifted "two places before" {
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     path = tmp_path_factory.mktemp("spec") / "own.cuts"
     path.write_text(DECLARATIONS)
     return Registry.builtin().load(path)
 
 
 @pytest.mark.parametrize("name", ["so_many", "weighted", "shifted"])
-def test_what_is_no_running_reduction_stays(name: str, own: Registry) -> None:
-    program = own[name].instantiate([TensorType(DType.F32, (200,))], {}).program
+def test_what_is_no_running_reduction_stays(name: str, registry: Registry) -> None:
+    program = registry[name].instantiate([TensorType(DType.F32, (200,))], {}).program
     assert divide_scans(program) is program
 
 
-def test_a_declaration_of_ones_own_is_cut(own: Registry) -> None:
+def test_a_declaration_of_ones_own_is_cut(registry: Registry) -> None:
     types = [TensorType(DType.F32, (3, 200)), TensorType(DType.F32, (200,))]
-    program = own["running_greatest"].instantiate(types, {}).program
+    program = registry["running_greatest"].instantiate(types, {}).program
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((3, 200)), "w": rng.standard_normal(200)}
     found = divide_scans(program)

@@ -69,7 +69,7 @@ def test_a_pass_and_its_parts_equal_each_sum(data: st.DataObject) -> None:
     if not maker.singletons():
         assert all(graph.types[t].size == 0 for t in graph.outputs)
         return
-    group = _together(maker)
+    group = _merge_all(maker)
     inputs = arrays(group.form, 1)
     _plant(data, inputs, dtype)
     with np.errstate(all="ignore"):
@@ -95,7 +95,7 @@ def _plant(data: st.DataObject, inputs: dict[str, Any], dtype: DType) -> None:
             values.flat[data.draw(st.integers(0, values.size - 1))] = data.draw(st.sampled_from(odd))
 
 
-def _together(maker: Partitioner) -> Group:
+def _merge_all(maker: Partitioner) -> Group:
     """Return all groups of a graph as one."""
     group, *others = maker.singletons()
     for other in others:
@@ -113,7 +113,7 @@ def test_kernels_of_passes_and_parts_are_right(dtype: DType, shape: tuple[int, .
 
     Each has a workspace of its own.
     """
-    form = _together(_partitioner(_sums(("reduce_sum", "reduce_max", "reduce_min"), shape, (0, 2), dtype))).form
+    form = _merge_all(_partitioner(_sums(("reduce_sum", "reduce_max", "reduce_min"), shape, (0, 2), dtype))).form
     halves = split_reduction(form, 3)
     assert halves is not None
     assert len(halves[0].outputs) == 3

@@ -49,7 +49,7 @@ BEFORE = {
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     path = tmp_path_factory.mktemp("spec") / "own.cuts"
     declared = [OP.format(name=name, before=before, place="j") for name, (before, _) in BEFORE.items()]
     declared.append(OP.format(name="moved", before=BEFORE["falls"][0], place="2 * j + n"))
@@ -57,8 +57,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return Registry.builtin().load(path)
 
 
-def program_of(own: Registry, name: str, shape: tuple[int, int] = (3, 40), dtype: DType = DType.F32) -> Program:
-    return own[name].instantiate([TensorType(dtype, shape)], {}).program
+def program_of(registry: Registry, name: str, shape: tuple[int, int] = (3, 40), dtype: DType = DType.F32) -> Program:
+    return registry[name].instantiate([TensorType(dtype, shape)], {}).program
 
 
 def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
@@ -70,8 +70,8 @@ def values(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_a_comparison_is_an_order_by_its_results(name: str, own: Registry) -> None:
-    program, wanted = program_of(own, name), BEFORE[name][1]
+def test_a_comparison_is_an_order_by_its_results(name: str, registry: Registry) -> None:
+    program, wanted = program_of(registry, name), BEFORE[name][1]
     found = mark_sorts(program)
     marked = [s for s in found.statements if s.along is not None]
     assert bool(marked) == bool(wanted) and (found is program) == (not wanted)
@@ -81,16 +81,16 @@ def test_a_comparison_is_an_order_by_its_results(name: str, own: Registry) -> No
 
 
 @pytest.mark.parametrize("name", ["by_nan", "falls", "moved"])
-def test_what_is_marked_means_the_same(name: str, own: Registry) -> None:
-    program = program_of(own, name)
+def test_what_is_marked_means_the_same(name: str, registry: Registry) -> None:
+    program = program_of(registry, name)
     found, x = mark_sorts(program), {"x": values((3, 40))}
     assert found is not program
     np.testing.assert_array_equal(evaluate(found, x)["p"], evaluate(program, x)["p"])
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 16), DType.F32), ((1, 8193), DType.F32), ((3, 40), DType.I64)])
-def test_what_lanes_cannot_sort_is_compared(shape: tuple[int, int], dtype: DType, own: Registry) -> None:
-    program = program_of(own, "by_nan", shape, dtype)
+def test_what_lanes_cannot_sort_is_compared(shape: tuple[int, int], dtype: DType, registry: Registry) -> None:
+    program = program_of(registry, "by_nan", shape, dtype)
     assert mark_sorts(program) is program
 
 

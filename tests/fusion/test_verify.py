@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.ir.errors import CutsError, VerifyError
-from cuts.ir.kernel_items import Barrier
+from cuts.ir.kernel import Barrier
 from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.grouping.partition import partition
 from cuts.passes.fusion.programs import build_programs
@@ -116,7 +116,7 @@ def test_a_race_is_reported() -> None:
 
 
 def _without_barriers(kernel: object) -> object:
-    from cuts.ir.kernel_items import Loop
+    from cuts.ir.kernel import Loop
 
     def keep_items(items: tuple[object, ...]) -> tuple[object, ...]:
         inner = (evolve(i, body=keep_items(i.body)) if isinstance(i, Loop) else i for i in items)

@@ -79,7 +79,7 @@ BUGS = (
         "value = as_index(group) * (lanes * width) + as_index(frame.lane) + element"),
     Bug("share", "only the first trip of a long row is stored", "passes.lowering.row_cache:row_parts",
         "(as_index(step) + kept) * dim.block_k", "(as_index(step) + kept)"),
-    Bug("share", "trips of a row that is kept lie on each other", "passes.lowering.row_cache:_place",
+    Bug("share", "trips of a row that is kept lie on each other", "passes.lowering.row_cache:_cache_index",
         "(prod(extents), *row_major(extents))", "(1, *row_major(extents))", seen="tests/kernels/test_row_cache.py"),
     Bug("share", "a trip of a row that is kept is read before it arrived", "passes.lowering.row_cache:_kept_part",
         "Wait(step.extent)", "Wait(step.extent + 1)", seen="tests/kernels/test_row_cache.py"),

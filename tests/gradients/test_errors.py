@@ -13,7 +13,7 @@ from cuts.ir.types import DType
 from .networks import Network
 
 
-def through(op: str, **attributes: object) -> cuts.Graph:
+def graph_of_op(op: str, **attributes: object) -> cuts.Graph:
     net = Network("g")
     net.input("x", 2, 3)
     net.op(op, "x", out="z", **attributes)
@@ -30,21 +30,21 @@ def test_an_integer_result_names_the_operation() -> None:
         cuts.CutsError,
         match=r"with respect to 'x': node 'n0': the result of argmax is of type i64, which has no derivative",
     ):
-        cuts.grad(through("argmax", axis=1), wrt=["x"])
+        cuts.grad(graph_of_op("argmax", axis=1), wrt=["x"])
 
 
 def test_a_zero_derivative_names_the_operation() -> None:
     with pytest.raises(
         cuts.CutsError, match=r"node 'n0': the derivative of floor with respect to 'x' is zero everywhere"
     ):
-        cuts.grad(through("floor"), wrt=["x"])
+        cuts.grad(graph_of_op("floor"), wrt=["x"])
 
 
 def test_a_condition_has_no_gradient() -> None:
     with pytest.raises(
         cuts.CutsError, match=r"node 'n0': the result of is_nan is of type bool, which has no derivative"
     ):
-        cuts.grad(through("is_nan"), wrt=["x"])
+        cuts.grad(graph_of_op("is_nan"), wrt=["x"])
 
 
 def test_a_value_beside_the_loss_is_named() -> None:
@@ -72,7 +72,7 @@ def test_a_value_beside_the_loss_is_named() -> None:
 )
 def test_requests_that_make_no_sense(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(cuts.CutsError, match=message):
-        cuts.grad(through("exp"), **arguments)  # type: ignore[arg-type]
+        cuts.grad(graph_of_op("exp"), **arguments)  # type: ignore[arg-type]
 
 
 def test_integers_are_no_parameters() -> None:

@@ -32,8 +32,7 @@ from cuts.ir.dfg import (
     post_order,
     substitute_node,
 )
-from cuts.ir.kernel import Kernel, phases
-from cuts.ir.kernel_items import Phase
+from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.passes.lowering.extract import extract, extract_phase
 from cuts.passes.lowering.lower import lower
 from cuts.passes.lowering.substitute_phase import substitute_phase
@@ -41,7 +40,7 @@ from cuts.passes.schedule.space import make_space
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ..kernels.cases import builder, chains, legal_points, pairs, points, whole
+from ..kernels.cases import builder, chains, legal_points, pairs, points, unite
 
 #: Few threads, so that every thread of a block can be looked at.
 SMALL_TARGET = evolve(find_target("cuda:sm_90"), MAX_thread=32)
@@ -182,7 +181,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
     whole: set[Root] = set()
     for thread in range(kernel.threads):
         fixed = dict(coordinates(kernel, block, thread))
-        fixed |= {v: step % v.extent for v in _others(phase, fixed)}
+        fixed |= {v: step % v.extent for v in _loop_counters(phase, fixed)}
         if not all(g.low <= evaluate(g.index, fixed) < g.high for g in phase.when):
             continue
         if not whole:
@@ -212,7 +211,7 @@ def check_phase(kernel: Kernel, phase: Phase, block: int, step: int) -> None:
         assert all(count == 1 for root, count in kept.items() if isinstance(root, Store))
 
 
-def _others(phase: Phase, fixed: Point) -> set[Var]:
+def _loop_counters(phase: Phase, fixed: Point) -> set[Var]:
     """Return the loop counters a phase mentions."""
     used = {v for node in post_order(phase.roots) for v in own_variables(node)}
     used |= {v for s in phase.shares for i in (s.value, *(g.index for g in s.valid)) for v in variables(i)}
@@ -265,7 +264,7 @@ def test_equal_windows_of_loads_are_walked_once() -> None:
     make = builder()
     source = make.node("add", make.input(1, 2, 16, 16), make.input(1, 2, 16, 16))
     result = make.node("conv", source, make.input(4, 2, 3, 3))
-    group = whole(make.programs(), result)
+    group = unite(make.programs(), result)
     space = make_space(group, SMALL_TARGET)
     several = 0
     for structure in space.templates:

@@ -17,8 +17,7 @@ from cuts.backends.devices import find_target
 from cuts.ir.affine import Index, Var, as_index, evaluate, variables
 from cuts.ir.dfg import Accumulate, Load, Op, Store, post_order
 from cuts.ir.expr import Call, Const, Read
-from cuts.ir.kernel import Kernel, phases
-from cuts.ir.kernel_items import Barrier, Phase
+from cuts.ir.kernel import Barrier, Kernel, Phase, phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.text import parse_ir, print_ir

@@ -19,8 +19,7 @@ from cuts.ir.dfg import Convert, IndexNode, Literal, Load, Op, Store, Value
 from cuts.ir.dfg import Test as InRangeTest
 from cuts.ir.errors import ParseError
 from cuts.ir.expr import Expr, Read
-from cuts.ir.kernel import phases
-from cuts.ir.kernel_items import Phase
+from cuts.ir.kernel import Phase, phases
 from cuts.ir.statement import Statement
 from cuts.ir.text import (
     FORMS,

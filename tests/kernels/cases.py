@@ -128,7 +128,7 @@ def chains(draw: st.DrawFn) -> FusedGroup:
     else:
         value = _matrices(draw, make, kind)
     value = draw(tails(make, value))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def _draw_window(draw: st.DrawFn, make: Builder, source: str, kind: str) -> str:
@@ -162,7 +162,7 @@ def _matrices(draw: st.DrawFn, make: Builder, kind: str) -> str:
     return make.node(op, source, make.input(n), make.input(n)) if op == "layer_norm" else make.node(op, source)
 
 
-def whole(programs: Programs, value: str) -> FusedGroup:
+def unite(programs: Programs, value: str) -> FusedGroup:
     """Return all units as one segment; the strategies only draw legal ones."""
     statements = [s for u in programs.units for s in u.statements]
     group = normalise(statements, programs.types, [value], programs.tables)

@@ -12,8 +12,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.dfg import Load, post_order
-from cuts.ir.kernel import Kernel, phases
-from cuts.ir.kernel_items import Barrier, Commit, Item, Loop, Phase, Wait
+from cuts.ir.kernel import Barrier, Commit, Item, Kernel, Loop, Phase, Wait, phases
 from cuts.ir.schedule import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir

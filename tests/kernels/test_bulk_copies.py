@@ -30,7 +30,7 @@ from cuts.ir import (
     kernel_violations,
     variables,
 )
-from cuts.ir.kernel_items import Item
+from cuts.ir.kernel import Item
 from cuts.ir.types import DType
 from cuts.passes.geometry import row_vector
 from cuts.passes.lowering import extract, lower
@@ -46,7 +46,7 @@ from hypothesis import strategies as st
 from ..needs import needs_cuda, needs_opencl, needs_toolchain
 from .cases import legal_point
 from .test_matrix_instructions import GPU, _device, check, product
-from .test_warpgroup_products import SMALL_SHARED, halves, large, others, point, product_of_two
+from .test_warpgroup_products import SMALL_SHARED, halves, large, point, product_of_two, product_of_type
 
 
 def with_tma(schedule: Schedule, form: int = 1) -> Schedule:
@@ -187,7 +187,7 @@ def replace_items(kernel: Kernel, replace: Callable[[Item], Item | None]) -> Ker
     return evolve(kernel, items=replace_all(kernel.items), producer=producer)
 
 
-def without(kind: type) -> Callable[[Item], Item | None]:
+def drop(kind: type) -> Callable[[Item], Item | None]:
     return lambda item: None if isinstance(item, kind) else item
 
 
@@ -207,11 +207,11 @@ def test_each_phase_is_waited_for_once(stages: int, depth: int, form: int) -> No
 @pytest.mark.parametrize(
     ("bug", "report"),
     [
-        (without(MbarrierWait), "may still be copying"),
-        (without(BulkFetch), "for a phase that nothing begins"),
-        (without(MbarrierInit), "before it is initialised"),
-        (without(Barrier), "before it is initialised"),
-        (without(ProductWait), "may still be reading"),
+        (drop(MbarrierWait), "may still be copying"),
+        (drop(BulkFetch), "for a phase that nothing begins"),
+        (drop(MbarrierInit), "before it is initialised"),
+        (drop(Barrier), "before it is initialised"),
+        (drop(ProductWait), "may still be reading"),
         (with_fields(MbarrierWait, parity=Index(0)), "has parity 0, its phase 1 has 1"),
         (with_fields(MbarrierWait, parity=Index(1)), "has parity 1, its phase 0 has 0"),
         (with_fields(BulkFetch, nbytes=16384 - 16), "expects 16368 bytes at mbarrier full[0], its copies bring 16384"),
@@ -228,25 +228,25 @@ def test_planted_bugs_are_found(bug: Callable[[Item], Item | None], report: str)
 EMPTY_STAGES, FULL_STAGES = "empty", "full"
 
 
-def on(barriers: str, bug: Callable[[Item], Item | None]) -> Callable[[Item], Item | None]:
+def on_barriers(barriers: str, bug: Callable[[Item], Item | None]) -> Callable[[Item], Item | None]:
     return lambda item: bug(item) if getattr(item, "barriers", "") == barriers else item
 
 
 @pytest.mark.parametrize(
     ("bug", "report"),
     [
-        (on(EMPTY_STAGES, without(MbarrierWait)), "before its last phase was waited for"),
-        (on(FULL_STAGES, without(MbarrierWait)), "before all of it was written"),
-        (without(BulkFetch), "for a phase that nothing begins"),
-        (without(MbarrierArrive), "for a phase that nothing begins"),
-        (without(ProductWait), "is released while products"),
+        (on_barriers(EMPTY_STAGES, drop(MbarrierWait)), "before its last phase was waited for"),
+        (on_barriers(FULL_STAGES, drop(MbarrierWait)), "before all of it was written"),
+        (drop(BulkFetch), "for a phase that nothing begins"),
+        (drop(MbarrierArrive), "for a phase that nothing begins"),
+        (drop(ProductWait), "is released while products"),
         (with_fields(ProductWait, pending=2), "is released while products"),
-        (on(EMPTY_STAGES, without(MbarrierInit)), "4 warps arrive at empty, which expects 0"),
-        (on(EMPTY_STAGES, with_fields(MbarrierInit, arrivals=1)), "4 warps arrive at empty, which expects 1"),
-        (on(FULL_STAGES, with_fields(MbarrierInit, arrivals=2)), "which expects 2 arrivals"),
-        (on(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(0))), "for a phase that nothing begins"),
-        (on(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(1))), "ends before release 1 of the stage"),
-        (on(FULL_STAGES, with_fields(MbarrierWait, parity=Index(0))), "has parity 0, its phase 1 has 1"),
+        (on_barriers(EMPTY_STAGES, drop(MbarrierInit)), "4 warps arrive at empty, which expects 0"),
+        (on_barriers(EMPTY_STAGES, with_fields(MbarrierInit, arrivals=1)), "4 warps arrive at empty, which expects 1"),
+        (on_barriers(FULL_STAGES, with_fields(MbarrierInit, arrivals=2)), "which expects 2 arrivals"),
+        (on_barriers(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(0))), "for a phase that nothing begins"),
+        (on_barriers(EMPTY_STAGES, with_fields(MbarrierWait, parity=Index(1))), "ends before release 1 of the stage"),
+        (on_barriers(FULL_STAGES, with_fields(MbarrierWait, parity=Index(0))), "has parity 0, its phase 1 has 1"),
         (with_fields(MbarrierArrive, slot=Index(0)), "for a phase that nothing begins"),
         (with_fields(BulkFetch, nbytes=16384 - 16), "expects 16368 bytes"),
     ],
@@ -295,9 +295,9 @@ def test_tiles_in_turn_opencl(shape: tuple[int, int, int, int], deep: tuple[bool
     ("bug", "report"),
     [
         (lambda i: None if isinstance(i, MbarrierArrive) and not i.when else i, "a release of its stage that never"),
-        (on(EMPTY_STAGES, without(MbarrierWait)), "before its last phase was waited for"),
-        (on(FULL_STAGES, with_fields(MbarrierWait, slot=Index(0))), "for a phase that nothing begins"),
-        (without(ProductWait), "is released while products"),
+        (on_barriers(EMPTY_STAGES, drop(MbarrierWait)), "before its last phase was waited for"),
+        (on_barriers(FULL_STAGES, with_fields(MbarrierWait, slot=Index(0))), "for a phase that nothing begins"),
+        (drop(ProductWait), "is released while products"),
     ],
 )
 def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report: str) -> None:
@@ -308,7 +308,7 @@ def test_bugs_between_tiles_are_found(bug: Callable[[Item], Item | None], report
 @needs_opencl
 @pytest.mark.parametrize(("name", "deep"), [("f8e4m3", 128), ("i8", 128), ("tf32", 32)])
 def test_tiles_of_other_numbers_in_turn_opencl(name: str, deep: int) -> None:
-    group = others(name, (1, 448, 64, 3 * deep + 16), (True, True))
+    group = product_of_type(name, (1, 448, 64, 3 * deep + 16), (True, True))
     schedule = with_tma(point(group, (True, True), (128, 128), 1, 1, 64, 2, 3, deep), 3)
     assert check_barriers(lower(group, schedule, {}, SMALL_GPU)) == ()
     check(_device("opencl"), SMALL_GPU, group, schedule)

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import DEVICES
-from .cases import Builder, arrays, builder, points, whole
+from .cases import Builder, arrays, builder, points, unite
 from .test_points import SPACES, _device, check
 
 TRANSFORMS = [("winograd_input", {"tile": 2}), ("winograd_input", {"tile": 4}), ("winograd_filter", {"tile": 2}),
@@ -47,7 +47,7 @@ def transform(op: str, tile: int, *, n: int = 1, c: int = 1, height: int = 1, wi
     else:
         rows, columns = -(-height // tile), -(-width // tile)
         value = make.node(op, make.input(tile + 2, tile + 2, c, n, rows, columns), make.input(c), sizes=(height, width))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def counts(group: FusedGroup) -> Counter[str]:
@@ -92,7 +92,7 @@ op complex_dft "n complex points" {
 """
     make = Builder(Registry.builtin().extend(Source("dft.cuts", text)), {}, [], [])
     value = make.node("complex_dft", make.input(2, tile))
-    found = counts(whole(make.programs(), value))
+    found = counts(unite(make.programs(), value))
     assert sum(found.values()) <= most <= 5 * tile * np.log2(tile)
 
 
@@ -109,7 +109,7 @@ op pass "transforms of every eighth sample from the k-th on" {
 """
     make = Builder(Registry.builtin().extend(Source("pass.cuts", text)), {}, [], [])
     value = make.node("pass", make.input(24))
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     (segment,) = group.segments
     assert not group.constants and [a.extent for a in segment.axes] == [8] and len(segment.outputs) == 3
     (inputs,) = arrays(group, 1).values()
@@ -172,7 +172,7 @@ op spread "neighbours, weighted by place" {
 """
     make = Builder(Registry.builtin().extend(Source("spread.cuts", text)), {}, [], [])
     value = make.node("spread", make.input(3, 130))
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     assert group.constants
     schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)

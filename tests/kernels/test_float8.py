@@ -46,7 +46,7 @@ def every_step(kind: DType) -> np.ndarray:
     return np.concatenate([exact, middle, *beside, bits, ends, -ends])
 
 
-def same(found: np.ndarray, expected: np.ndarray) -> None:
+def equal_codes(found: np.ndarray, expected: np.ndarray) -> None:
     """Assert equal codes; any NaN equals another."""
     found, expected = (x.astype(np.float32) for x in (found, expected))
     np.testing.assert_array_equal(found, expected)
@@ -59,9 +59,9 @@ def test_the_reference_converts_as_pytorch_does(kind: DType) -> None:
     torch = pytest.importorskip("torch")
     theirs = {DType.F8E4M3: torch.float8_e4m3fn, DType.F8E5M2: torch.float8_e5m2}[kind]
     numbers = every_step(kind)
-    same(as_dtype(numbers, kind.numpy), torch.from_numpy(numbers).to(theirs).float().numpy())
+    equal_codes(as_dtype(numbers, kind.numpy), torch.from_numpy(numbers).to(theirs).float().numpy())
     decoded = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(theirs).float().numpy()
-    same(codes(kind), decoded)
+    equal_codes(codes(kind), decoded)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -69,16 +69,18 @@ def test_the_reference_converts_as_pytorch_does(kind: DType) -> None:
 def test_stores_round_to_nearest_even(kind: DType, target: str) -> None:
     numbers = every_step(kind)
     for several in (numbers, numbers[:-1]):  # as vectors, and one by one
-        same(result(target, {"x": several}, node("y", "cast", "x", to=kind.value)), as_dtype(several, kind.numpy))
+        equal_codes(
+            result(target, {"x": several}, node("y", "cast", "x", to=kind.value)), as_dtype(several, kind.numpy)
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", FLOATS8, ids=str)
 def test_loads_and_conversions_in_registers_are_exact(kind: DType, target: str) -> None:
-    same(result(target, {"x": codes(kind)}, node("y", "cast", "x", to="f32")), codes(kind))
+    equal_codes(result(target, {"x": codes(kind)}, node("y", "cast", "x", to="f32")), codes(kind))
     numbers = every_step(kind)
     found = result(target, {"x": numbers}, node("h", "cast", "x", to=kind.value), node("y", "cast", "h", to="f32"))
-    same(found, as_dtype(numbers, kind.numpy))
+    equal_codes(found, as_dtype(numbers, kind.numpy))
 
 
 @needs_toolchain
@@ -99,7 +101,7 @@ def test_a_file_and_bits_are_taken_as_numbers() -> None:
     np.save(file, x)
     file.seek(0)
     doubled = result("reference", {"x": x}, node("y", "cast", "x", to="f32"))
-    same(np.load(file).view(kind.numpy), doubled)
+    equal_codes(np.load(file).view(kind.numpy), doubled)
 
 
 #: Operations whose results have as many elements as their largest operand.

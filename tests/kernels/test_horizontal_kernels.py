@@ -22,7 +22,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import needs_cuda, needs_opencl
-from .cases import arrays, builder, chains, pairs, points, whole
+from .cases import arrays, builder, chains, pairs, points, unite
 from .judging import judge
 from .test_points import _SUPPRESSED_CHECKS, GPU, SMALL_GPU, _device, _run
 
@@ -135,7 +135,7 @@ def doubling_group(rows: int) -> FusedGroup:
     make = builder()
     value = make.input(rows)
     total = make.node("add", value, value)
-    return whole(make.programs(), total)
+    return unite(make.programs(), total)
 
 
 @needs_opencl
@@ -159,7 +159,7 @@ def test_idle_threads_store_under_own_condition_opencl() -> None:
     rows = make.node("reduce_sum", make.input(5, 4, 1), axes=(0,), keepdims=True)
     spread = make.node("expand", rows, shape=(3, 4, 5))
     wider = parse_ir(MEETING.replace("4", "8").replace("< 5", "< 9"))
-    check(_device("opencl"), [(whole(make.programs(), spread), parse_ir(LEAVING)), (doubling_group(9), wider)])
+    check(_device("opencl"), [(unite(make.programs(), spread), parse_ir(LEAVING)), (doubling_group(9), wider)])
 
 
 @needs_opencl

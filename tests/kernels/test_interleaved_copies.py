@@ -24,7 +24,7 @@ def body(kernel: Kernel) -> tuple[Item, ...]:
     return next(item.body for item in kernel.items if isinstance(item, Loop))
 
 
-def ahead(kind: DType, shape: tuple[int, int, int, int]) -> tuple[Kernel, Kernel]:
+def prefetching_kernels(kind: DType, shape: tuple[int, int, int, int]) -> tuple[Kernel, Kernel]:
     """Return a product's kernel with prefetched fragments.
 
     There is one for a block and one for a thread.
@@ -49,7 +49,7 @@ def _in_steps(schedule: Schedule) -> bool:
 @settings(max_examples=6, deadline=None)
 @given(st.sampled_from((1024, 2048, 4096)), st.sampled_from((1024, 2048)), st.sampled_from((512, 1024)))
 def test_every_copy_is_made_once_before_its_commit(rows: int, columns: int, depth: int) -> None:
-    block, thread = ahead(DType.F16, (1, rows, columns, depth))
+    block, thread = prefetching_kernels(DType.F16, (1, rows, columns, depth))
     whole = [p for p in body(block) if isinstance(p, Phase) and p.asynchronous]
     trips = sum(next((v.extent for v in p.unrolled if v.name == "f"), 1) for p in whole)
     items = body(thread)

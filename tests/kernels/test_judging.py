@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cuts.passes.fusion.interpret import interpret
 
-from .cases import builder, whole
+from .cases import builder, unite
 from .judging import judge
 
 
@@ -18,7 +18,7 @@ def test_only_errors_of_steep_functions_are_rounding(factor: float, right: bool)
     """
     make = builder()
     result = make.node("exp", make.node("exp", make.input(1000)))
-    group = whole(make.programs(), result)
+    group = unite(make.programs(), result)
     inputs = {"in 0": np.linspace(4.3, 4.48, 1000).astype(np.float32)}
     found = np.exp(np.exp(inputs["in 0"]) * np.float32(1 + 2e-7)) * np.float32(factor)
     (name,) = group.outputs

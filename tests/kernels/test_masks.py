@@ -11,7 +11,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.passes.schedule.space import Space, make_space
 
 from ..needs import DEVICES
-from .cases import builder, legal_points, whole
+from .cases import builder, legal_points, unite
 from .test_points import SPACES, _device, check
 
 #: Functions that make something of nothing, on either side; points of each.
@@ -37,7 +37,7 @@ def test_what_is_not_there_is_no_term(device: str, factors: tuple[str, str]) -> 
     make = builder()
     left, right = make.node(factors[0], make.input(9, 13)), make.node(factors[1], make.input(13, 10))
     product = make.node("matmul", left, right)
-    group: FusedGroup = whole(make.programs(), product)
+    group: FusedGroup = unite(make.programs(), product)
     points = ragged_points(make_space(group, SPACES[device]))
     assert points
     for point in points:

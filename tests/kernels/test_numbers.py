@@ -26,7 +26,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 from cuts.tests.needs import DEVICES
 
-from .cases import legal_points, whole
+from .cases import legal_points, unite
 from .extremes import NUMBERS, extremes, saturate
 from .test_points import SPACES, _device, _run
 
@@ -160,7 +160,7 @@ def test_mean_without_centring_stays_unchanged() -> None:
     assert shift_means(programs) == programs
 
 
-def together(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], *results: str) -> dict[str, Any]:
+def run_unfused(target: str, inputs: dict[str, np.ndarray], nodes: tuple[Node, ...], *results: str) -> dict[str, Any]:
     """Run nodes in one plan, unfused, and return some results."""
     graph = graph_of(inputs, nodes)
     graph = Graph(graph.name, graph.inputs, results, graph.types, graph.nodes)
@@ -172,7 +172,7 @@ def test_literals_are_what_they_are_called(target: str) -> None:
     floats, values = [d for d in DType if d.is_float], [NAN, INF, -INF, -0.0, 1.5]
     inputs = {f"x{d}": np.ones(2, d.numpy) for d in floats}
     nodes = [node(f"{d} {v}", "pad", f"x{d}", pads=(1, 1), value=v) for d in floats for v in values]
-    found = together(target, inputs, tuple(nodes), *(n.outputs[0] for n in nodes))
+    found = run_unfused(target, inputs, tuple(nodes), *(n.outputs[0] for n in nodes))
     for dtype in floats:
         for value in values:
             held = float(saturate(np.array(value), dtype))
@@ -189,7 +189,7 @@ def test_zero_keeps_its_sign_beside_other_zero(target: str, order: tuple[float, 
     inputs = {"x": np.ones(3, np.float32)}
     nodes = [node(f"{value}", "pad", "x", pads=(1, 1), value=value) for value in order]
     for own in (tuple(nodes), *((each,) for each in nodes)):
-        found = together(target, inputs, own, *(n.outputs[0] for n in own))
+        found = run_unfused(target, inputs, own, *(n.outputs[0] for n in own))
         for each in own:
             array = found[each.outputs[0]]
             assert np.signbit(array[[0, -1]]).tolist() == 2 * [each.outputs[0] == "-0.0"], each.outputs[0]
@@ -200,7 +200,7 @@ def test_condition_is_0_or_1_for_any_number(target: str) -> None:
     inputs = {f"x{d}": np.array([0, 1, 2, 100], d.numpy) for d in NUMBERS}
     tests = [node(f"b{d}", "cast", f"x{d}", to="bool") for d in NUMBERS]
     nodes = [node(f"y{d}", "cast", f"b{d}", to="i32") for d in NUMBERS]
-    for name, found in together(target, inputs, (*tests, *nodes), *(n.outputs[0] for n in nodes)).items():
+    for name, found in run_unfused(target, inputs, (*tests, *nodes), *(n.outputs[0] for n in nodes)).items():
         assert found.tolist() == [0, 1, 1, 1], name
 
 
@@ -309,7 +309,7 @@ def test_missing_elements_make_no_nan_of_infinity(device: str) -> None:
     registry = REGISTRY.extend(Source("spread.cuts", SPARSE))
     types = {"x": TensorType(DType.F32, (3, 2)), "w": TensorType(DType.F32, (2, 33)), "y": TensorType(DType.F32, (3,))}
     programs = build_programs(Graph("g", ("x", "w"), ("y",), types, (node("y", "spread", "x", "w"),)), registry)
-    group = whole(programs, "y")
+    group = unite(programs, "y")
     inputs = {"x": np.array([[INF, 1], [1, 1], [1, -INF]], np.float32), "w": np.ones((2, 33), np.float32)}
     space = make_space(group, SPACES[device])
     schedules = [s for structure in space.templates for s in legal_points(space, structure, 5, 3)]

@@ -18,7 +18,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
 from ..needs import DEVICES
-from .cases import builder, legal_points, whole
+from .cases import builder, legal_points, unite
 from .extremes import extremes
 from .test_points import GPU, SPACES, _device, _run
 
@@ -36,7 +36,7 @@ def numbers(dtype: DType, count: int, seed: int) -> np.ndarray[Any, Any]:
     ]
 
 
-def same(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def equal_numbers(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the mask of equal numbers, signs of zeros included.
 
     Any NaN equals another.
@@ -54,7 +54,7 @@ def division(dtype: DType, floor: bool = False) -> FusedGroup:
     x, t = make.input(ROWS, COLUMNS, dtype=dtype), make.input(ROWS, 1, dtype=dtype)
     y = make.node("div", x, t)
     y = make.node("floor", y) if floor else y
-    return whole(make.programs(), y)
+    return unite(make.programs(), y)
 
 
 @pytest.mark.parametrize("target", DEVICES)
@@ -78,7 +78,7 @@ def test_quotients_round_as_divisions_do(dtype: DType, target: str) -> None:
             with np.errstate(all="ignore"):
                 near = abs(found - expected) <= step  # the remainder of a small number has no room for all its digits
                 near |= abs(found - exact) <= middle
-            wrong = ~(same(found, expected) | near)
+            wrong = ~(equal_numbers(found, expected) | near)
             assert not wrong.any(), [(x[n], t[n[0]], found[n]) for n in zip(*np.where(wrong), strict=True)][:5]
     assert shared
 

@@ -18,7 +18,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
 from ..needs import DEVICES
-from .cases import builder, halves, legal_points, whole
+from .cases import builder, halves, legal_points, unite
 from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -32,7 +32,7 @@ def test_a_shuffle_is_never_evaluated_under_a_condition(op: str) -> None:
     source = make.input(33)
     attributes = {"axis": 0} if op == "argmin" else {"axes": (0,)}
     result = make.node(op, source, **attributes)
-    group = whole(make.programs(), result)
+    group = unite(make.programs(), result)
     shuffles = 0
     space = make_space(group, GPU)
     for structure in space.templates:
@@ -67,7 +67,7 @@ def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
     """Warps store their values together for up to warp-size instances."""
     make = builder()
     value = make.node("max", make.node("reduce_sum", make.input(130, 500), axes=(1,)), make.input(130, 1))
-    group, space_of = whole(make.programs(), value), SPACES[target.split(":")[0]]
+    group, space_of = unite(make.programs(), value), SPACES[target.split(":")[0]]
     space = make_space(group, space_of)
     seen = set()
     for structure in (s for s in space.templates if s.segments[-1].reduction_threads):
@@ -81,7 +81,7 @@ def test_lanes_combine_whatever_number_of_instances(target: str) -> None:
 def test_warps_meet_twice_for_warp_size_instances() -> None:
     make = builder()
     value = make.node("reduce_sum", make.input(256, 4096), axes=(1,))
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     space = make_space(group, GPU)
     for structure in (s for s in space.templates if s.segments[-1].reduction_threads):
         for point in legal_points(space, structure, 2, 64):

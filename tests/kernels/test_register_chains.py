@@ -196,7 +196,7 @@ def test_chosen_chains_spill_nothing(shape: tuple[int, ...], target: Any) -> Non
     assert (found.spill_bytes, found.serialised) == (0, "")
 
 
-def _without(kernel: Kernel, kind: type, number: int) -> Kernel:
+def _drop_item(kernel: Kernel, kind: type, number: int) -> Kernel:
     """Return a kernel whose loop lacks one of its items of a kind."""
     (loop,) = (item for item in kernel.items if isinstance(item, Loop) and item.var.name == "turn")
     dropped = [item for item in loop.body if isinstance(item, kind)][number]
@@ -217,7 +217,7 @@ def test_races_of_incomplete_loops_are_found(kind: type, number: int, reason: st
     schedule = next(s for s in points if s.segments[2].reductions[0].stages == 2)
     kernel = lower(group, schedule, {}, WARPGROUP_TARGET)
     assert check_barriers(kernel) == ()
-    assert any(reason in fault for fault in check_barriers(_without(kernel, kind, number)))
+    assert any(reason in fault for fault in check_barriers(_drop_item(kernel, kind, number)))
 
 
 def test_masks_cut_only_the_parts_that_they_reach() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target, open_device
-from cuts.ir.kernel_items import Loop, Phase
+from cuts.ir.kernel import Loop, Phase
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir, print_ir

@@ -29,7 +29,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.tests.emission import emit
 
 from ..needs import DEVICES
-from .cases import accumulation, builder, whole
+from .cases import accumulation, builder, unite
 from .extremes import extremes
 from .test_points import GPU, SMALL_GPU, _device, _run, check
 
@@ -53,7 +53,7 @@ def rows(op: str, dtype: DType, *shape: int) -> FusedGroup:
     shared, whole_ = ROWS[op]
     operands = [make.input(*shape, dtype=dtype) for _ in range(whole_)]
     y = make.node(op, *operands, *(make.input(shape[-1], dtype=dtype) for _ in range(shared)))
-    return whole(make.programs(), y)
+    return unite(make.programs(), y)
 
 
 def keeping(group: FusedGroup, target: Any, seed: int, count: int) -> list[Schedule]:
@@ -120,7 +120,7 @@ def whole_sum() -> FusedGroup:
     """Return the group of sums of rows: one statement reads a row."""
     make = builder()
     y = make.node("reduce_sum", make.input(4, 96), axes=(1,))
-    return whole(make.programs(), y)
+    return unite(make.programs(), y)
 
 
 @pytest.mark.parametrize("width", [20000, 65536])

@@ -11,7 +11,7 @@ from attrs import evolve
 from cuts.backends.source.emit import emit
 from cuts.ir.affine import Var
 from cuts.ir.expr import Cast, Const, Expr, call
-from cuts.ir.kernel_items import Loop
+from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType

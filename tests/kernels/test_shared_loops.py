@@ -8,7 +8,7 @@ from __future__ import annotations
 from cuts.backends.devices import find_target
 from cuts.ir.affine import Var
 from cuts.ir.expr import call
-from cuts.ir.kernel_items import Loop
+from cuts.ir.kernel import Loop
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.passes.geometry.row_sharing import shareable_loops

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import DEVICES, needs_toolchain
-from .cases import builder, halves, legal_points, points, whole
+from .cases import builder, halves, legal_points, points, unite
 from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -91,7 +91,7 @@ def product_of(dtype: DType, m: int, n: int, k: int) -> FusedGroup:
     """Return the group of a product of matrices of an element type."""
     make = builder()
     value = make.node("matmul", make.input(m, k, dtype=dtype), make.input(k, n, dtype=dtype))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -111,7 +111,7 @@ def test_staged_tiles_hold_what_was_counted(dtype: DType, dialect: str) -> None:
 def test_scratch_of_lanes_holds_what_was_counted(dtype: DType, dialect: str) -> None:
     make = builder()
     value = make.node("reduce_max", make.input(3, 515, dtype=dtype), axes=(1,))
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     space = make_space(group, GPU)
     for structure in space.templates:
         for schedule in legal_points(space, structure, 3, 12):

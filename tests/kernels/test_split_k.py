@@ -43,7 +43,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import DEVICES, needs_opencl
-from .cases import ByModel, arrays, builder, chains, points, whole
+from .cases import ByModel, arrays, builder, chains, points, unite
 from .test_points import SPACES, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -129,7 +129,7 @@ def convolution(n: int, c: int, size: int) -> FusedGroup:
     value = make.node(
         "relu", make.node("conv", make.input(n, c, size, size), make.input(c, c, 3, 3), pads=(1, 1, 1, 1))
     )
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def test_few_results_are_split_and_many_are_not() -> None:
@@ -183,7 +183,7 @@ def test_column_sums_with_short_rows_are_split() -> None:
     def total(rows: int, columns: int, axis: int) -> FusedGroup:
         make = builder()
         value = make.node("reduce_sum", make.input(rows, columns), axes=(axis,), keepdims=False)
-        return whole(make.programs(), value)
+        return unite(make.programs(), value)
 
     assert candidates(total(16384, 1024, 0), GPU)
     assert not candidates(total(1024, 16384, 1), GPU)  # a block for each row fills the machine
@@ -197,7 +197,7 @@ GPU_LIKE = evolve(GPU, dialect="opencl", MAX_thread=64, async_copy=False)
 def test_column_sums_have_parts_of_two_axes() -> None:
     make = builder()
     value = make.node("reduce_sum", make.input(64, 56, 56, 256), axes=(0, 1, 2), keepdims=False)
-    total = whole(make.programs(), value)
+    total = unite(make.programs(), value)
     assert max(candidates(total, GPU)) == 512
     halves = split_reduction(total, 512)
     assert halves is not None and [a.extent for a in halves[0].segments[0].axes] == [64, 8, 256]

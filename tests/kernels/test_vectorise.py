@@ -11,8 +11,7 @@ import pytest
 from attrs import evolve
 from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
-from cuts.ir.kernel import Kernel, phases
-from cuts.ir.kernel_items import Phase
+from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
 from cuts.ir.types import DType
@@ -27,7 +26,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ..needs import DEVICES, needs_opencl
-from .cases import builder, legal_points, points, whole
+from .cases import builder, legal_points, points, unite
 from .test_points import GPU, SPACES, _device, check
 
 T = Var("t", 8)
@@ -41,7 +40,7 @@ def output_transform(width: int) -> FusedGroup:
     make = builder()
     tiles = -(-width // 4)
     value = make.node("winograd_output", make.input(6, 6, 2, 1, 2, tiles), sizes=(8, width))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def input_transform(width: int, pad: int = 1) -> FusedGroup:
@@ -51,7 +50,7 @@ def input_transform(width: int, pad: int = 1) -> FusedGroup:
     """
     make = builder()
     value = make.node("winograd_input", make.input(1, 2, 8, width), tile=4, pads=(pad, pad, pad, pad))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def rows_transform(count: int) -> FusedGroup:
@@ -68,7 +67,7 @@ def rows_transform(count: int) -> FusedGroup:
     }"""
     make = evolve(builder(), registry=Registry.builtin().extend(Source("rows.cuts", text)))
     value = make.node("rows", make.input(count, 4))
-    return whole(make.programs(), value)
+    return unite(make.programs(), value)
 
 
 def widths(group: FusedGroup) -> Counter[tuple[str, int]]:

@@ -99,7 +99,7 @@ def halves(shape: tuple[int, int, int, int], deep: tuple[bool, bool], kind: DTyp
     return product(kind, "", shape, (not deep[0], deep[1]))
 
 
-def others(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
+def product_of_type(name: str, shape: tuple[int, int, int, int], deep: tuple[bool, bool]) -> FusedGroup:
     """Return a product of f32 in a math mode, or of bytes."""
     mode = name if name in MATH_MODES else ""
     return product(DType.F32 if mode else DType(name), mode, shape, (not deep[0], deep[1]))
@@ -146,7 +146,7 @@ OTHER_CASES = (
 @pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_warpgroups_multiply_other_numbers_opencl(name: str, deep: tuple[bool, bool], case: tuple) -> None:
     swizzles, columns, stages, nbytes, shape = case
-    group = others(name, shape, deep)
+    group = product_of_type(name, shape, deep)
     chunk = nbytes // group.tensors["a"].dtype.size
     chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
     check(_device("opencl"), GPU, group, chosen)
@@ -176,7 +176,7 @@ def test_warpgroups_multiply_two_types_opencl(kinds: tuple[DType, DType]) -> Non
 @needs_opencl
 @pytest.mark.parametrize(("mode", "bound"), [("tf32", 5e-4), ("fp32x3", 4e-7)])
 def test_operands_of_f32_are_rounded_and_split(mode: str, bound: float) -> None:
-    group = others(mode, (1, 64, 64, 512), (True, False))
+    group = product_of_type(mode, (1, 64, 64, 512), (True, False))
     function = emit(extract(lower(group, point(group, (True, False), chunk=32), {}, GPU)), "opencl")
     generator = np.random.default_rng(0)
     arrays = {t: generator.standard_normal(group.tensors[t].shape).astype(np.float32) for t in group.inputs}
@@ -190,7 +190,7 @@ def test_operands_of_f32_are_rounded_and_split(mode: str, bound: float) -> None:
 @pytest.mark.parametrize("case", OTHER_CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_warpgroups_multiply_other_numbers_cuda(name: str, deep: tuple[bool, bool], case: tuple) -> None:
     swizzles, columns, stages, nbytes, shape = case
-    group = others(name, shape, deep)
+    group = product_of_type(name, shape, deep)
     chunk = nbytes // group.tensors["a"].dtype.size
     chosen = point(group, deep, swizzles, 1, 1, columns, 8 if columns % 32 == 0 else 2, stages, chunk)
     check(_device("cuda"), find_target("cuda:sm_90"), group, chosen)
@@ -253,7 +253,7 @@ def test_products_compile_without_serialisation(
 def test_products_of_other_numbers_compile_without_serialisation(
     name: str, deep: tuple[bool, bool], groups: int, atoms: int, columns: int, stages: int
 ) -> None:
-    group = others(name, (1, 4096, 4096, 4096), deep)
+    group = product_of_type(name, (1, 4096, 4096, 4096), deep)
     chunk = 128 // group.tensors["a"].dtype.size
     schedule = point(group, deep, (128, 128), groups, atoms, columns, 2, stages, chunk)
     assert check_schedule(group, schedule, GPU) == []
@@ -370,7 +370,7 @@ def _small_kernel() -> Kernel:
     return lower(group, point(group, (True, True)), {}, GPU)
 
 
-def _without(kernel: Kernel, kind: type) -> Kernel:
+def _drop_items(kernel: Kernel, kind: type) -> Kernel:
     items = [
         evolve(i, body=tuple(x for x in i.body if not isinstance(x, kind))) if isinstance(i, Loop) else i
         for i in kernel.items
@@ -381,11 +381,11 @@ def _without(kernel: Kernel, kind: type) -> Kernel:
 def test_missing_fences_waits_and_barriers_are_found() -> None:
     kernel = _small_kernel()
     assert check_barriers(kernel) == ()
-    assert any("without a fence" in fault for fault in check_barriers(_without(kernel, ProxyFence)))
-    waits = check_barriers(_without(kernel, ProductWait))
+    assert any("without a fence" in fault for fault in check_barriers(_drop_items(kernel, ProxyFence)))
+    waits = check_barriers(_drop_items(kernel, ProductWait))
     assert any("products of phase" in fault and "may still be reading" in fault for fault in waits)
     assert any("may still be adding" in fault for fault in waits)
-    assert check_barriers(_without(kernel, Barrier))
+    assert check_barriers(_drop_items(kernel, Barrier))
 
 
 def test_lanes_exchange_finished_products() -> None:
@@ -395,7 +395,7 @@ def test_lanes_exchange_finished_products() -> None:
     kernel = lower(group, schedule, {}, GPU)
     assert [item.name for item in kernel.items if isinstance(item, LaneExchange)] == ["t"]
     assert check_barriers(kernel) == ()
-    assert any("lanes exchange t" in fault for fault in check_barriers(_without(kernel, ProductWait)))
+    assert any("lanes exchange t" in fault for fault in check_barriers(_drop_items(kernel, ProductWait)))
     for vector in (4, 16):
         faults = check_schedule(group, point(group, (True, False), vector=vector), GPU)
         assert any("8 neighbours" in fault for fault in faults)

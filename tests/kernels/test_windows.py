@@ -20,7 +20,7 @@ from cuts.passes.lowering import MAX_WINDOW_ELEMENTS, extract, lower
 from cuts.passes.model.memory_access.evaluation_sites import evaluation_site
 
 from ..needs import needs_opencl
-from .cases import builder, whole
+from .cases import builder, unite
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:sm_90")
@@ -37,7 +37,7 @@ def test_each_element_is_loaded_once_in_registers(
     size = (outputs - 1) * stride + taps
     image = make.input(2, 8, size, size)
     value = make.node("conv", image, filters, groups=8, strides=(stride, stride))
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     (segment,) = group.segments
     threads = {len(segment.axes) - 2: rows, len(segment.axes) - 1: columns}
     tiles = [(axis, threads.get(n, 1)) for n, axis in enumerate(segment.axes)]
@@ -77,7 +77,7 @@ def test_what_only_missing_outputs_read_is_not_loaded(taps: int, stride: int, ou
         "max_pool", make.input(2, 1, 1, (outputs - 1) * stride + taps - 2 * pad), kernel_shape=(1, taps),
         strides=(1, stride), pads=(0, pad, 0, pad),
     )  # fmt: skip
-    group = whole(make.programs(), value)
+    group = unite(make.programs(), value)
     (segment,) = group.segments
     dims = tuple(TileDim((a,), *((4 * (a.extent // 4 + 1), 4, 4) if a.extent > 2 else (1, 1))) for a in segment.axes)
     loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))

@@ -113,16 +113,16 @@ def test_a_model_that_was_kept_is_the_model(
         asked.append(1)
         return fitted_model.state()
 
-    def same() -> bool:
+    def is_equal_when_read() -> bool:
         found = LayerModel.of_state(FEW_TREES, cached_fit(("digest", "made up"), fit)).predict(others)
         return all((one == other).all() for one, other in zip(found, fitted_model.predict(others), strict=True))
 
-    assert same() and len(asked) == 1
-    assert same() and len(asked) == 1
+    assert is_equal_when_read() and len(asked) == 1
+    assert is_equal_when_read() and len(asked) == 1
     (entry,) = (tmp_path / "cache" / "entries" / "fit").iterdir()
     entry.write_bytes(entry.read_bytes()[:-100])  # cut short
     with pytest.warns(CutsWarning, match="set aside"):
-        assert same() and len(asked) == 2
+        assert is_equal_when_read() and len(asked) == 2
     cached_fit(("other data", "made up"), fit)
     assert len(asked) == 3
 

@@ -38,13 +38,13 @@ class Windows:
 def windows(draw: st.DrawFn) -> Windows:
     rank = draw(st.sampled_from((1, 2, 2, 3)))
 
-    def each(low: int, high: int, count: int = rank) -> tuple[int, ...]:
+    def draw_each(low: int, high: int, count: int = rank) -> tuple[int, ...]:
         return tuple(draw(st.integers(low, high)) for _ in range(count))
 
-    kernel, dilations = each(1, 4), each(1, 3)
-    sizes = tuple((k - 1) * d + 1 + extra for k, d, extra in zip(kernel, dilations, each(0, 6), strict=True))
+    kernel, dilations = draw_each(1, 4), draw_each(1, 3)
+    sizes = tuple((k - 1) * d + 1 + extra for k, d, extra in zip(kernel, dilations, draw_each(0, 6), strict=True))
     pads = tuple(draw(st.integers(0, k // 2)) for k in kernel * 2)
-    return Windows(sizes, kernel, {"strides": each(1, 4), "dilations": dilations, "pads": pads})
+    return Windows(sizes, kernel, {"strides": draw_each(1, 4), "dilations": dilations, "pads": pads})
 
 
 def ours(op: str, operands: list[np.ndarray], **attributes: Any) -> np.ndarray:
@@ -66,7 +66,7 @@ def values(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def same(a: np.ndarray, b: np.ndarray) -> None:
+def assert_close(a: np.ndarray, b: np.ndarray) -> None:
     assert a.shape == b.shape
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
@@ -86,14 +86,14 @@ def test_convolution(w: Windows, groups: int, into: int, out: int, batch: int, b
         values(groups * out, into, *w.kernel),
         *([values(groups * out)] if bias else []),
     ]
-    same(ours("conv", operands, groups=groups, **w.moves), theirs("Conv", operands, group=groups, **w.moves))
+    assert_close(ours("conv", operands, groups=groups, **w.moves), theirs("Conv", operands, group=groups, **w.moves))
 
 
 @PROPERTY
 @given(w=windows(), ceil_mode=st.booleans())
 def test_max_pool(w: Windows, ceil_mode: bool) -> None:
     operands, attributes = [values(1, 2, *w.sizes)], {"kernel_shape": w.kernel, "ceil_mode": int(ceil_mode), **w.moves}
-    same(ours("max_pool", operands, **attributes), theirs("MaxPool", operands, **attributes))
+    assert_close(ours("max_pool", operands, **attributes), theirs("MaxPool", operands, **attributes))
 
 
 @PROPERTY
@@ -101,14 +101,14 @@ def test_max_pool(w: Windows, ceil_mode: bool) -> None:
 def test_average_pool(w: Windows, ceil_mode: bool, count_include_pad: bool) -> None:
     operands, attributes = [values(1, 2, *w.sizes)], {"kernel_shape": w.kernel, "ceil_mode": int(ceil_mode), **w.moves}
     attributes["count_include_pad"] = int(count_include_pad)
-    same(ours("average_pool", operands, **attributes), theirs("AveragePool", operands, **attributes))
+    assert_close(ours("average_pool", operands, **attributes), theirs("AveragePool", operands, **attributes))
 
 
 @PROPERTY
 @given(w=windows(), groups=st.integers(1, 2), into=st.integers(1, 2), out=st.integers(1, 3))
 def test_transposed_convolution(w: Windows, groups: int, into: int, out: int) -> None:
     operands = [values(1, groups * into, *w.sizes), values(groups * into, out, *w.kernel), values(groups * out)]
-    same(
+    assert_close(
         ours("conv_transpose", operands, groups=groups, **w.moves),
         theirs("ConvTranspose", operands, group=groups, **w.moves),
     )

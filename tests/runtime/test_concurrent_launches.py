@@ -122,12 +122,12 @@ def test_each_edge_is_needed() -> None:
             device = AnyOrder(TARGET)
             session, last = Session(branched, device), made.random_inputs(2)
             session.run(made.random_inputs(1))
-            device.order = without(waits, former, number)
+            device.order = order_without(waits, former, number)
             wanted, found = Session(made.plan).run(last), session.run(last)
             assert any(not np.array_equal(wanted[name], found[name]) for name in wanted), (former, number)
 
 
-def without(waits: LaunchDependencies, former: int, number: int) -> list[int]:
+def order_without(waits: LaunchDependencies, former: int, number: int) -> list[int]:
     """Return an order that respects all dependencies but one."""
     count = len(waits.direct)
     front = [n for n in range(count) if waits.before[number] >> n & 1 and not waits.before[n] >> former & 1]

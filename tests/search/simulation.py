@@ -181,7 +181,7 @@ class SimulatedGPU(ImmediateBench):
         self.clock.pass_by(0.5)
 
 
-def usual(kernel: KernelFunction) -> float:
+def constant_time(kernel: KernelFunction) -> float:
     """Return the time of any kernel, unless a test gives another."""
     return 1e-4
 
@@ -190,7 +190,7 @@ def session(
     budget: Budget,
     clock: FakeClock,
     lost: frozenset[str] = frozenset(),
-    cost: Callable[[KernelFunction], float] = usual,
+    cost: Callable[[KernelFunction], float] = constant_time,
     **slow: float,
 ) -> SearchExecutor:
     """Return executor of a simulated machine.

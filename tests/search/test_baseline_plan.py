@@ -42,7 +42,7 @@ from cuts.search.tuner.task_record import Entry, TaskRecord
 from cuts.search.tuner.tuner import Tuner
 
 from .fakes import MACHINE, group_of
-from .simulation import FakeClock, session, usual
+from .simulation import FakeClock, constant_time, session
 from .test_budgets import DECISIVE, SHORT_SEARCH, slow_host
 
 __all__ = ["slow_host"]
@@ -81,7 +81,7 @@ GRAPH = convolutions()
 def found_in(
     seconds: float,
     clock: FakeClock,
-    cost: Callable[[KernelFunction], float] = usual,
+    cost: Callable[[KernelFunction], float] = constant_time,
     settings: Settings = SHORT_SEARCH,
     **slow: float,
 ) -> tuple[CompiledGraph, TuningSession]:

@@ -100,11 +100,12 @@ def tune_graph(
     wholes: PlanTimer = time_nothing,
     is_right: PlanCheck = accept_plan,
     frozen: bool = False,
+    anew: bool = False,
 ) -> tuple[CompiledGraph, TuningSession]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
-    tuning = TuningSession(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
+    tuning = TuningSession(target, Tuner(resources, frozen, anew=anew), SHORT_SEARCH, further=further)
     options = CompileOptions()
     run = lambda asked, by: by(graph, SPEC.registry, target, asked, emit)  # noqa: E731
     found = compile_measured(graph, SPEC, options, tuning, run, wholes, is_right)
@@ -314,6 +315,17 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     assert len(found.compiled.steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not found.findings.has_unmeasured
+
+
+def test_finished_kernels_are_searched_anew_on_request() -> None:
+    database = Database(None)
+    tune_graph(chain(2), database, lambda kernel: 1e-3)
+    _, known = tune_graph(chain(2), database, no_device, further=True)
+    assert known.tuner.statistics.searches == []
+    _, anew = tune_graph(chain(2), database, lambda kernel: 1e-3, further=True, anew=True)
+    searched = [task for search in anew.tuner.statistics.searches for task in search.tasks]
+    assert {choice.origin for choice in anew.findings.choices} != {"database"}
+    assert len(searched) == len(anew.findings.problems)
 
 
 def test_final_plan_is_searched_further_on_request() -> None:

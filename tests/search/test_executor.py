@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import Budget
 from cuts.search.building.workers import JobResult
 from cuts.search.tuner.executor import SearchExecutor
@@ -29,7 +30,9 @@ def test_answers_reach_their_receivers_by_priority() -> None:
     clock, found = FakeClock(), list[int]()
     executor = executor_of(clock, rank=1.0)
     for number in range(8):
-        executor.submit(lambda done, n=number: found.append(n), "rank", problem_of(8), "bound", 1, priority=(-number,))
+        executor.submit(
+            lambda done, n=number: found.append(n), "rank", problem_of(8), BOUND_PRUNING, 1, priority=(-number,)
+        )
     finish(executor, clock, START + 1.0)
     assert sorted(found) == [4, 5, 6, 7]
     finish(executor, clock, START + 2.0)
@@ -64,14 +67,14 @@ def test_this_process_answers_while_workers_start() -> None:
     clock = FakeClock()
     executor = executor_of(clock)
 
-    def here(number: int) -> int:
+    def evaluate(number: int) -> int:
         clock.pass_by(0.5)
         return number
 
-    wait = executor.ask("soon", [1, 2, 3], here, 1.0)
+    wait = executor.ask("soon", [1, 2, 3], evaluate, 1.0)
     executor.drop()  # no worker answers
     assert wait() == [None] * 3, "a later search dropped the queries"
-    assert executor.ask("rank", [4, 5], here, 1.0)() == [4, 5]
+    assert executor.ask("rank", [4, 5], evaluate, 1.0)() == [4, 5]
     assert clock() == 1.0
 
 

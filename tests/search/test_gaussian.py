@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.passes.schedule import Point, best_points, make_space
 from cuts.search.building.factory import Factory
 from cuts.search.building.workers import Job, JobResult
@@ -83,7 +84,7 @@ def tried_points(strategy: str, cost: Callable[[Point], float], most: int = 40) 
     """Return the points that a strategy tried under a cost function."""
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search, known = strategy_on(space, strategy, first), list[Observation]()
     while len(known) < most:
         proposed = search.propose(known, min((k.seconds for k in known), default=inf), 3 if known else 12)
@@ -105,7 +106,7 @@ def test_search_ends_without_gain_or_expectation() -> None:
 def test_few_vain_points_suffice_for_small_expected_gain() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search = strategy_on(space, "frugal", first)
     points = [s.point for s in first if s.point is not None]
     known = [
@@ -123,7 +124,7 @@ def test_few_vain_points_suffice_for_small_expected_gain() -> None:
 def test_equal_times_need_more_points_to_end() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search = strategy_on(space, "frugal", first)
     known = [Observation(s.point, 1.0) for s in first if s.point is not None]
     assert isinstance(search, EarlyStoppingBayes)
@@ -190,7 +191,7 @@ def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
 def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "MAX_PENDING_SHARE", 0.0)  # who proposes before all is known proposes something else
 
-    class Several(Inline):
+    class FailingInline(Inline):
         def collect(self, timeout: float) -> list[JobResult]:
             return [evolve(d, value=None, error="no") if fails and d.job.method == "propose" else d
                     for d in super().collect(timeout)]  # fmt: skip
@@ -200,7 +201,7 @@ def test_search_asks_workers_and_continues_alone_on_failure(fails: bool, monkeyp
             super().submit(job)
 
     asked: list[str] = []
-    workers = Several()
+    workers = FailingInline()
     (alone,) = tuner_of(FakeBench(by_threads)).run([problem_of(32)])
     workers.size = 4
     (chosen,) = tuner_of(FakeBench(by_threads), workers).run([problem_of(32)])

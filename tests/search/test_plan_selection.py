@@ -76,10 +76,10 @@ def test_unfused_plan_ships_where_it_is_faster(unfused: float, launches: int) ->
 
 
 def test_plans_with_very_different_times_are_not_run() -> None:
-    def never(first: CandidatePlan, second: CandidatePlan) -> None:
+    def compare_never(first: CandidatePlan, second: CandidatePlan) -> None:
         raise AssertionError("sums tell")
 
-    found, _ = tune_graph(chain(1), Database(None), even, wholes=never)
+    found, _ = tune_graph(chain(1), Database(None), even, wholes=compare_never)
     assert len(found.steps) == 1
 
 

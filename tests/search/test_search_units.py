@@ -18,7 +18,7 @@ from cuts.search.settings import QUICK_SEARCH, Settings
 from . import hosts
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .hosts import PROBLEMS, SHORT_SEARCH, Hosts, results, tune_problems
-from .simulation import FakeClock, SimulatedGPU, SimulatedWorkers, usual
+from .simulation import FakeClock, SimulatedGPU, SimulatedWorkers, constant_time
 
 
 def unit(size: int, settings: Settings = SHORT_SEARCH, seconds: float | None = None) -> SearchUnit:
@@ -66,7 +66,7 @@ def test_unit_is_handed_over_unfinished_at_the_deadline(monkeypatch: pytest.Monk
     budget = Budget.of(8.0, clock)
     monkeypatch.setattr("cuts.search.remote.unit_search.Budget.of_measuring", lambda seconds: budget)
     workers = SimulatedWorkers(clock, size=2)
-    result = search_unit(unit(32, Settings(), 8.0), lambda: workers, lambda: SimulatedGPU(clock, usual))
+    result = search_unit(unit(32, Settings(), 8.0), lambda: workers, lambda: SimulatedGPU(clock, constant_time))
     assert not result.complete
     assert result.choice is not None
     assert result.choice.seconds is not None
@@ -97,9 +97,9 @@ def test_interrupted_search_leaves_measurements_but_no_estimate() -> None:
 
 @pytest.mark.parametrize("lies", [[0], [1]])
 def test_results_beside_a_lie_are_discarded(lies: list[int]) -> None:
-    class Several(Hosts):
+    class SeveralAnswers(Hosts):
         def collect(self, timeout: float) -> list[UnitAnswer]:
-            return [answer for _ in range(len(self.queue)) for answer in super(Several, self).collect(timeout)]
+            return [answer for _ in range(len(self.queue)) for answer in super(SeveralAnswers, self).collect(timeout)]
 
         def submit(self, number: int, unit: SearchUnit, limit: float) -> None:
             self.queue.append((number, self.names[number % len(self.names)], unit))
@@ -108,7 +108,7 @@ def test_results_beside_a_lie_are_discarded(lies: list[int]) -> None:
         def free(self) -> int:
             return 4 - len(self.queue)
 
-    database, hosts, notes, undisturbed = Database(None), Several(2, lies=lies), list[str](), Database(None)
+    database, hosts, notes, undisturbed = Database(None), SeveralAnswers(2, lies=lies), list[str](), Database(None)
     tune_problems(hosts, PROBLEMS, database, notes).run(PROBLEMS, SHORT_SEARCH)
     tune_problems(None, PROBLEMS, undisturbed, []).run(PROBLEMS, SHORT_SEARCH)
     assert results(database, PROBLEMS) == results(undisturbed, PROBLEMS)

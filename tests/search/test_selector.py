@@ -178,11 +178,11 @@ def test_time_to_build_launches_is_reserved(monkeypatch: pytest.MonkeyPatch) -> 
     resources = Clock(Database(None), Inline, FakeBench(lambda kernel: 1e-3), 60.0)
     tuning, needed = TuningSession(OPENCL, Tuner(resources), SHORT_SEARCH), list[float]()
 
-    def together(_: Tuner, asked: Sequence[object]) -> list[float | None]:
+    def measure_some(_: Tuner, asked: Sequence[object]) -> list[float | None]:
         needed.append(tuning.budget.needed)
         return [None, 1e-9, None, None]
 
-    monkeypatch.setattr(Tuner, "time_launches", together)
+    monkeypatch.setattr(Tuner, "time_launches", measure_some)
     monkeypatch.setattr(PlanExecutor, "joint_task", lambda *_: None)
     members: Any = [(None, None, SimpleNamespace(score=1e-3, measured={}, schedule=None))] * 2
     assert tuning.model().compare_launches([members] * 4) == [True] * 4

@@ -69,14 +69,14 @@ def test_place_with_impossible_times_is_left_out(
 def test_a_result_of_another_machine_is_no_answer(
     undisturbed_results: tuple[list[tuple[str, float]], list[int]],
 ) -> None:
-    class Elsewhere(Hosts):
+    class OtherHosts(Hosts):
         def collect(self, timeout: float) -> list[UnitAnswer]:
             (answer,) = super().collect(timeout)
             assert answer.result is not None
             return [evolve(answer, result=evolve(answer.result, machine={"device": "another"}))]
 
     database, notes = Database(None), list[str]()
-    tune_problems(Elsewhere(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT_SEARCH)
+    tune_problems(OtherHosts(1), PROBLEMS[:1], database, notes).run(PROBLEMS[:1], SHORT_SEARCH)
     assert results(database, PROBLEMS[:1]) == undisturbed_results[0][:1]
     assert "another machine" in notes[0]
 

@@ -74,13 +74,13 @@ def tuned_choice(seconds: float | None) -> TunedChoice:
     return TunedChoice(candidate, seconds)
 
 
-def never() -> bool:
+def never_over() -> bool:
     return False
 
 
 @pytest.mark.parametrize(("ours", "taken"), [(4e-3, True), (inf, True), (2.01e-3, False), (1.5e-3, False)])
 def test_faster_right_routine_wins(ours: float, taken: bool) -> None:
-    found = dict(faster_routines(executor_of(bench()), [ReplaceableKernel(0, problem_of(), ours)], offers, never))
+    found = dict(faster_routines(executor_of(bench()), [ReplaceableKernel(0, problem_of(), ours)], offers, never_over))
     assert {n: r.kernel.name for n, r in found.items()} == ({0: "fast"} if taken else {})
 
 
@@ -180,11 +180,11 @@ def test_longest_kernels_go_first_until_time_ends() -> None:
         tried.append(request.group.tensors["x0"].shape[0])
         return [routine("fast")]
 
-    def over() -> bool:
+    def is_over() -> bool:
         return len(tried) > 2
 
     rivalled = [ReplaceableKernel(n, problem, 3e-3 + 1e-3 * n) for n, problem in enumerate(problems)]
-    found = faster_routines(executor_of(bench()), rivalled, note_request, over)
+    found = faster_routines(executor_of(bench()), rivalled, note_request, is_over)
     assert [number for number, _ in found] == [1, 2]
     assert tried == [48, 64, 32]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.passes.schedule import Point, candidate_of, columns_of, evaluate, make_space
@@ -57,8 +58,8 @@ def measured_operation(
 
 
 @pytest.fixture(scope="module")
-def there() -> MeasuredOperation:
-    return measured_operation(problem_of(32), "there", many_threads_are_slow)
+def remote() -> MeasuredOperation:
+    return measured_operation(problem_of(32), "remote", many_threads_are_slow)
 
 
 @settings(max_examples=20)
@@ -70,71 +71,81 @@ def test_point_and_its_schedule_have_equal_features(group: FusedGroup, seed: int
         batch = evaluate(space, structure, columns_of(structure, np.asarray([point.places], np.int64)), 0)
         sizes = features_of_batch(batch), features_of_schedule(group, candidate_of(space, point).schedule)
         names = sorted({*sizes[0], *sizes[1]})
-        here, there = feature_table(sizes, names)
-        assert here == pytest.approx(there)
+        here, remote = feature_table(sizes, names)
+        assert here == pytest.approx(remote)
 
 
-def test_transferred_measurements_keep_their_order(there: MeasuredOperation) -> None:
-    here = evolve(there, machine="here", points=evolve(there.points, seconds=there.points.seconds * 0.25))
-    elsewhere = TransferModel.of(there, PLAIN)
-    assert np.argsort(ordered_seconds(here, PLAIN, elsewhere)).tolist() == np.argsort(there.points.seconds).tolist()
+def test_transferred_measurements_keep_their_order(remote: MeasuredOperation) -> None:
+    here = evolve(
+        remote,
+        machine="here",
+        points=evolve(remote.points, seconds=remote.points.seconds * 0.25),
+    )
+    elsewhere = TransferModel.of(remote, PLAIN)
+    assert np.argsort(ordered_seconds(here, PLAIN, elsewhere)).tolist() == np.argsort(remote.points.seconds).tolist()
     assert evaluate_order(here, PLAIN).best > evaluate_order(here, PLAIN, elsewhere).best == 1
 
 
 @pytest.mark.parametrize("speed", [0.01, 3.0])
-def test_overall_speed_of_another_machine_changes_no_order(there: MeasuredOperation, speed: float) -> None:
-    slower = evolve(there, points=evolve(there.points, seconds=there.points.seconds * speed))
-    some = np.arange(len(there.schedules)) < 20
-    found = [ordered_seconds(there, PLAIN, TransferModel.of(each.where(some), PLAIN)) for each in (there, slower)]
+def test_overall_speed_of_another_machine_changes_no_order(remote: MeasuredOperation, speed: float) -> None:
+    slower = evolve(remote, points=evolve(remote.points, seconds=remote.points.seconds * speed))
+    some = np.arange(len(remote.schedules)) < 20
+    found = [ordered_seconds(remote, PLAIN, TransferModel.of(each.where(some), PLAIN)) for each in (remote, slower)]
     assert found[1] / found[0] == pytest.approx(speed, rel=1e-6)
 
 
-def test_unmeasured_points_are_ordered_by_similar_ones(there: MeasuredOperation) -> None:
-    half = np.arange(len(there.points.seconds)) % 2 == 0
-    rest = there.where(~half)
-    each = None, TransferModel.of(there.where(half), PLAIN)
+def test_unmeasured_points_are_ordered_by_similar_ones(remote: MeasuredOperation) -> None:
+    half = np.arange(len(remote.points.seconds)) % 2 == 0
+    rest = remote.where(~half)
+    each = None, TransferModel.of(remote.where(half), PLAIN)
     errors = [np.log(ordered_seconds(rest, PLAIN, known) / rest.points.seconds).std() for known in each]
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_points_of_a_space_are_rescored_by_transfer(there: MeasuredOperation) -> None:
+def test_points_of_a_space_are_rescored_by_transfer(remote: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured_operation(problem, "there", many_threads_are_slow)
-    order = evolve(PLAIN, recalled=times_of(there))
+    remote = measured_operation(problem, "remote", many_threads_are_slow)
+    order = evolve(PLAIN, recalled=times_of(remote))
     space = make_space(problem.form, OPENCL)
     points = FullSpace(space).random(COUNT, (3,))
     scores = {schedule_text(candidate_of(space, p).schedule): p.score for p in rescore(space, points, order)}
-    expected = dict(zip(there.schedules, ordered_seconds(there, PLAIN, TransferModel.of(there, PLAIN)), strict=True))
+    expected = dict(
+        zip(
+            remote.schedules,
+            ordered_seconds(remote, PLAIN, TransferModel.of(remote, PLAIN)),
+            strict=True,
+        )
+    )
     assert {text: scores[text] for text in expected} == pytest.approx(expected)
     assert rescore(space, points, evolve(order, recalled=order.recalled[: MIN_RECALLED - 1])) == rescore(
         space, points, PLAIN
     )
 
 
-def test_schedules_unknown_to_this_version_are_not_recalled(there: MeasuredOperation) -> None:
+def test_schedules_unknown_to_this_version_are_not_recalled(remote: MeasuredOperation) -> None:
     problem = problem_of(32)
-    there = measured_operation(problem, "there", many_threads_are_slow)
+    remote = measured_operation(problem, "remote", many_threads_are_slow)
     strange = tuple((f"no schedule {k}", 1.0) for k in range(20))
-    order = LearnedOrder(PLAIN.costs, (), (*times_of(there)[: MIN_RECALLED - 1], *strange))
+    order = LearnedOrder(PLAIN.costs, (), (*times_of(remote)[: MIN_RECALLED - 1], *strange))
     assert recalled_of(problem.work, OPENCL, order) is None
 
 
 def test_transfer_is_evaluated_on_operations_of_two_machines() -> None:
-    there = [measured_operation(problem_of(size), "there", many_threads_are_slow) for size in SIZES]
+    remote = [measured_operation(problem_of(size), "remote", many_threads_are_slow) for size in SIZES]
     here = [measured_operation(problem_of(size), "here", many_threads_are_slow) for size in SIZES]
-    judged = evaluate_transfer([*there, *here])
+    judged = evaluate_transfer([*remote, *here])
     assert judged[TRANSFER_VARIANT].beats(judged["plain"])
     assert len(judged["plain"].standings) == 2 * len(SIZES)
     assert LearnedModel(4, {}, {}, "", None, judged).recalls
     otherwise = [measured_operation(problem_of(size), "here", lambda o: 1 / many_threads_are_slow(o)) for size in SIZES]
-    assert not LearnedModel(4, {}, {}, "", None, evaluate_transfer([*there, *otherwise])).recalls
-    assert evaluate_transfer(there) == {}
+    assert not LearnedModel(4, {}, {}, "", None, evaluate_transfer([*remote, *otherwise])).recalls
+    assert evaluate_transfer(remote) == {}
     assert LearnedModel(4, {}, {}, "", None, {}).recalls, "nothing says that it is no better"
 
 
-def test_recalled_schedule_belongs_to_the_operation(there: MeasuredOperation) -> None:
-    assert [print_of for print_of, _ in times_of(there)] == list(there.schedules)
-    assert all(schedule_text(parse_ir(text)) == text for text in there.schedules)  # type: ignore[arg-type]
+def test_recalled_schedule_belongs_to_the_operation(remote: MeasuredOperation) -> None:
+    assert [print_of for print_of, _ in times_of(remote)] == list(remote.schedules)
+    assert all(schedule_text(parse_ir(text)) == text for text in remote.schedules)  # type: ignore[arg-type]
 
 
 @settings(max_examples=20)
@@ -165,9 +176,9 @@ def test_search_begins_with_fast_points_of_another_machine() -> None:
     database = with_trials(evolve(problem, machine={"device": "another"}), texts)
     order = learned_order(database, problem, Settings())
     assert order is not None
-    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6, order)]
+    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, BOUND_PRUNING, 6, order)]
     assert texts[-1] in first
-    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6)]
+    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, BOUND_PRUNING, 6)]
     assert texts[-1] not in plain
     tuner_of(FakeBench(lambda kernel: 1e-3), database=database).run([problem], Settings(remembers=False))
     assert texts[-1] in {t.schedule for t in database.measurements(problem)}

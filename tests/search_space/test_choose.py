@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
+from cuts.ir import Pruning
 from cuts.ir.errors import PassError, UsageError
+from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.passes.schedule.selection import enumerate as points
 from cuts.passes.schedule.selection import hill_climbing as climb
-from cuts.passes.schedule.selection.choose import choose, choose_soon, structural_key
-from cuts.passes.schedule.selection.enumerate import batches, evaluate
-from cuts.passes.schedule.selection.prune import score
+from cuts.passes.schedule.selection.choose import assess, choose, choose_soon, explain, structural_key
+from cuts.passes.schedule.selection.enumerate import batches, evaluate, to_schedule
+from cuts.passes.schedule.selection.prune import is_pruned, prune, pul_values
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
@@ -24,11 +27,11 @@ CPU = find_target("opencl")
 GPUS = [item.target for item in descriptions() if item.target.dialect == "cuda"]
 
 
-@pytest.mark.parametrize("model", ["bound", "paper"])
+@pytest.mark.parametrize("pruning", [Pruning(), Pruning("pul"), Pruning("pul-printed", 10)], ids=lambda p: p.rule)
 @pytest.mark.parametrize("target", [H200, CPU], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_chosen_schedules_are_legal_and_in_order(name, target, model):
-    found = choose(ALL[name], target, model, count=4)
+def test_chosen_schedules_are_legal_and_in_order(name, target, pruning):
+    found = choose(ALL[name], target, pruning, count=4)
     assert found
     assert [c.score for c in found] == sorted(c.score for c in found)
     for candidate in found:
@@ -38,15 +41,15 @@ def test_chosen_schedules_are_legal_and_in_order(name, target, model):
 def test_choice_is_close_to_the_spaces_best():
     for group in (matmul(64, 96, 48), depthwise(1, 32, 14), softmax(64, 256)):
         space = make_space(group, H200, coarse=True)
-        best = min(score(batch, space, "bound").min() for batch in batches(space))
-        assert choose(group, H200)[0].score <= best * 1.0001
+        everything = prune(space, most=1)
+        assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
 
 
 @pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
 def test_points_of_any_integer_length_are_equal(group, monkeypatch):
-    short = climb.best_points(group, H200, "bound", 8)
+    short = climb.best_points(group, H200, Pruning(), 8)
     monkeypatch.setattr(climb, "MAX_INT64_POINTS", 0)
-    assert climb.best_points(group, H200, "bound", 8) == short
+    assert climb.best_points(group, H200, Pruning(), 8) == short
 
 
 def test_choice_considers_no_more_points(monkeypatch):
@@ -59,7 +62,7 @@ def test_choice_considers_no_more_points(monkeypatch):
 
     monkeypatch.setattr(climb, "evaluate", counting_evaluate)
     monkeypatch.setattr(points, "evaluate", counting_evaluate)
-    climb.best_points(matmul(256, 256, 64), H200, "bound", 1)
+    climb.best_points(matmul(256, 256, 64), H200, Pruning(), 1)
     assert not counted - Counter(batches=19, points=39_936)  # on 22 November 2026
 
 
@@ -106,13 +109,58 @@ def test_first_instruction_points_have_several_block_sizes(mode):
         assert len({tuple(d.block for d in segment.dims) for segment in found}) >= least
 
 
+def test_explain_tells_the_idle_wave():
+    group = pointwise(133 * 1024)
+    space = make_space(group, H200)
+    for point in range(space.size):
+        schedule = to_schedule(space, point)
+        if schedule.blocks == 133 and not check_schedule(group, schedule, H200):
+            text = explain(assess(group, schedule, H200), H200)
+            assert "133 blocks on 132 SMs: 50% of the SM time idle, the last of 2 rounds is 1 blocks" in text
+            return
+    raise AssertionError("no point with 133 blocks")
+
+
 def test_machine_that_is_too_small_is_an_error():
     tiny = evolve(H200, max_registers=8)
     with pytest.raises(PassError, match="writes y fits target"):
         choose(matmul(8, 8, 8), tiny)
 
 
-def test_an_unknown_model_is_an_error():
-    space = make_space(matmul(8, 8, 8), H200, coarse=True)
-    with pytest.raises(UsageError, match="models are: bound, paper"):
-        score(next(iter(batches(space))), space, "guess")
+def test_a_wrong_pruning_is_an_error():
+    with pytest.raises(UsageError, match="rules are: bound, pul, pul-printed, none"):
+        Pruning("guess")
+    with pytest.raises(UsageError, match="at most 100 %, found 120 %"):
+        Pruning("pul", 120)
+
+
+@pytest.mark.parametrize("rule", ["pul", "pul-printed"])
+def test_pul_keeps_the_top_percentage(rule):
+    group = softmax(64, 256)
+    space = make_space(group, H200)
+    values = np.concatenate([pul_values(b, space, rule == "pul-printed")[b.legal] for b in batches(space)])
+    for top in (1.0, 5.0, 100.0):
+        found = prune(space, Pruning(rule, top))
+        least = np.sort(values)[::-1][int(np.ceil(values.size * top / 100)) - 1]
+        assert found.points.size == int((values >= least).sum())
+        assert np.all(np.diff(found.scores) >= 0)
+        assert not is_pruned(found.scores).any()
+
+
+def test_pul_changes_the_choice():
+    kept = choose(matmul(256, 256, 256), H200, Pruning("pul", 1), count=8)
+    assert all(not is_pruned(candidate.score) for candidate in kept)
+    assert kept[0].score >= choose(matmul(256, 256, 256), H200)[0].score
+
+
+def test_bound_discards_only_points_slower_than_best():
+    space = make_space(matmul(256, 256, 256), H200, coarse=True)
+    best = 5e-6
+    found = prune(space, best=best)
+    assert found.discarded > 0
+    assert found.points.size == found.legal - found.discarded
+    kept = set(found.points.tolist())
+    for batch in batches(space):
+        times, legal = batch.flat(lower_bound(batch.features, space.target).time), batch.legal
+        inside = np.arange(batch.start, batch.start + batch.size)
+        assert {int(p) for p in inside[legal & (times <= best)]} <= kept

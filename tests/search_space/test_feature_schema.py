@@ -274,7 +274,7 @@ def test_shared_counts_equal_fresh_counts(name: str, monkeypatch: pytest.MonkeyP
 
     once = counts()
     monkeypatch.setattr(Cover, "once", lambda self, key, make: make())
-    monkeypatch.setattr(EvaluationSite, "_once", lambda self, key, make: make())
+    monkeypatch.setattr(EvaluationSite, "_memoise", lambda self, key, make: make())
     for known, anew in zip(once, counts(), strict=True):
         for count in SUMS:
             np.testing.assert_array_equal(known[count], anew[count], err_msg=count)

@@ -108,10 +108,10 @@ def test_sum_of_two_rows_is_held_as_one():
     """
     i, j, k = Var("i", 64), Var("j", 128), Var("k", 128)
 
-    def both(row: Var) -> Expr:
+    def add_both(row: Var) -> Expr:
         return call("add", at("x", i, row), at("y", i, row))
 
-    total = Reduction("a", (j,), "sum", both(j))
-    out = Output("z", write(i, k), call("sub", both(k), at("a", i)), extra=(k,))
+    total = Reduction("a", (j,), "sum", add_both(j))
+    out = Output("z", write(i, k), call("sub", add_both(k), at("a", i)), extra=(k,))
     assert shared_rows(Segment((i,), (total,), (out,))) == 1
     assert shared_rows(two_rows(64, 128).segments[0]) == 2

@@ -69,7 +69,6 @@ class Dialect:
     shuffle: str = ""
     shuffle_from: str = ""
     warp: int
-    suffix: str
     atomics: Atomics
     register_load: str
     atom_result: str

@@ -65,7 +65,7 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
             lines += _laid_out(atom, fragment, names, width, base)
         lines.append(meet)
         for n, name in enumerate(d):
-            row, column = _place(atom.c, n)
+            row, column = _coordinates(atom.c, n)
             product = f"m[({row}) * {atom.k} + k] * m[{atom.m * atom.k} + k * {atom.n} + {column}]"
             lines.append(f"for (int k = 0; k < {atom.k}; ++k) *{name} += {product};")
         lines.append(meet)
@@ -75,13 +75,13 @@ def emulations(qualifier: str, types: Mapping[str, str], space: str, meet: str) 
 def _laid_out(atom: MmaInstruction, fragment: MatrixFragment, names: list[str], width: int, base: int) -> Iterator[str]:
     """Yield the stores of a lane's elements, each to its position in the operand."""
     for n in range(fragment.size):
-        row, column = _place(fragment, n)
+        row, column = _coordinates(fragment, n)
         place = n % fragment.packed
         value = _ELEMENT_TEXTS[atom.format].format(names[n // fragment.packed], place, ("low", "high")[place % 2])
         yield f"m[{base} + ({row}) * {width} + {column}] = {value};"
 
 
-def _place(fragment: MatrixFragment, element: int) -> tuple[str, str]:
+def _coordinates(fragment: MatrixFragment, element: int) -> tuple[str, str]:
     at = {LANE: as_index(LANE), ELEMENT: as_index(element)}
     return index_text(substitute(fragment.row, at), {}), index_text(substitute(fragment.column, at), {})
 

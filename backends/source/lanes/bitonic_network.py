@@ -47,15 +47,15 @@ class LaneSort:
         words = self.names.fresh()
         with self.out.loop(Var("e", prod(self.node.shape[:-1])), unroll=0 if self._shuffles else 1):
             self.out.line(f"{word} {words}[{self.count}];")
-            with self._each("k", self.count):
+            with self._loop("k", self.count):
                 self.out.line(f"{words}[k] = {self.word};")
             self.network(words, word)
             register = f"{self.names.registers[self.node.name]}[e * {self.count} + k]"
             kind = self.names.dialect.type(self.node.dtype)
-            with self._each("k", self.count):
+            with self._loop("k", self.count):
                 self.out.line(f"{register} = ({kind})({words}[k] & {ABSENT_KEY});")
 
-    def _each(self, name: str, count: int) -> AbstractContextManager[None]:
+    def _loop(self, name: str, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var(name, count), unroll=0 if self._shuffles else 1)
 
     @property
@@ -107,9 +107,9 @@ class LaneSort:
         for stage in range(1, every + 1):
             for bit in reversed(range(stage)):
                 if near <= bit < lanes:
-                    self._between(words, word, str(stage), str(bit), 1 << bit - near)
+                    self._exchange_between_lanes(words, word, str(stage), str(bit), 1 << bit - near)
                 else:
-                    self._within(words, word, str(stage), str(1 << self._own_bit(bit)))
+                    self._exchange_in_lane(words, word, str(stage), str(1 << self._own_bit(bit)))
 
     def _network_loops(self, words: str, word: str) -> None:
         """Print loops over the steps: those between stretches, between lanes, between neighbours."""
@@ -117,32 +117,32 @@ class LaneSort:
         counter = self.names.dialect.meeting_counter
         with self.out.block(f"for ({counter} stage = 1; stage <= {every}; ++stage)"):
             with self.out.block(f"for ({counter} bit = stage - 1; bit >= {lanes}; --bit)"):
-                self._within(words, word, "stage", f"(1 << (bit - {lanes - near}))")
+                self._exchange_in_lane(words, word, "stage", f"(1 << (bit - {lanes - near}))")
             with self.out.block(f"for ({counter} bit = min((int)stage, {lanes}) - 1; bit >= {near}; --bit)"):
-                self._between(words, word, "stage", "bit", 0)
+                self._exchange_between_lanes(words, word, "stage", "bit", 0)
             with self.out.block(f"for ({counter} bit = min((int)stage, {near}) - 1; bit >= 0; --bit)"):
-                self._within(words, word, "stage", "(1 << bit)")
+                self._exchange_in_lane(words, word, "stage", "(1 << bit)")
 
     def _rises(self, number: str, stage: str) -> str:
         return f"({self._place(number)} >> {stage} & 1) == 0"
 
-    def _within(self, words: str, word: str, stage: str, distance: str) -> None:
+    def _exchange_in_lane(self, words: str, word: str, stage: str, distance: str) -> None:
         """Print a step between a lane's own words at a distance."""
-        with self._each("k", self.count // 2):
+        with self._loop("k", self.count // 2):
             self.out.line(f"const int low = k / {distance} * 2 * {distance} + k % {distance}, high = low + {distance};")
             self.out.line(f"const {word} left = {words}[low], right = {words}[high];")
             self.out.line(f"const int swaps = (left > right) == ({self._rises('low', stage)});")
             self.out.line(f"{words}[low] = swaps ? right : left;")
             self.out.line(f"{words}[high] = swaps ? left : right;")
 
-    def _between(self, words: str, word: str, stage: str, bit: str, distance: int) -> None:
+    def _exchange_between_lanes(self, words: str, word: str, stage: str, bit: str, distance: int) -> None:
         """Print a step between lanes whose numbers differ in one bit; `distance` is that of the lanes, where it is
         known.
         """
         dialect = self.names.dialect
         near = self._bits[0]
         lane_distance = str(distance) if distance else f"(1 << ({bit} - {near}))"
-        with self._each("k", self.count):
+        with self._loop("k", self.count):
             if self._shuffles and distance < dialect.warp:
                 other = dialect.shuffle.format(value=f"{words}[k]", distance=lane_distance)
                 self.out.line(f"const {word} other = {other};")

@@ -71,26 +71,26 @@ class LaneScan:
             count = instances * self.stretches
             for start in range(0, count, self.warp):
                 with self.out.block(""):
-                    self._several(Var("k", min(self.warp, count - start)), start, carry)
+                    self._scan_stretches(Var("k", min(self.warp, count - start)), start, carry)
 
-    def _several(self, number: Var, start: int, carry: str) -> None:
+    def _scan_stretches(self, number: Var, start: int, carry: str) -> None:
         """Print some stretches from number `start` on."""
         totals, befores = self.names.fresh(), self.names.fresh()
         self.out.line(f"{self.kind} {totals}[{number.extent}], {befores}[{number.extent}];")
         total, before = f"{totals}[k]", f"{befores}[k]"
         with self.out.loop(number):
-            self._own(start, total)
-            (self._in_warp if self.warp > 1 else self._in_memory)(total, before)
-            if self._crosses:
-                self._leave(total)
-        if self._crosses:
+            self._scan_neighbours(start, total)
+            (self._scan_in_warp if self.warp > 1 else self._scan_in_shared_memory)(total, before)
+            if self._spans_warps:
+                self._store_warp_total(total)
+        if self._spans_warps:
             self.out.line(self.names.dialect.barrier)
         with self.out.loop(number):
             front = f"{carry}[(k + {start}) / {self.stretches}]"
-            whole = self._across(before) if self._crosses else self._last(total)
-            self._apply(start, front, before)
+            whole = self._combine_warps(before) if self._spans_warps else self._total_in_warp(total)
+            self._add_prefix(start, front, before)
             self.out.line(f"{front} = {self.combine(front, whole)};")
-        if self._crosses:
+        if self._spans_warps:
             self.out.line(self.names.dialect.barrier)
 
     def _places(self) -> list[int]:
@@ -108,11 +108,11 @@ class LaneScan:
         return f"{self.names.registers[self.node.name]}[{number} * {self.node.vector} + {place}]"
 
     @property
-    def _crosses(self) -> bool:
+    def _spans_warps(self) -> bool:
         """Return whether a row spans warps."""
         return self.warp > 1 and self.node.threads > self.warp
 
-    def _own(self, start: int, total: str) -> None:
+    def _scan_neighbours(self, start: int, total: str) -> None:
         """Scan a lane's neighbours; `total` becomes their total."""
         last = ""
         for place in self._places():
@@ -126,27 +126,27 @@ class LaneScan:
         """Return a thread's number among `of` threads, in the order of the row."""
         return f"({of - 1} - tid % {of})" if self.mirrored else f"(tid % {of})"
 
-    def _beside(self, distance: int) -> str:
+    def _earlier_thread(self, distance: int) -> str:
         """Return the thread `distance` positions before."""
         return f"tid {'+' if self.mirrored else '-'} {distance}"
 
     def _shuffle(self, value: str, source: str) -> str:
         return self.names.dialect.shuffle_from.format(value=value, source=source)
 
-    def _in_warp(self, total: str, before: str) -> None:
+    def _scan_in_warp(self, total: str, before: str) -> None:
         """Scan the totals of lanes within a warp; `before` becomes a lane's prefix."""
         among = min(self.node.threads, self.warp)
         lane, distance = self._lane(among), 1
         while distance < among:
             # All lanes of the warp must take part, so a shuffle is no operand of a conditional expression.
             other = self.names.fresh()
-            self.out.line(f"const {self.kind} {other} = {self._shuffle(total, self._beside(distance))};")
+            self.out.line(f"const {self.kind} {other} = {self._shuffle(total, self._earlier_thread(distance))};")
             self.out.line(f"if ({lane} >= {distance}) {total} = {self.combine(other, total)};")
             distance *= 2
-        self.out.line(f"{before} = {self._shuffle(total, self._beside(1))};")
+        self.out.line(f"{before} = {self._shuffle(total, self._earlier_thread(1))};")
         self.out.line(f"if ({lane} == 0) {before} = {self.identity};")
 
-    def _in_memory(self, total: str, before: str) -> None:
+    def _scan_in_shared_memory(self, total: str, before: str) -> None:
         """Do the same for all lanes of a row in shared memory; `total` becomes that of the row."""
         lane, scratch, distance, barrier = self._lane(self.node.threads), self._scratch, 1, self.names.dialect.barrier
         self.out.line(f"{scratch}[tid] = {total};")
@@ -154,27 +154,27 @@ class LaneScan:
         while distance < self.node.threads:
             other = self.names.fresh()
             self.out.line(f"{self.kind} {other} = {self.identity};")
-            self.out.line(f"if ({lane} >= {distance}) {other} = {scratch}[{self._beside(distance)}];")
+            self.out.line(f"if ({lane} >= {distance}) {other} = {scratch}[{self._earlier_thread(distance)}];")
             self.out.line(barrier)
             self.out.line(f"{scratch}[tid] = {self.combine(other, f'{scratch}[tid]')};")
             self.out.line(barrier)
             distance *= 2
         self.out.line(f"{before} = {self.identity};")
-        self.out.line(f"if ({lane} != 0) {before} = {scratch}[{self._beside(1)}];")
-        self.out.line(f"{total} = {scratch}[{self._end(self.node.threads)}];")
+        self.out.line(f"if ({lane} != 0) {before} = {scratch}[{self._earlier_thread(1)}];")
+        self.out.line(f"{total} = {scratch}[{self._last_thread(self.node.threads)}];")
         self.out.line(barrier)
 
-    def _end(self, among: int) -> str:
+    def _last_thread(self, among: int) -> str:
         """Return the last thread among `among` neighbours."""
         start = f"tid / {among} * {among}"
         return start if self.mirrored else f"{start} + {among - 1}"
 
-    def _last(self, total: str) -> str:
+    def _total_in_warp(self, total: str) -> str:
         """Return the total of a row's lanes where they are no more than a warp."""
         if self.warp == 1:
             return total
         whole = self.names.fresh()
-        source = self._end(min(self.node.threads, self.warp))
+        source = self._last_thread(min(self.node.threads, self.warp))
         self.out.line(f"const {self.kind} {whole} = {self._shuffle(total, source)};")
         return whole
 
@@ -183,16 +183,16 @@ class LaneScan:
         return self.names.lane_scratch(self.node.dtype)
 
     @property
-    def _every(self) -> int:
+    def _warps(self) -> int:
         """Warps of a block."""
         return self.names.kernel.threads // self.warp
 
-    def _leave(self, total: str) -> None:
+    def _store_warp_total(self, total: str) -> None:
         """Store a warp's total in shared memory."""
-        place = f"k * {self._every} + tid / {self.warp}"
+        place = f"k * {self._warps} + tid / {self.warp}"
         self.out.line(f"if ({self._lane(self.warp)} == {self.warp - 1}) {self._scratch}[{place}] = {total};")
 
-    def _across(self, before: str) -> str:
+    def _combine_warps(self, before: str) -> str:
         """Combine the totals of earlier warps into a lane's prefix; return the row's total."""
         warps = self.node.threads // self.warp
         whole, front = self.names.fresh(), self.names.fresh()
@@ -200,12 +200,12 @@ class LaneScan:
         with self.out.loop(Var("s", warps)):
             place = f"({warps - 1} - s)" if self.mirrored else "s"
             self.out.line(f"if ({place} == tid % {self.node.threads} / {self.warp}) {front} = {whole};")
-            value = f"{self._scratch}[k * {self._every} + tid / {self.node.threads} * {warps} + {place}]"
+            value = f"{self._scratch}[k * {self._warps} + tid / {self.node.threads} * {warps} + {place}]"
             self.out.line(f"{whole} = {self.combine(whole, value)};")
         self.out.line(f"{before} = {self.combine(front, before)};")
         return whole
 
-    def _apply(self, start: int, front: str, before: str) -> None:
+    def _add_prefix(self, start: int, front: str, before: str) -> None:
         """Combine a lane's prefix with its neighbours; an exclusive scan shifts them by one."""
         self.out.line(f"{before} = {self.combine(front, before)};")
         places, without = self._places(), SCAN_MODES[self.node.along][1]

@@ -47,7 +47,7 @@ class LaneSelect:
         return self._node.ranks[0] > 0
 
     @property
-    def _first(self) -> str:
+    def _first_rank(self) -> str:
         """Return the rank of the first collected element."""
         return "below" if self._single else "0"
 
@@ -72,7 +72,7 @@ class LaneSelect:
             place_bits = (self._row - 1).bit_length()
             self.out.line(f"unsigned {keys}[{self.sort.count}];")
             self.out.line(f"int {count}[1];")
-            with self._each():
+            with self._loop():
                 self.out.line(f"{keys}[k] = {self.sort.key};")
             self.out.line(f"unsigned low = 0u, rest = {ABSENT_KEY}, edge = 0u, width = {(1 << place_bits) - 1}u;")
             self.out.line(f"int below = 0, upto = {self._row};")
@@ -91,18 +91,18 @@ class LaneSelect:
                 self._order_by_network()
             low, high = self._node.ranks
             inside = f"{self.sort.place} >= {low} && {self.sort.place} < {high}"
-            with self._each():
+            with self._loop():
                 place = f"{inside} ? {self._places}[{self.sort.place} - {low}] : 0"
                 self.out.line(f"{self.names.registers[self._node.name]}[e * {self.sort.count} + k] = {place};")
             self.out.line(self.names.dialect.barrier)
 
-    def _each(self) -> AbstractContextManager[None]:
+    def _loop(self) -> AbstractContextManager[None]:
         return self.out.loop(Var("k", self.sort.count))
 
     @contextmanager
     def _halving(self, start: str, width: str, bits: int) -> Iterator[None]:
         """Open the loop that halves an interval until few elements lie in it; `middle` is where."""
-        over = f"upto - {self._first} > {self.room}"
+        over = f"upto - {self._first_rank} > {self.room}"
         counter = self.names.dialect.meeting_counter
         with self.out.block(f"for ({counter} bit = {bits}; bit > 0 && {over}; --bit)"):
             self.out.line(f"{width} >>= 1;")
@@ -112,7 +112,7 @@ class LaneSelect:
     def _count(self, count: str, condition: str) -> None:
         """Print the number of a row's elements under a condition."""
         self.out.line(f"{count}[0] = 0;")
-        with self._each():
+        with self._loop():
             self.out.line(f"{count}[0] += {condition};")
         self.names.lane_reduce(self.out, self._sum_node(count))
 
@@ -135,22 +135,22 @@ class LaneSelect:
         own = f"(({word}){keys}[k] << 32 | ({word}){self.sort.place})"
         inside = f"{own} >= begin && {own} <= last" if self._single else f"{own} <= last"
         self.out.line(f"{count}[0] = 0;")
-        with self._each():
+        with self._loop():
             self.out.line(f"{count}[0] += {inside};")
         LaneScan(self._sum_node(count, "before"), self.names, self.out).print()
-        with self._each():
+        with self._loop():
             self.out.line(f"if ({inside}) {self._words}[{count}[0]++] = {own};")
         self.out.line(self.names.dialect.barrier)
 
     def _order_by_counts(self) -> None:
         """Print for each collected element the number of those before it."""
         word, threads = self.names.dialect.type(DType.U64), self._node.threads
-        with self.out.block(f"for (int i = tid % {threads}; i < upto - {self._first}; i += {threads})"):
+        with self.out.block(f"for (int i = tid % {threads}; i < upto - {self._first_rank}; i += {threads})"):
             self.out.line(f"const {word} own = {self._words}[i];")
-            self.out.line(f"int rank = {self._first};")
-            with self.out.block(f"for (int j = 0; j < upto - {self._first}; ++j)"):
+            self.out.line(f"int rank = {self._first_rank};")
+            with self.out.block(f"for (int j = 0; j < upto - {self._first_rank}; ++j)"):
                 self.out.line(f"rank += {self._words}[j] < own;")
-            self._leave("rank", "own")
+            self._store_place("rank", "own")
         self.out.line(self.names.dialect.barrier)
 
     def _order_by_network(self) -> None:
@@ -165,10 +165,10 @@ class LaneSelect:
         self.out.line(self.names.dialect.barrier)
         sort.network(words, word)
         with self.out.loop(each):
-            self._leave(sort.place, f"{words}[k]")
+            self._store_place(sort.place, f"{words}[k]")
         self.out.line(self.names.dialect.barrier)
 
-    def _leave(self, rank: str, word: str) -> None:
+    def _store_place(self, rank: str, word: str) -> None:
         """Print the place of an element of this rank into shared memory."""
         low, high = self._node.ranks
         inside = f"{rank} >= {low} && {rank} < {high}"

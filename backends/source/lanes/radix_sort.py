@@ -45,7 +45,7 @@ class LaneRadix:
         with self.out.loop(Var("e", prod(node.shape[:-1])), meets=True):
             self.out.line(f"{word} {words}[{count}];")
             self.out.line(f"int {numbers}[{count}], {total}[1], counts[{RADIX_DIGITS}];")
-            with self._each(count):
+            with self._loop(count):
                 self.out.line(f"{self._row(self._padded_place(self.sort.place))} = {self.sort.word};")
             self.out.line(barrier)
             self._fetch(words)
@@ -53,29 +53,29 @@ class LaneRadix:
             head = f"for ({counter} step = {KEY_BITS}; step < {2 * KEY_BITS}; step += {DIGIT_BITS})"
             with self.out.block(head):
                 self.out.line("const int shift = step;")
-                with self._each(RADIX_DIGITS):
+                with self._loop(RADIX_DIGITS):
                     self.out.line(f"{self._count('k')} = 0;")
                 digit = self._count(f"(int)({words}[k] >> shift & {RADIX_DIGITS - 1})")
-                with self._each(count):
+                with self._loop(count):
                     self.out.line(f"{numbers}[k] = {digit};")
                     self.out.line(f"{digit} = {numbers}[k] + 1;")
                 self.out.line(barrier)
                 self._scan(total)
                 self.out.line(barrier)
-                with self._each(count):
+                with self._loop(count):
                     self.out.line(f"{numbers}[k] += {digit};")
                 self.out.line(barrier)
-                with self._each(count):
+                with self._loop(count):
                     self.out.line(f"{self._row(self._padded_place(f'{numbers}[k]'))} = {words}[k];")
                 self.out.line(barrier)
                 self._fetch(words)
             register = f"{self.names.registers[node.name]}[e * {count} + k]"
-            with self._each(count):
+            with self._loop(count):
                 place = f"{self._row(self._padded_place(self.sort.place))} & 0xffffffffu"
                 self.out.line(f"{register} = ({self.names.dialect.type(node.dtype)})({place});")
             self.out.line(barrier)
 
-    def _each(self, count: int) -> AbstractContextManager[None]:
+    def _loop(self, count: int) -> AbstractContextManager[None]:
         return self.out.loop(Var("k", count))
 
     def _row(self, place: str) -> str:
@@ -103,7 +103,7 @@ class LaneRadix:
 
     def _fetch(self, words: str) -> None:
         """Print the loads of a lane's stretch of the row."""
-        with self._each(self.sort.count):
+        with self._loop(self.sort.count):
             self.out.line(f"{words}[k] = {self._row(f'tid % {self._node.threads} * {self.sort.count + 1} + k')};")
         self.out.line(self.names.dialect.barrier)
 
@@ -111,11 +111,11 @@ class LaneRadix:
         """Print the prefix sums of all counts: a lane adds up those of one stretch."""
         own = self._counts(f"tid % {self._node.threads} * {RADIX_DIGITS + 1} + k")
         self.out.line(f"{total}[0] = 0;")
-        with self._each(RADIX_DIGITS):
+        with self._loop(RADIX_DIGITS):
             self.out.line(f"counts[k] = {own};")
             self.out.line(f"{total}[0] += counts[k];")
         sums = LaneReduce(total, (1,), "sum", DType.I32, self._node.threads, "before")
         LaneScan(sums, self.names, self.out).print()
-        with self._each(RADIX_DIGITS):
+        with self._loop(RADIX_DIGITS):
             self.out.line(f"{own} = {total}[0];")
             self.out.line(f"{total}[0] += counts[k];")

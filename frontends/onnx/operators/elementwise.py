@@ -15,7 +15,7 @@ from ..type_promotion import TypePromotion, widest_real
 
 
 @frozen
-class Same:
+class Renamed:
     """Operation that has another name here.
 
     `attributes` maps ONNX attributes to (our name, ONNX default).
@@ -68,18 +68,18 @@ def _convert_type(call: NodeCall, dtype: DType) -> None:
     if dtype is source:
         call.give(call.operand(0))
     elif dtype in (DType.F8E4M3, DType.F8E5M2) and source.is_float:
-        call.result("cast", _within(call, dtype), to=dtype.value)
+        call.result("cast", _saturate(call, dtype), to=dtype.value)
     elif not source.is_float or not dtype.is_int:
         call.result("cast", call.operand(0), to=dtype.value)
     elif dtype is DType.U64:
         call.give(_whole_u64(call, call.operand(0), source))
     else:
         wide = DType.I64 if dtype in (DType.U32, DType.I64) else DType.I32
-        whole = _whole(call, call.operand(0), source, wide)
+        whole = _as_integers(call, call.operand(0), source, wide)
         call.give(whole if wide is dtype else call.emit("cast", whole, to=dtype.value))
 
 
-def _within(call: NodeCall, dtype: DType) -> str:
+def _saturate(call: NodeCall, dtype: DType) -> str:
     """Return an operand that is to become an 8-bit float, moved into its range.
 
     Those of `f8e4m3` are moved by the conversion. `FLOAT8E5M2` keeps infinities where it does not saturate.
@@ -93,7 +93,7 @@ def _within(call: NodeCall, dtype: DType) -> str:
     return found
 
 
-def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
+def _as_integers(call: NodeCall, value: str, source: DType, wide: DType) -> str:
     """Return floats as signed integers, the lowest for those out of range and for NaN."""
     inside = call.emit("less", value, _power(call, source, 8 * wide.size - 1))
     lowest = call.constant(wide.element.lowest, wide)
@@ -103,8 +103,8 @@ def _whole(call: NodeCall, value: str, source: DType, wide: DType) -> str:
 def _whole_u64(call: NodeCall, value: str, source: DType) -> str:
     """Return floats as unsigned integers of 64 bits; from 2 ** 63 on the top bit is added after conversion."""
     bound = _power(call, source, 63)
-    low = call.emit("cast", _whole(call, value, source, DType.I64), to="u64")
-    rest = call.emit("cast", _whole(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
+    low = call.emit("cast", _as_integers(call, value, source, DType.I64), to="u64")
+    rest = call.emit("cast", _as_integers(call, call.emit("sub", value, bound), source, DType.I64), to="u64")
     high = call.emit("add", rest, call.constant(1 << 63, DType.U64))
     return str(call.emit("where", call.emit("greater_or_equal", value, bound), high, low))
 
@@ -158,18 +158,18 @@ _OUR_NAMES = {
 }  # fmt: skip
 
 TABLE: dict[str, Convert] = {
-    **{name: Same(name.lower()) for name in _SAME.split()},
-    **{name: Same(op) for name, op in _OUR_NAMES.items()},
-    "BitShift": Same("bit_shift", {"direction": ("direction", None)}),
-    "LeakyRelu": Same("leaky_relu", {"alpha": ("alpha", 0.01)}),
-    "Elu": Same("elu", {"alpha": ("alpha", 1.0)}),
-    "Celu": Same("celu", {"alpha": ("alpha", 1.0)}),
-    "Selu": Same("selu", {"alpha": ("alpha", 1.6732631921768188), "gamma": ("gamma", 1.0507010221481323)}),
-    "HardSigmoid": Same("hard_sigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
-    "ThresholdedRelu": Same("thresholded_relu", {"alpha": ("alpha", 1.0)}),
-    "Swish": Same("swish", {"alpha": ("alpha", 1.0)}),
-    "Shrink": TypePromotion(Same("shrink", {"lambd": ("lambd", 0.5), "bias": ("bias", 0.0)}), range(1), widest_real),
-    "Gelu": Same("gelu", {"approximate": ("approximate", "none")}),
+    **{name: Renamed(name.lower()) for name in _SAME.split()},
+    **{name: Renamed(op) for name, op in _OUR_NAMES.items()},
+    "BitShift": Renamed("bit_shift", {"direction": ("direction", None)}),
+    "LeakyRelu": Renamed("leaky_relu", {"alpha": ("alpha", 0.01)}),
+    "Elu": Renamed("elu", {"alpha": ("alpha", 1.0)}),
+    "Celu": Renamed("celu", {"alpha": ("alpha", 1.0)}),
+    "Selu": Renamed("selu", {"alpha": ("alpha", 1.6732631921768188), "gamma": ("gamma", 1.0507010221481323)}),
+    "HardSigmoid": Renamed("hard_sigmoid", {"alpha": ("alpha", 0.2), "beta": ("beta", 0.5)}),
+    "ThresholdedRelu": Renamed("thresholded_relu", {"alpha": ("alpha", 1.0)}),
+    "Swish": Renamed("swish", {"alpha": ("alpha", 1.0)}),
+    "Shrink": TypePromotion(Renamed("shrink", {"lambd": ("lambd", 0.5), "bias": ("bias", 0.0)}), range(1), widest_real),
+    "Gelu": Renamed("gelu", {"approximate": ("approximate", "none")}),
     "Mod": _mod,
     "IsInf": _is_inf,
     "Clip": _clip,

@@ -11,6 +11,6 @@ from .functions import (
     rename_values,
     standard_schema,
 )
-from .model import OnnxModel, Opaque, element_type, initialisers, input_types, read_model, tensor_array
+from .model import OnnxModel, Opaque, declared_shapes, element_type, initialisers, input_types, read_model, tensor_array
 from .node_opset import opset_of
 from .order import values_read

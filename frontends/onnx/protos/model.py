@@ -19,7 +19,7 @@ from ....ir import Array, CutsWarning, DType, GraphError, TensorType, dtype_of_n
 from ...files import map_inside
 from .local_functions import inline_functions
 from .masks import convert_masked_writes
-from .narrow_weights import dequantise_weights
+from .narrow_weights import widen_weights
 from .order import sort_graph
 
 MIN_OPSET = 1
@@ -66,7 +66,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
     model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     opset = _opset(model, name)
-    graph = dequantise_weights(convert_masked_writes(sort_graph(model.graph)), opset)
+    graph = widen_weights(convert_masked_writes(sort_graph(model.graph)), opset, folder)
     return OnnxModel(name, graph, opset, folder, opsets)
 
 
@@ -288,3 +288,17 @@ def _static_shape(value: onnx.ValueInfoProto, symbols: Mapping[str, int], where:
 
 def _example(value: onnx.ValueInfoProto) -> str:
     return "x".join(str(d.dim_value) if _is_static(d) else "1" if n == 0 else "?" for n, d in enumerate(_dims(value)))
+
+
+def declared_shapes(source: str | Path | bytes | onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:
+    """Return the declared shapes of a model's inputs.
+
+    They have sizes, symbols, and None for unnamed dims; initialisers are no inputs.
+    """
+    model = read_model(Path(source) if isinstance(source, str) else source)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {
+        value.name: tuple(int(d.dim_value) if _is_static(d) else d.dim_param or None for d in _dims(value))
+        for value in model.graph.input
+        if value.name not in weights
+    }

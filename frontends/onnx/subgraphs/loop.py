@@ -163,7 +163,7 @@ def _identity(call: _SequenceCall) -> tuple[str, ...]:
     return call.sequence()
 
 
-def _at(call: _SequenceCall) -> str:
+def _sequence_at(call: _SequenceCall) -> str:
     values = call.sequence()
     place = call.place(1, len(values))
     if place >= len(values):
@@ -196,7 +196,7 @@ _MAKERS: dict[str, Callable[[_SequenceCall], tuple[str, ...]]] = {
     "SplitToSequence": _split, "Identity": _identity,
 }  # fmt: skip
 _READERS: dict[str, Callable[[_SequenceCall], str]] = {
-    "SequenceAt": _at,
+    "SequenceAt": _sequence_at,
     "SequenceLength": _length,
     "ConcatFromSequence": _concat,
 }

@@ -47,8 +47,8 @@ def import_iterations(importer: Importer, loop: LoopBody, origin: str, where: st
     if loop.steps <= MAX_UNROLLED_STEPS or not all(value in importer.types for value in known):
         return None
     first, wanted = len(importer.nodes), set(importer.wanted)
-    number = [_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if loop.counted else []
-    states = [_part(importer, f"{origin}.state", importer.types[value]) for value in loop.states]
+    number = [_define_part(importer, f"{origin}.number", TensorType(DType.I64, ()))] if loop.counted else []
+    states = [_define_part(importer, f"{origin}.state", importer.types[value]) for value in loop.states]
     elements = {_element(importer, origin, value, along): along for value, along in loop.sequences}
     operands = [*number, *([loop.counted] if loop.counted else []), *states, *elements]
     found = importer.attempt(lambda: import_step(importer, loop.body, operands, f"{origin}.turn", where))
@@ -73,7 +73,7 @@ def define_results(importer: Importer, node: onnx.NodeProto, values: Sequence[st
             importer.alias(name, value)
 
 
-def _part(importer: Importer, hint: str, type_: TensorType) -> str:
+def _define_part(importer: Importer, hint: str, type_: TensorType) -> str:
     name = importer.fresh(hint)
     importer.define_input(name, type_)
     return name
@@ -82,7 +82,7 @@ def _part(importer: Importer, hint: str, type_: TensorType) -> str:
 def _element(importer: Importer, origin: str, value: str, along: SequenceAxis) -> str:
     type_ = importer.types[value]
     shape = tuple(n for d, n in enumerate(type_.shape) if d != along.axis)
-    return _part(importer, f"{origin}.element", TensorType(type_.dtype, shape))
+    return _define_part(importer, f"{origin}.element", TensorType(type_.dtype, shape))
 
 
 def _results(importer: Importer, loop: LoopBody, states: Sequence[str], found: Sequence[str]) -> list[str] | None:

@@ -101,14 +101,14 @@ def _convolution(axes: int) -> Rewrite:
     ) -> CoreCall | None:  # fmt: skip
         if getattr(x.meta.get("val"), "ndim", None) != axes + 2:
             return None  # without a batch
-        stride, padding, dilation = (_each(given, axes) for given in (stride, padding, dilation))
+        stride, padding, dilation = (_number_per_axis(given, axes) for given in (stride, padding, dilation))
         arguments = (x, weight, bias, stride, padding, dilation, False, [0] * axes, groups)
         return CoreCall(aten.convolution.default, arguments)
 
     return rewrite
 
 
-def _each(given: Any, axes: int) -> list[int]:
+def _number_per_axis(given: Any, axes: int) -> list[int]:
     """Return a number for each axis, repeated where one is given."""
     listed = list(given) if isinstance(given, (list, tuple)) else [given]
     return listed if len(listed) == axes else listed * axes

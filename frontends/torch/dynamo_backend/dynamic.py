@@ -75,16 +75,25 @@ class FunctionCache:
         del dropped  # outside of the lock: finalizers run here
 
 
-def compile_by_shape(module: Any, compile_static: CompileStatic, limit: int | None = None) -> Callable[..., Any]:
+#: Returns the function of a bucket that serves numbers and arguments, None where none does.
+FindBucket = Callable[[Mapping[int, float], Sequence[Any]], "Callable[..., Any] | None"]
+
+
+def compile_by_shape(
+    module: Any, compile_static: CompileStatic, limit: int | None = None, find_bucket: FindBucket | None = None
+) -> Callable[..., Any]:
     """Return a function that compiles for the shapes of its arguments.
 
-    Our graphs are static where Dynamo would have them symbolic. It caches `limit` plans.
+    Arguments that `find_bucket` serves share the graphs of their buckets. It caches `limit` plans of others.
     """
     compiled = FunctionCache(limit)
     numbers = _numbers(module)
 
     def call(*arguments: Any) -> Any:
         known = {at: arguments[at].item() for at in numbers}
+        served = find_bucket(known, arguments) if find_bucket is not None else None
+        if served is not None:
+            return served(*arguments)
         key = tuple(
             (a.shape, a.stride(), a.dtype, a.device, a.requires_grad) if isinstance(a, torch.Tensor) else a
             for a in arguments
@@ -94,7 +103,7 @@ def compile_by_shape(module: Any, compile_static: CompileStatic, limit: int | No
         if function is None:
             compiled.make_room()
             with tracing(TracingContext(FakeTensorMode())):  # autograd records its findings there
-                function = compile_static(_replace_numbers(module, known), arguments)
+                function = compile_static(replace_numbers(module, known), arguments)
             compiled.keep(key, function)
         if _are_captured(arguments):
             compiled.hold(key, function)
@@ -126,7 +135,7 @@ def _is_read(user: torch.fx.Node) -> bool:
     return user.op == "call_method" and user.target == "item"
 
 
-def _replace_numbers(module: Any, known: Mapping[int, float]) -> Any:
+def replace_numbers(module: Any, known: Mapping[int, float]) -> Any:
     """Return a module with numbers in place of reads of them."""
     if not known:
         return module

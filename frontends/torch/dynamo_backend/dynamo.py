@@ -31,8 +31,9 @@ from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCac
 from ..results import checked_results, computes
 from ..tensors import TensorFunction, function_of_signature, function_of_tensors
 from .autograd import LazyGraph, apply_autograd
+from .buckets import BucketedModule
 from .complex_borders import RealGraph, with_real_borders
-from .dynamic import compile_by_shape, is_dynamic
+from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
@@ -45,11 +46,13 @@ def dynamo_backend(
     freeze: bool = False,
     cache: GraphCache | None = None,
     max_shapes: int | None = None,
+    buckets: bool = False,
 ) -> Any:
     """Compile a captured module: the entry that `torch.compile` calls.
 
     Graphs of gradients are compiled in the same way. With `freeze`, parameters and buffers become constants. `cache`
-    has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached.
+    has the compiled graphs of other processes. For a module of dynamic shape, plans of `max_shapes` shapes are cached;
+    with `buckets`, one for all sizes up to each power of two, where no gradients are wanted.
 
     Raises `UsageError` where gradients of frozen parameters are wanted.
     """
@@ -71,7 +74,17 @@ def dynamo_backend(
         return function
 
     if any(map(is_dynamic, examples)):
-        return compile_by_shape(module, compile_static, max_shapes)
+        bucketed: dict[tuple[float, ...], BucketedModule] = {}
+
+        def find_bucket(known: Mapping[int, float], arguments: Sequence[Any]) -> Callable[..., Any] | None:
+            key = tuple(known.values())
+            if key not in bucketed:
+                bucketed[key] = BucketedModule(replace_numbers(module, known))
+            held, device = parameter_inputs(module, arguments), device_of(arguments)
+            compile_captured = lambda captured: function_of_tensors(captured, device, compile_graph, held)  # noqa: E731
+            return bucketed[key].find(arguments, compile_captured)
+
+        return compile_by_shape(module, compile_static, max_shapes, find_bucket if buckets and not freeze else None)
     return compile_static(module, examples)
 
 

@@ -22,7 +22,7 @@ def _binary(op: str) -> Convert:
 
     def convert(ctx: ImportContext, a: Any, b: Any, alpha: float = 1) -> Any:
         kind = ctx.promoted_type(a, b)
-        if _any_beyond(kind, a, b) and op in ("add", "sub", "mul"):
+        if _overflows(kind, a, b) and op in ("add", "sub", "mul"):
             first, second = (ctx.operand(v, DType.F32) for v in (a, b))
             return ctx.cast(convert(ctx, first, second, alpha), kind)
         first, second = (ctx.operand(v, kind) for v in (a, b))
@@ -42,7 +42,7 @@ def _product(ctx: ImportContext, a: Value, b: Value) -> Value:
     return ctx.emit("logical_and" if ctx.type(a).dtype is DType.BOOL else "mul", a, b)  # type: ignore[no-any-return]
 
 
-def _any_beyond(kind: DType, *operands: Any) -> bool:
+def _overflows(kind: DType, *operands: Any) -> bool:
     """Return whether a half type overflows at a number that PyTorch computes with in f32."""
     return kind in (DType.F16, DType.BF16) and any(
         is_beyond(v, TORCH_TYPES[kind]) and not is_beyond(v, TORCH_TYPES[DType.F32])
@@ -63,7 +63,7 @@ def _compare(op: str) -> Convert:
     return convert
 
 
-def _of_real(op: str) -> Convert:
+def _real_function(op: str) -> Convert:
     """Return the conversion of a function of two real numbers."""
     return lambda ctx, a, b: ctx.emit(op, *_real(ctx, a, b))
 
@@ -92,7 +92,7 @@ def divide(ctx: ImportContext, a: Any, b: Any, rounding_mode: str | None = None)
     """Convert a division, rounded or not."""
     if rounding_mode is None:
         kind = ctx.promoted_type(a, b)
-        if _any_beyond(kind, a, b):
+        if _overflows(kind, a, b):
             return ctx.cast(ctx.emit("div", *(ctx.operand(v, DType.F32) for v in (a, b))), kind)
         return ctx.emit("div", *_real(ctx, a, b))
     first, second = ctx.promote(a, b)
@@ -229,8 +229,8 @@ TABLE: dict[str, Convert] = {
     "aten.le": _compare("less_or_equal"),
     "aten.gt": _compare("greater"), "aten.ge": _compare("greater_or_equal"),
     "aten.remainder": _remainder(fmod=False), "aten.fmod": _remainder(fmod=True),
-    "aten.atan2": _of_real("atan2"), "aten.hypot": _of_real("hypot"), "aten.copysign": _of_real("copysign"),
-    "aten.nextafter": _of_real("nextafter"),
+    **{f"aten.{op}": _real_function(op) for op in ("atan2", "hypot", "copysign")},
+    "aten.nextafter": _real_function("nextafter"),
     "aten.div": divide, "aten.pow": _pow, "aten.rsub": _rsub, "aten.clamp": _clamp, "aten.hardtanh": _hard_tanh,
     "aten.clamp_min": lambda ctx, x, low: _clamp(ctx, x, low),
     "aten.clamp_max": lambda ctx, x, high: _clamp(ctx, x, None, high),

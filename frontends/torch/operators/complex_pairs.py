@@ -207,7 +207,7 @@ def as_complex(ctx: ImportContext, x: Value) -> Any:
 # ---- conversion of nodes with complex operands
 
 
-def _to(ctx: ImportContext, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
+def _convert(ctx: ImportContext, x: Any, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Convert between complex types; a real tensor gets an imaginary part of zeros."""
     kind = COMPLEX.get(dtype) if dtype is not None else None
     if isinstance(x, Complex):
@@ -249,7 +249,7 @@ OF_COMPLEX: dict[str, Convert] = {
     "aten.conj": _conjugate, "aten._conj": _conjugate, "aten._conj_physical": _conjugate,
     "aten.conj_physical": _conjugate, "aten.mm": product("matmul"), "aten.bmm": product("matmul"),
     "aten.matmul": product("matmul"), "aten.mv": product("matmul"),
-    "aten._to_copy": _to,
+    "aten._to_copy": _convert,
     "aten.view.dtype": lambda ctx, *_: ctx.fail("views of complex numbers as another type are not supported"),
 }  # fmt: skip
 #: Operations that apply to both parts.
@@ -331,7 +331,7 @@ def conversion(name: str, own: Mapping[str, Convert], table: Mapping[str, Conver
 def _by_parts(convert: Convert) -> Convert:
     def apply(ctx: ImportContext, *arguments: Any, **keywords: Any) -> Any:
         whole = [_to_complex(ctx, a) for a in arguments]
-        results = [convert(ctx, *(_part(a, n) for a in whole), **keywords) for n in range(2)]
+        results = [convert(ctx, *(_part_of_argument(a, n) for a in whole), **keywords) for n in range(2)]
         if any(map(any_masked, results)):
             refuse_choice(ctx)
         if isinstance(results[0], (list, tuple)):
@@ -346,11 +346,11 @@ def _to_complex(ctx: ImportContext, argument: Any) -> Any:
     if isinstance(argument, list):
         return [_to_complex(ctx, v) for v in argument]
     if isinstance(argument, Value) and ctx.type(argument).dtype.is_float:
-        return _to(ctx, argument, torch.complex128 if ctx.type(argument).dtype is DType.F64 else torch.complex64)
+        return _convert(ctx, argument, torch.complex128 if ctx.type(argument).dtype is DType.F64 else torch.complex64)
     return argument
 
 
-def _part(argument: Any, place: int) -> Any:
+def _part_of_argument(argument: Any, place: int) -> Any:
     if isinstance(argument, Complex):
         return argument.imaginary if place else argument.real
-    return [_part(a, place) for a in argument] if isinstance(argument, list) else argument
+    return [_part_of_argument(a, place) for a in argument] if isinstance(argument, list) else argument

@@ -22,16 +22,16 @@ def _unary(op: str, **attributes: Any) -> Convert:
     return convert
 
 
-def _same(op: str) -> Convert:
+def _same_operation(op: str) -> Convert:
     return lambda ctx, x: ctx.emit(op, x)
 
 
-def _whole(op: str) -> Convert:
+def _rounding(op: str) -> Convert:
     """Return the conversion of a rounding, the identity for integers."""
     return lambda ctx, x: ctx.emit(op, x) if ctx.type(x).dtype.is_float else x
 
 
-def _of_float(op: str) -> Convert:
+def _float_condition(op: str) -> Convert:
     """Return the conversion of a condition that is false for integers."""
 
     def convert(ctx: ImportContext, x: Value) -> Any:
@@ -120,7 +120,7 @@ def _frexp(ctx: ImportContext, x: Value) -> Any:
     return ctx.emit("frexp", x, outputs=2)
 
 
-def _to(ctx: ImportContext, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
+def _convert(ctx: ImportContext, x: Value, dtype: torch.dtype | None = None, **_: Any) -> Any:
     return x if dtype is None else ctx.cast(x, dtype_of(dtype))
 
 
@@ -135,8 +135,8 @@ _UNARY = (
 
 TABLE: dict[str, Convert] = {
     **{f"aten.{name}": _unary(name) for name in _UNARY.split()},
-    **{f"aten.{name}": _same(name) for name in ("abs", "neg", "relu")},
-    **{f"aten.{name}": _whole(name) for name in ("ceil", "floor", "round", "trunc")},
+    **{f"aten.{name}": _same_operation(name) for name in ("abs", "neg", "relu")},
+    **{f"aten.{name}": _rounding(name) for name in ("ceil", "floor", "round", "trunc")},
     "aten.sign": _sign, "aten.signbit": _negative, "aten.frexp": _frexp,
     "aten.gelu": _gelu, "aten.leaky_relu": _leaky_relu, "aten.elu": _elu,
     "aten.silu": _unary("swish"), "aten.softplus": _softplus, "aten.exp2": _scaled_unary("exp", float(np.log(2))),
@@ -145,8 +145,8 @@ TABLE: dict[str, Convert] = {
     "aten.round.decimals": _round_decimals, "aten.rrelu_with_noise_functional": _randomised_relu,
     "aten.hardswish": _unary("hard_swish"), "aten.hardsigmoid": _unary("hard_sigmoid", alpha=1 / 6, beta=0.5),
     "aten.mish": _unary("mish"),
-    "aten.isnan": _of_float("is_nan"), "aten.isinf": _of_float("is_inf"), "aten._to_copy": _to,
-    "prims.convert_element_type": _to,
+    "aten.isnan": _float_condition("is_nan"), "aten.isinf": _float_condition("is_inf"), "aten._to_copy": _convert,
+    "prims.convert_element_type": _convert,
     "aten.clone": _copy, "aten.alias": _copy, "aten.detach": _copy, "aten.lift_fresh_copy": _copy,
     "aten.contiguous": _copy,
     "aten._assert_tensor_metadata": lambda ctx, *_, **__: None, "aten._assert_async": lambda ctx, *_, **__: None,

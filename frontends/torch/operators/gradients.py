@@ -28,7 +28,7 @@ def _gelu(ctx: ImportContext, dy: Value, x: Value, *, approximate: str = "none")
     return ctx.adjoint(ctx.emit("gelu", x, approximate=approximate), dy, [x])[0]
 
 
-def _of_one(op: str) -> Convert:
+def _unary_gradient(op: str) -> Convert:
     """Return the conversion of the gradient of a function of one tensor."""
     return lambda ctx, dy, x: ctx.adjoint(ctx.emit(op, x), dy, [x])[0]
 
@@ -148,7 +148,8 @@ def _pad_edges(ctx: ImportContext, dy: Value, x: Value, pads: Sequence[int]) -> 
 
 
 TABLE: dict[str, Convert] = {
-    "aten.gelu_backward": _gelu, "aten.silu_backward": _of_one("swish"), "aten.mish_backward": _of_one("mish"),
+    "aten.gelu_backward": _gelu,
+    "aten.silu_backward": _unary_gradient("swish"), "aten.mish_backward": _unary_gradient("mish"),
     "aten.tanh_backward": _tanh, "aten.glu_backward": _glu,
     "aten.convolution_backward": _convolution,
     "aten.max_pool2d_with_indices_backward": _max_pool, "aten.max_pool3d_with_indices_backward": _max_pool,

@@ -43,7 +43,7 @@ def result_memory(ctx: ImportContext, nodes: Sequence[torch.fx.Node], places: Se
     memories: list[Memory] = []
     names: set[str] = set()
     for results in stored.values():
-        parts = tuple(_part(ctx, node, form, names) for node, form in _carriers(ctx, results))
+        parts = tuple(_result_part(ctx, node, form, names) for node, form in _carriers(ctx, results))
         forms = [*(part.form for part in parts), *(result.form for result in results)]
         views |= {r.node.name: ResultView(r.form, memory=len(memories)) for r in results}
         memories.append(Memory(parts, max(form.ends[1] for form in forms)))
@@ -143,7 +143,7 @@ def _share(results: Sequence[_Result]) -> bool:
     return not disjoint or any(result.form.overlaps for result in results)
 
 
-def _part(ctx: ImportContext, node: torch.fx.Node, form: TensorForm, names: set[str]) -> ResultPart:
+def _result_part(ctx: ImportContext, node: torch.fx.Node, form: TensorForm, names: set[str]) -> ResultPart:
     """Return a node as an output, its axes in memory order."""
     value = ctx.value(node)
     order = _order(node, form)

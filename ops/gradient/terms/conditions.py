@@ -80,7 +80,7 @@ def hoist(expr: Expr, summed: frozenset[Var]) -> tuple[Expr, Callable[[Expr], Ex
     if outer is None and outside is None:
         return expr, None
     rest = Call(expr.fn, (inner, other))
-    return rest, lambda total: _both(outer, outside, total)
+    return rest, lambda total: _compose(outer, outside, total)
 
 
 def _asks_an_element(condition: Expr) -> bool:
@@ -90,7 +90,7 @@ def _asks_an_element(condition: Expr) -> bool:
     return asks and isinstance(read, Read) and all(isinstance(other, Const) for other in others)
 
 
-def _both(first: Callable[[Expr], Expr] | None, second: Callable[[Expr], Expr] | None, total: Expr) -> Expr:
+def _compose(first: Callable[[Expr], Expr] | None, second: Callable[[Expr], Expr] | None, total: Expr) -> Expr:
     total = total if first is None else first(total)
     return total if second is None else second(total)
 

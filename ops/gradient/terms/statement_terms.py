@@ -74,7 +74,7 @@ class StatementTerms(ReadTerms):
         seed = substitute_expr(seed, dict(zip(axes, statement.write, strict=True)))
         value = Read(statement.target, statement.write) if statement.is_pointwise else None
         if statement.combine in ("max", "min"):
-            seed = self._first_only(statement, seed)
+            seed = self._select_first(statement, seed)
         elif statement.combine == "prod":
             seed = self._times_others(statement, seed)
         elif statement.combine == "logsumexp":
@@ -91,7 +91,7 @@ class StatementTerms(ReadTerms):
                 found.setdefault(read.tensor, []).extend(self.scatter(statement, read, gradient))
         return found
 
-    def _first_only(self, statement: Statement, seed: Expr) -> Expr:
+    def _select_first(self, statement: Statement, seed: Expr) -> Expr:
         """Let the gradient of an extremum reach the first position where it is attained."""
         shape, extents = (tuple(a.extent for a in axes) for axes in (statement.axes, statement.reduce))
         position = self.temporary(f"{statement.target}_position", TensorType(DType.I64, shape))

@@ -44,7 +44,7 @@ def split_ranges(terms: Sequence[Term], contracts: Callable[[Term], bool]) -> tu
         ranges = sorted(r for r in found if r is not None)
         ends = [0, *(end for _, end in ranges)]
         if len(ranges) == len(terms) and [start for start, _ in ranges] == ends[:-1] and ends[-1] == axis.extent:
-            return tuple(_within(t, axis, *r) for t, r in zip(terms, found, strict=True) if r is not None)
+            return tuple(_restrict(t, axis, *r) for t, r in zip(terms, found, strict=True) if r is not None)
     return ()
 
 
@@ -58,7 +58,7 @@ def _ranges(term: Term, axis: Var) -> Iterator[tuple[int, int]]:
                 yield low, high
 
 
-def _within(term: Term, axis: Var, start: int, end: int) -> Term:
+def _restrict(term: Term, axis: Var, start: int, end: int) -> Term:
     """Return a term over a range of an axis, without guards that always hold there."""
     part = Var(axis.name, end - start)
     moved = {axis: as_index(part) + start}

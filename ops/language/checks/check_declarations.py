@@ -76,9 +76,9 @@ class _Checker(ExpressionChecker):
                     self._assignment(item)
                 elif isinstance(item, (s.Algorithm, s.Gradient)):
                     self._steps(item)
-        self._whole()
+        self._check_whole()
 
-    def _whole(self) -> None:
+    def _check_whole(self) -> None:
         if not self.is_op:
             return
         results = [t for t in self.tensors.values() if isinstance(t, s.Result)]

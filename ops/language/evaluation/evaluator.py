@@ -105,9 +105,9 @@ class ExpressionEvaluator(Workspace):
         if node.id not in self.scope:
             raise SpecError(f"'{node.id}' has no value here", node.span, "it may belong to an operand that is absent")
         value = self.scope[node.id]
-        return self._all_of(value) if isinstance(value, TensorList) else value
+        return self._list_items(value) if isinstance(value, TensorList) else value
 
-    def _all_of(self, value: TensorList) -> Value:
+    def _list_items(self, value: TensorList) -> Value:
         if value.count > _MAX_ITEMS:
             raise Trouble(f"expected a list of at most {_MAX_ITEMS} items, found {value.count} tensors '{value.name}'")
         return tuple(self.list_item(value, number) for number in range(value.count))
@@ -195,7 +195,7 @@ class ExpressionEvaluator(Workspace):
             return other if other == (op == "or") else left
         return call(op, self.arithmetic.condition(left), self.arithmetic.condition(other))
 
-    def _both(self, left: Value, right: Value) -> Value:
+    def _conjunction(self, left: Value, right: Value) -> Value:
         if isinstance(left, bool):
             return right if left else False
         if isinstance(right, bool):
@@ -261,7 +261,7 @@ class ExpressionEvaluator(Workspace):
         if fn == "clamp":
             return self._fold("min", self._fold("max", args[0], args[1]), args[2])
         if fn == "all":
-            return fold(self._both, args[0], True)
+            return fold(self._conjunction, args[0], True)
         if fn not in FUNCTIONS:
             raise Trouble(f"'{fn}' is no function of elements")
         if fn == "select":

@@ -182,14 +182,14 @@ class _Path:
             if outline is None:
                 self._form(members, self.ties)
             else:
-                self._queue(members, self.ties, None, _most(self.partitioner, members, outline))
+                self._queue(members, self.ties, None, _greatest_saving(self.partitioner, members, outline))
 
     def _form(self, members: tuple[Group, ...], tie: int) -> None:
         """Queue a merge if it is legal."""
         shop = self.partitioner.builder
         merged = shop.fuse(*members) if len(members) == 2 else merge_candidate(shop, members)
         if isinstance(merged, Group):
-            self._queue(members, tie, merged, _most(self.partitioner, members, merged.form, merged))
+            self._queue(members, tie, merged, _greatest_saving(self.partitioner, members, merged.form, merged))
 
     def _queue(self, members: tuple[Group, ...], tie: int, merged: Group | None, most: float) -> None:
         heapq.heappush(self.queue, (-max(0.0, most), tie, False, members, merged))
@@ -326,7 +326,9 @@ def _convex(partitioner: Partitioner, members: tuple[Group, ...], owner: Owners)
     return convex(partitioner, {*members}, owner)
 
 
-def _most(partitioner: Partitioner, members: Sequence[Group], form: FusedGroup, merged: Group | None = None) -> float:
+def _greatest_saving(
+    partitioner: Partitioner, members: Sequence[Group], form: FusedGroup, merged: Group | None = None
+) -> float:
     """Return the seconds that a merge saves at most, by the reads and writes of its form."""
     if partitioner.least is None:
         assert merged is not None, "without a bound it is asked what the group takes"

@@ -25,9 +25,9 @@ from math import prod
 from attrs import define, field
 
 from ....ir import Statement, rename_statement
-from ...statements import DefUse, Programs, Unit, apply, rewritten
+from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten
 from ..cut_units import copy_source
-from ..legality import Policy, issue_slots
+from ..legality import Policy
 from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
 
 #: Fewest bytes of a value whose write matters.
@@ -90,7 +90,7 @@ class _Rematerialiser:
         wanted: dict[tuple[int, str], list[str]] = {}
         crossing = set[bool]()
         for place in readers:
-            last = self._last(self.units[place])
+            last = self._computing_unit(self.units[place])
             place_of = stages[place], last.name if self.is_long(last) else ""
             wanted.setdefault(place_of, []).append(self.units[place].name)
             crossing.add(bool(place_of[1]) and self._crosses_rows(last))
@@ -128,12 +128,12 @@ class _Rematerialiser:
         largest = max((self.index.types[r.tensor].size for r in indexed), default=0)
         return not along and prod(v.extent for v in (*total.axes, *total.reduce)) <= largest
 
-    def _last(self, unit: Unit) -> Unit:
+    def _computing_unit(self, unit: Unit) -> Unit:
         """Return the unit whose kernel computes a unit: its only reader, as long as it is light."""
         readers = self.readers.get(unit.writes[0], []) if self._is_light(unit) else []
         if len(readers) != 1 or not self._reads_once(reader := self.units[readers[0]], unit.writes[0]):
             return unit
-        return self._last(reader)
+        return self._computing_unit(reader)
 
     def _is_light(self, unit: Unit) -> bool:
         """Return whether a unit computes one value elementwise from little more data than the value."""

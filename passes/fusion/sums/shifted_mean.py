@@ -79,7 +79,7 @@ def _centres(mean: Statement, x: Read, index: DefUse) -> bool:
 
 def _shift(match: Match, means: tuple[Match, ...]) -> Edit:
     """Return the sum of differences from the first term, and the means that add this term again."""
-    total, first = match.root, _first(match)
+    total, first = match.root, _first_term(match)
     edit: dict[Statement, list[Statement | NewUnit]] = {total: [evolve(total, body=Call("sub", (total.body, first)))]}
     for mean in means:
         values = axis_values(total, mean.get("sum", Read).indices)
@@ -88,7 +88,7 @@ def _shift(match: Match, means: tuple[Match, ...]) -> Edit:
     return edit
 
 
-def _first(match: Match) -> Expr:
+def _first_term(match: Match) -> Expr:
     """Return the first term of a sum where it may be subtracted from the others, else 0."""
     first = substitute_expr(match.root.body, dict.fromkeys(match.root.reduce, 0))
     dtype = dtype_of(first, match.index.types)

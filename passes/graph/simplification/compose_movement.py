@@ -84,7 +84,7 @@ class ComposeMovement:
     def _shorten(self, graph: Graph, position: int, producers: Mapping[str, Node]) -> Graph | None:
         """Return the graph with a movement composed with its predecessor, or None."""
         last = graph.nodes[position]
-        whole = self._whole_of_join(last, graph, producers)
+        whole = self._rejoined_tensor(last, graph, producers)
         if whole is not None:
             return replace_value(graph, last.outputs[0], whole)
         second = self._move(last, graph)
@@ -93,7 +93,7 @@ class ComposeMovement:
             return None
         first = self._move(first_node, graph)
         if first is None:
-            part = self._part(first_node, second, graph)
+            part = self._restored_operand(first_node, second, graph)
             return None if part is None else replace_value(graph, last.outputs[0], part)
         source = first_node.operands[0]
         composed = compose(first, second, graph.types[source])
@@ -111,7 +111,7 @@ class ComposeMovement:
             return None
         return read_move(self.instances.of_node(node, graph).program)
 
-    def _whole_of_join(self, join: Node, graph: Graph, producers: Mapping[str, Node]) -> str | None:
+    def _rejoined_tensor(self, join: Node, graph: Graph, producers: Mapping[str, Node]) -> str | None:
         """Return the tensor whose parts a join puts back in their places, or None."""
         if len(join.operands) < 2 or len(join.operands) != len(join.inputs) or len(join.outputs) != 1:
             return None
@@ -133,7 +133,7 @@ class ComposeMovement:
             found[value] = compose(move, next(reversed(found.values())), graph.types[value]) if found else move
         return found
 
-    def _part(self, join: Node, move: IndexMap, graph: Graph) -> str | None:
+    def _restored_operand(self, join: Node, move: IndexMap, graph: Graph) -> str | None:
         """Return the operand of a node that a movement of its result restores, or None."""
         program = self.instances.of_node(join, graph).program
         if len(program.outputs) != 1 or not 1 < len(join.inputs) == len(program.inputs):

@@ -205,11 +205,18 @@ def _evaluate_affine(
 def _linear_choices(
     instance: Instance, inputs: tuple[str | None, ...], graph: Graph, dim: int | None
 ) -> Iterator[dict[str, int | None]]:
-    """Yield sets of constant operands that the result is linear in, largest first, with their dims."""
+    """Yield sets of constant operands that the result is linear in, largest first, with their dims.
+
+    An operand of fewer digits than the result would lose the digits of a scale.
+    """
+    digits = min(type_.dtype.element.digits for type_ in instance.output_types)
     known = [
         f
         for f, v in zip(instance.inputs, inputs, strict=False)
-        if f is not None and (v in graph.constants or v == _NEW)
+        if f is not None
+        and (v in graph.constants or v == _NEW)
+        and instance.program.tensors[f].dtype.is_float
+        and instance.program.tensors[f].dtype.element.digits >= digits
     ]
     for count in range(len(known), 0, -1):
         for names in combinations(known, count):
@@ -230,7 +237,7 @@ def _fold_constants(graph: Graph, target: _Target, affine: _Affine) -> dict[str,
         scale = affine.scale if dim is None else affine.scale.reshape([-1 if n == dim else 1 for n in range(old.ndim)])
         with np.errstate(over="ignore"):
             if target.slot is not None and formal == target.slot[0]:
-                shift = _along(affine.shift / target.slot[2], target, type_)
+                shift = _shift_of_slot(affine.shift / target.slot[2], target, type_)
                 arrays[formal] = (old.astype(np.float64) * scale + shift).astype(type_.dtype.numpy)
             else:  # large weights are read and written once
                 arrays[formal] = np.multiply(
@@ -241,7 +248,7 @@ def _fold_constants(graph: Graph, target: _Target, affine: _Affine) -> dict[str,
     return arrays
 
 
-def _along(shift: Values, target: _Target, type_: TensorType) -> Values:
+def _shift_of_slot(shift: Values, target: _Target, type_: TensorType) -> Values:
     """Return the shift in the shape of the slot's operand, all of whose axes but one have size 1."""
     size = type_.size
     return np.broadcast_to(shift, (size,)).reshape(type_.shape)

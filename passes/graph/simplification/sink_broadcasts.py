@@ -38,7 +38,7 @@ class SinkBroadcasts:
     def sink(self, graph: Graph) -> Graph:
         """Return the graph with sunk broadcasts and all of its values."""
         repeated = self._broadcast_sources(graph)
-        nodes = tuple(self._without(node, graph, repeated) for node in graph.nodes) if repeated else graph.nodes
+        nodes = tuple(self._sink(node, graph, repeated) for node in graph.nodes) if repeated else graph.nodes
         return graph if nodes == graph.nodes else self.sink(evolve(graph, nodes=nodes))
 
     def _broadcast_sources(self, graph: Graph) -> Mapping[str, tuple[str, IndexMap]]:
@@ -59,18 +59,18 @@ class SinkBroadcasts:
                 found[result] = source, move
         return found
 
-    def _without(self, node: Node, graph: Graph, repeated: Mapping[str, tuple[str, IndexMap]]) -> Node:
+    def _sink(self, node: Node, graph: Graph, repeated: Mapping[str, tuple[str, IndexMap]]) -> Node:
         """Return a node with operands from before broadcasts, where its meaning is the same."""
         for place, value in enumerate(node.inputs):
             if value is None or value not in repeated:
                 continue
             source, move = repeated[value]
             short = evolve(node, inputs=(*node.inputs[:place], source, *node.inputs[place + 1 :]))
-            if self._same(node, short, place, move, graph):
+            if self._keeps_meaning(node, short, place, move, graph):
                 node = short
         return node
 
-    def _same(self, node: Node, short: Node, place: int, move: IndexMap, graph: Graph) -> bool:
+    def _keeps_meaning(self, node: Node, short: Node, place: int, move: IndexMap, graph: Graph) -> bool:
         """Return whether a node has the same meaning with one operand from before its broadcast."""
         before = self.instances.of_node(node, graph)
         try:

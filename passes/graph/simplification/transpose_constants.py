@@ -74,7 +74,7 @@ class TransposeConstants:
                         other = self.instances.of(bare, [*types[:place], _type_of(type_, order), *types[place + 1 :]])
                     except CutsError:  # it has no meaning for such operands
                         continue
-                    if other.program == _with_turned(program, name, order):
+                    if other.program == _permute_input(program, name, order):
                         yield attribute, place, order
 
     def _small(self, type_: TensorType) -> bool:
@@ -85,7 +85,7 @@ def _type_of(type_: TensorType, order: tuple[int, ...]) -> TensorType:
     return TensorType(type_.dtype, tuple(type_.shape[axis] for axis in order))
 
 
-def _with_turned(program: Program, name: str, order: tuple[int, ...]) -> Program:
+def _permute_input(program: Program, name: str, order: tuple[int, ...]) -> Program:
     """Return a program that reads one input with its axes in another order."""
 
     def permute(leaf: Expr) -> Expr:

@@ -133,7 +133,9 @@ def declared_pipeline(ring: SharedPipeline, tiles: Sequence[BulkTile]) -> BulkPi
     state, schedule, frame = ring.state, ring.schedule, ring.state.frame
     state.layout.maps += [tile.box.map for tile in tiles]
     others = [d for d in range(len(frame.starts)) if d not in (schedule.rows, schedule.columns)]
-    places = {axis: place for d in others for axis, place in _places(frame.schedule.dims[d].axes, frame.starts[d])}
+    places = {
+        axis: place for d in others for axis, place in _tile_coordinates(frame.schedule.dims[d].axes, frame.starts[d])
+    }
     return BulkPipeline(ring, tuple(tiles), places)
 
 
@@ -164,7 +166,7 @@ def bulk_tiles(ring: SharedPipeline, first: int = 0) -> list[BulkTile] | None:
     return found
 
 
-def _places(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:
+def _tile_coordinates(axes: Sequence[Var], start: Index) -> list[tuple[Var, Index]]:
     return list(zip(axes, delinearise(start, [a.extent for a in axes]), strict=True))
 
 

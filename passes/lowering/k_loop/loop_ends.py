@@ -54,15 +54,15 @@ def loop_end(state: SegmentState, shared: Sequence[Reduction], schedule: Reducti
     block_k = schedule.dims[0].block_k
     found = [{*_unused_ends(state, r, step.extent), *_zero_ends(r, block_k)} for r in shared]
     common = sorted(set.intersection(*found), key=lambda index: index.text)
-    ends = [clamp(end, 1, step.extent) for index in common if (end := _in_block(state, index)) is not None]
+    ends = [clamp(end, 1, step.extent) for index in common if (end := _block_index(state, index)) is not None]
     if not ends:
         return None
     until = Var(f"{step.name}end", step.extent + 1)
-    state.layout.defines.append(Define(until, reduce(_least, ends)))
+    state.layout.defines.append(Define(until, reduce(_minimum, ends)))
     return until
 
 
-def _least(a: Index, b: Index) -> Index:
+def _minimum(a: Index, b: Index) -> Index:
     """Return the lesser of two indices."""
     return b + clamp(a - b, (a - b).bounds()[0], 0)
 
@@ -113,7 +113,7 @@ def _nonzero(factor: Expr) -> Iterator[Guard]:
             yield from (*condition.guards, *_nonzero(value))
 
 
-def _in_block(state: SegmentState, index: Index) -> Index | None:
+def _block_index(state: SegmentState, index: Index) -> Index | None:
     """Return an index in block coordinates, None where it differs within a block."""
     places: dict[Var, Index] = {}
     for dim, start in zip(state.frame.schedule.dims, state.frame.starts, strict=True):

@@ -90,7 +90,7 @@ class Multiplication:
         """Name of the registers of a warp's sums over all K blocks."""
         return warp_sum_register(self.reduction, self.state.frame.schedule)
 
-    def whole(self) -> Phase:
+    def all_steps(self) -> Phase:
         """Return the phase that multiplies a whole K block."""
         loop = self._loop(None)
         return self._phase(

@@ -169,11 +169,11 @@ def mma_loop(
     place = (as_index(step) if at is None else Index(at)) * parts + frame.part
     shares: list[Share] = [Share(depth, Index(), as_index(step) if at is None else Index(), (), "c")]
     unrolled, registers, elements = [step] if at is None else [], [], []
-    sides = [_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
+    sides = [_matrix_side(operand, axis, loop, dims, tiles, frame, prefix) for axis, operand in enumerate("ab")]
     for side, fragment in zip(sides, (atom.a, atom.b), strict=True):
         register = Var(f"{prefix}{side.operand}r", fragment.registers)
         element = Var(f"{prefix}{side.operand}e", fragment.packed)
-        along, deep = _places(fragment, side.axis, frame.lane, as_index(register) * fragment.packed + element)
+        along, deep = _element_place(fragment, side.axis, frame.lane, as_index(register) * fragment.packed + element)
         shares += [
             Share(side.local, side.place(along), side.atom, (), side.operand),
             Share(depth, place * atom.k + deep, as_index(register), (), side.operand),
@@ -239,7 +239,7 @@ def held_rows_loop(
     assert fragment is not None, "an instruction of a warpgroup"
     outer, inner = Var(f"{prefix}an", dim.thread // dim.vector), Var(f"{prefix}am", dim.vector)
     register, element = Var(f"{prefix}ar", fragment.registers // run), Var(f"{prefix}ae", fragment.packed)
-    _, deep = _places(fragment, 0, frame.lane, as_index(register) * (run * fragment.packed) + element)
+    _, deep = _element_place(fragment, 0, frame.lane, as_index(register) * (run * fragment.packed) + element)
     thread = as_index(frame.warps[loop.rows]) * ACCUMULATOR_THREADS[0] + _lane_row(loop, dims, as_index(frame.lane))
     row, mixed = as_index(outer) * dim.vector + inner, interleaved_instructions(dim.vector, run)
     group, within = row // (run * mixed), row % (run * mixed)
@@ -261,7 +261,7 @@ def held_rows_loop(
 _MAX_LOADED_REGISTERS = 4
 
 
-def _side(
+def _matrix_side(
     operand: str,
     axis: int,
     loop: ReductionSchedule,
@@ -284,7 +284,7 @@ def held_register(element: Index, threads: int, vector: int) -> Index:
     return element // (threads * vector) * vector + element % vector
 
 
-def _places(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
+def _element_place(fragment: MatrixFragment, axis: int, lane: Var, element: Index) -> tuple[Index, Index]:
     """Return the place of a lane's element along its side, and along the depth."""
     at: dict[Var, IndexLike] = {LANE: lane, ELEMENT: element}
     row, column = substitute(fragment.row, at), substitute(fragment.column, at)

@@ -23,7 +23,7 @@ class ChainProduct:
     def steps(self) -> list[Item]:
         """The products of a part."""
         steps = range(self.product.steps)
-        return [self.product.whole()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
+        return [self.product.all_steps()] if self.rows.tiles else [self.product.step_of_rows(n) for n in steps]
 
     @property
     def rows_loads(self) -> list[Item]:

@@ -84,7 +84,7 @@ class StreamedRows:
         ratio = exp if self.scores is None else self.scores.ratio(before, shift)
         return [
             self._phase("before", self.state.assign(greatest, "before", most)),
-            self._row_phase("compute", "greatest", self._part(greatest, scores)),
+            self._row_phase("compute", "greatest", self._reduce_part(greatest, scores)),
             self._phase("most", [self._add(greatest, self.state.register(greatest, "part"))]),
             self._phase("shift", self.state.assign(greatest, "shift", finite)),
             self._phase("scale", self.state.assign(greatest, "scale", ratio)),
@@ -99,13 +99,13 @@ class StreamedRows:
         weights = {o: split_divisor(o.body)[0] if self.chain else o.body for o in wide}
         bodies = (*(r.body for r in others), *weights.values())
         shifted = evolve(context, staged={**context.staged, **self._shift_values(bodies, greatest, context, shift)})
-        roots = [r for other in others for r in self._part(other, value_of(other.body, shifted))]
+        roots = [r for other in others for r in self._reduce_part(other, value_of(other.body, shifted))]
         roots += [self._weight(o, self._binding, self.local, value_of(body, shifted)) for o, body in weights.items()]
         found: list[Item] = [self._row_phase("exit", "rows", roots)]
         if self.chain is None:
             lane, scale = Guard(as_index(state.frame.lane), 0, 1), self.state.register(greatest, "scale")
             guards = () if lane.always else (lane,)
-            store = Store("shared", SCALES, self._place(state), scale, self._dtype(greatest), guards)
+            store = Store("shared", SCALES, self._row_index(state), scale, self._dtype(greatest), guards)
             found.append(self._phase("scaled", [store]))
         return [*found, *(self._phase(f"sum{r.name}", [self._add(r, self.state.register(r, "part"))]) for r in others)]
 
@@ -207,7 +207,7 @@ class StreamedRows:
     def _extents(self) -> tuple[int, ...]:
         return tuple(d.block for d in self.state.frame.schedule.dims)
 
-    def _place(self, state: SegmentState) -> Index:
+    def _row_index(self, state: SegmentState) -> Index:
         return linearise(tuple(map(as_index, state.frame.tiles)), row_major(self._extents()))
 
     def _dtype(self, reduction: Reduction) -> DType:
@@ -218,7 +218,7 @@ class StreamedRows:
         held = self.state.register(reduction, what)
         return Accumulate(held.name, held.at, reduction.combine, value, (), held.dtype)
 
-    def _part(self, reduction: Reduction, value: Value) -> tuple[Root, ...]:
+    def _reduce_part(self, reduction: Reduction, value: Value) -> tuple[Root, ...]:
         """Return the roots that reduce the values of a part into registers of their own."""
         held, local = self.state.register(reduction, "part"), self.local
         valid = () if self.ended else tuple(g for v, g in self._binding.valid.items() if v == local)

@@ -36,7 +36,7 @@ class EvaluationSite:
     tiles: Count
     known: dict[Hashable, Any] = field(factory=dict, init=False, eq=False, repr=False)
 
-    def _once(self, key: Hashable, make: Callable[[], Count]) -> Count:
+    def _memoise(self, key: Hashable, make: Callable[[], Count]) -> Count:
         """Return the memoised count of a key that many reads have in common."""
         if key not in self.known:
             self.known[key] = make()
@@ -49,11 +49,11 @@ class EvaluationSite:
 
     def repeats(self, used: frozenset[object]) -> Count:
         """Return the trips with new values of the used variables."""
-        return self._once(used, lambda: self._repeats(used))
+        return self._memoise(used, lambda: self._repeats(used))
 
     def evaluations(self, used: frozenset[Var]) -> Count:
         """Return how often a thread computes a value of used variables."""
-        return self._once(("computed", used), lambda: self.thread.dependent(used) * self.repeats(used))
+        return self._memoise(("computed", used), lambda: self.thread.dependent(used) * self.repeats(used))
 
     def _repeats(self, used: frozenset[object]) -> Count:
         loops = zip(self.rows, self.trips, strict=True)
@@ -64,7 +64,7 @@ class EvaluationSite:
 
         Neighbours of a run share halos, distant runs do not.
         """
-        return self._once(("distinct", read.indices, tuple(shape)), lambda: self._distinct(read, shape))
+        return self._memoise(("distinct", read.indices, tuple(shape)), lambda: self._distinct(read, shape))
 
     def _distinct(self, read: Read, shape: Sequence[int]) -> Count:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
@@ -75,7 +75,7 @@ class EvaluationSite:
         It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost loop,
         or, if that is too many as well, for each use.
         """
-        return self._once(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
+        return self._memoise(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
 
     def _loads(self, read: Read, shape: Sequence[int]) -> Count:
         once = self.distinct(read, shape)
@@ -103,7 +103,9 @@ def evaluation_site(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
 
 def _place_of(geometry: Geometry, which: Sequence[int]) -> EvaluationSite:
     loops = tuple(geometry.structure.loops[k] for k in which)
-    return _place(geometry, loops, tuple(geometry.block_k[k] for k in which), tuple(geometry.trips[k] for k in which))
+    return _evaluation_site(
+        geometry, loops, tuple(geometry.block_k[k] for k in which), tuple(geometry.trips[k] for k in which)
+    )
 
 
 def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
@@ -116,10 +118,10 @@ def output_site(geometry: Geometry, row: tuple[Var, ...]) -> EvaluationSite:
     length = prod(a.extent for a in row)
     step = geometry.reduction_threads * geometry.row_vector
     chunk = least(ROW_STEPS, ceil_div(length, step)) * step
-    return _place(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
+    return _evaluation_site(geometry, (row,), (chunk,), (ceil_div(length, chunk),))
 
 
-def _place(
+def _evaluation_site(
     geometry: Geometry, loops: tuple[tuple[Var, ...], ...], chunk: tuple[Count, ...], trips: tuple[Count, ...]
 ) -> EvaluationSite:
     per_lane = tuple(ceil_div(c, geometry.reduction_threads) for c in chunk)

@@ -50,13 +50,13 @@ def fragment_loads(
     matrices = np.gcd(pitch * size // ROW, ROWS) * 1.0 * fragment.registers
     words = np.equal(depth, 1) & full
     loads = np.where(words, fragment.registers, fragment.size / np.where(size == WORD, mixed, 1))
-    ways = _ways(np.where(words, 1, depth * size * fragment.packed // WORD), -(-side * size // WORD), target)
+    ways = _load_cycles(np.where(words, 1, depth * size * fragment.packed // WORD), -(-side * size // WORD), target)
     cycles = np.where(size == WORD, fragment.size, loads) * ways
     together = along | turned
     return FragmentLoads(np.where(together, fragment.registers / MATRICES, loads), np.where(together, matrices, cycles))
 
 
-def _ways(depth: Count, side: Count, target: Target) -> Count:
+def _load_cycles(depth: Count, side: Count, target: Target) -> Count:
     """Return the cycles of a load with four lanes along the depth, eight along the other side, for steps in words."""
     banks = target.banks
     both = [np.where(np.equal(s, 0), 0, (s - 1) % banks + 1) for s in (depth, side)]

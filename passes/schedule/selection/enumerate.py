@@ -218,6 +218,19 @@ def scatter(count: int) -> np.ndarray[Any, Any]:
     return value ^ (value >> np.uint64(31))
 
 
+def illegal_histogram(space: Space) -> dict[str, int]:
+    """Return how many points break each rule, and the legal ones.
+
+    A point may break several rules.
+    """
+    counts: dict[str, int] = {"legal": 0}
+    for batch in batches(space):
+        counts["legal"] += int(batch.legal.sum())
+        for name, reason in batch.illegal.items():
+            counts[name] = counts.get(name, 0) + int(batch.flat(reason).sum())
+    return counts
+
+
 def to_schedule(space: Space, point: int) -> Schedule:
     """Return the schedule of a point of the space."""
     rest = point

@@ -57,14 +57,14 @@ class Windows(Shapes):
             self.extents[name] = used[int(self.rng.integers(len(used)))]
         return super().single(name)
 
-    def several(self, name: str) -> tuple[int, ...]:
+    def spread_extents(self, name: str) -> tuple[int, ...]:
         """Return the extents of a name that is spread."""
         earlier = [found for found in self.lists.values() if found]
         if name not in self.lists and earlier and self.rng.integers(2):
             rank = len(earlier[0])
             drawn = [int(self.rng.choice(WINDOWS)) for _ in range(rank)]
             self.lists[name] = tuple(drawn[:1] * rank if self.rng.integers(3) else drawn)
-        return super().several(name)
+        return super().spread_extents(name)
 
 
 @define

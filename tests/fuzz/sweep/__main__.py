@@ -127,7 +127,7 @@ def _answers(
         return
     parts[number][alone] = row
     if all(parts[number]):
-        yield _together(number, parts.pop(number))
+        yield _sum_rows(number, parts.pop(number))
 
 
 def _lost_row(options: argparse.Namespace, number: int, alone: int, done: JobResult) -> Row:
@@ -140,7 +140,7 @@ def _lost_row(options: argparse.Namespace, number: int, alone: int, done: JobRes
     return {"samples": 1, "cases": 0, "batch": number, "seconds": 0.0, "differences": [found]}
 
 
-def _together(number: int, several: list[Row]) -> Row:
+def _sum_rows(number: int, several: list[Row]) -> Row:
     """Return the rows of samples as one."""
     sums = SweepCounts(several)
     counts = {name: sums.total(name) for name in ("samples", "cases", "elements", "kernels", "opinions")}

@@ -175,7 +175,7 @@ class Shapes:
             self.extents[name] = used[int(self.rng.integers(len(used)))] if equal else self.extent()
         return self.extents[name]
 
-    def several(self, name: str) -> tuple[int, ...]:
+    def spread_extents(self, name: str) -> tuple[int, ...]:
         """Return the extents of a spread name.
 
         They are new ones, or a variation of an earlier list.
@@ -243,10 +243,10 @@ def draw_shape(operand: s.Operand, shapes: Shapes) -> tuple[int, ...] | None:
         if not isinstance(dim, s.Spread):
             found.append(shapes.single(name))
         elif operand.variadic:
-            base = shapes.several(name)
+            base = shapes.spread_extents(name)
             found.extend(shapes.vary(base) if shapes.wide is None and shapes.rng.integers(3) else base)
         else:
-            found.extend(shapes.several(name))
+            found.extend(shapes.spread_extents(name))
     return tuple(found)
 
 

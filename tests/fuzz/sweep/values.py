@@ -90,7 +90,7 @@ def _small(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     return rng.integers(low, int(high), type_.shape, endpoint=True)
 
 
-def _whole(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
+def _any_number(rng: np.random.Generator, type_: TensorType, ends: bool) -> Array:
     """Return any number of a type."""
     if type_.dtype.is_float:
         return (
@@ -142,4 +142,4 @@ def _pair_values(type_: TensorType, ends: bool, order: int, turn: int) -> Array:
 
 
 #: Contents of data sets, in turn; pairs come next.
-KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _equal_values, _whole, _small)
+KINDS: tuple[Maker, ...] = (_tame, _special, _ends, _lonely, _equal_values, _any_number, _small)

@@ -19,7 +19,7 @@ def _differences(ctx: ImportContext, a: Value, b: Value) -> Value:
     )
 
 
-def _between(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
+def _pairwise_norm(ctx: ImportContext, a: Value, b: Value, order: float, *_: Any) -> Any:
     return norm(ctx, _differences(ctx, a, b), order, (-1,))
 
 
@@ -66,7 +66,7 @@ def _pair_differences(ctx: ImportContext, x: Value) -> Value:
     return ctx.emit("sub", *rows)  # type: ignore[no-any-return]
 
 
-def _of_pairs(ctx: ImportContext, x: Value, order: float = 2) -> Any:
+def _pdist(ctx: ImportContext, x: Value, order: float = 2) -> Any:
     return norm(ctx, _pair_differences(ctx, x), order, (-1,))
 
 
@@ -78,6 +78,6 @@ def _gradient_of_pairs(ctx: ImportContext, dy: Value, x: Value, order: float, di
 
 
 TABLE: dict[str, Convert] = {
-    "aten._cdist_forward": _between, "aten._cdist_backward": _gradient_between, "aten.dist": _distance,
-    "aten._pdist_forward": _of_pairs, "aten._pdist_backward": _gradient_of_pairs,
+    "aten._cdist_forward": _pairwise_norm, "aten._cdist_backward": _gradient_between, "aten.dist": _distance,
+    "aten._pdist_forward": _pdist, "aten._pdist_backward": _gradient_of_pairs,
 }  # fmt: skip

@@ -43,7 +43,7 @@ def _identity(ctx: ImportContext, like: Value) -> Value:
     return ctx.constant(np.broadcast_to(np.eye(n), ctx.shape(like)), dtype=ctx.type(like).dtype)
 
 
-def _first(ctx: ImportContext, faulty: Value) -> Value:
+def _first_fault(ctx: ImportContext, faulty: Value) -> Value:
     """Return the number of the first faulty element of each row, from 1, as i32; 0 without any."""
     n = ctx.shape(faulty)[-1]
     from_the_end = ctx.emit("where", faulty, ctx.constant(np.arange(n, 0, -1)), ctx.constant(0, dtype=DType.I64))
@@ -65,7 +65,7 @@ def _factors(ctx: ImportContext, x: Value) -> tuple[Value, Value, Value]:
     _square(ctx, x)
     factors, pivots = ctx.emit("lu", x, outputs=2)
     zero = ctx.constant(0, dtype=ctx.type(x).dtype)
-    return factors, pivots, _first(ctx, ctx.emit("equal", _diagonal(ctx, factors), zero))
+    return factors, pivots, _first_fault(ctx, ctx.emit("equal", _diagonal(ctx, factors), zero))
 
 
 def _determinant_factors(ctx: ImportContext, x: Value) -> tuple[Value, Value, Value]:
@@ -167,7 +167,7 @@ def _solve_triangular(
 def _cholesky(ctx: ImportContext, x: Value, *, upper: bool = False, check_errors: bool = False) -> Any:
     _square(ctx, x)
     y = ctx.emit("cholesky", _turn(ctx, x) if upper else x)
-    return _turn(ctx, y) if upper else y, _first(ctx, ctx.emit("is_nan", _diagonal(ctx, y)))
+    return _turn(ctx, y) if upper else y, _first_fault(ctx, ctx.emit("is_nan", _diagonal(ctx, y)))
 
 
 def _cholesky_solve(ctx: ImportContext, b: Value, factor: Value, upper: bool = False) -> Any:

@@ -7,21 +7,24 @@ from pathlib import Path
 
 from attrs import asdict
 
-from ...cluster import (
+from ..cluster import (
     ClusterPlan,
     Report,
     Runner,
     RunPrediction,
     StorageUtilisation,
+    TensorCheckpoint,
     connect,
     load_cluster_plan,
+    load_tokens,
     machine_text,
     predict,
     probe_machine,
     storage_utilisation,
+    write_checkpoint,
 )
-from ...ir import UsageError
-from ..output import console, write_text
+from ..ir import UsageError
+from .output import console, write_text
 
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -52,8 +55,17 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
         raise UsageError(f"--steps: expected a number above 0, found {arguments.steps}")
     plan = load_cluster_plan(names[0])
     memory = size_of(arguments.memory) if arguments.memory else None
+    weights = TensorCheckpoint(arguments.weights) if arguments.weights else None
+    batches = load_tokens(arguments.tokens, plan.model, plan.way.micro, plan.way.dp) if arguments.tokens else None
     runner = Runner(
-        plan, arguments.folder, arguments.target, memory=memory, engine=connect(plan.way), seed=arguments.seed
+        plan,
+        arguments.folder,
+        arguments.target,
+        memory=memory,
+        engine=connect(plan.way),
+        batches=batches,
+        seed=arguments.seed,
+        weights=(lambda layer: weights.layer(plan.model, layer)) if weights else None,
     )
     try:
         predicted = predict(runner)
@@ -62,6 +74,8 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
             runner.train(arguments.steps)
         else:
             outputs = [runner.infer(number) for number in range(arguments.steps)]
+        if arguments.export:
+            _export(arguments.export, runner)
         values = _values(plan, runner, predicted, storage_utilisation(runner, predicted))
         if outputs is not None:
             values["outputs"] = sum(len(each) for each in outputs)
@@ -70,6 +84,19 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
     if runner.engine.rank == 0:
         console.print_json(values) if arguments.json else _show(values, runner.report)
     return 0
+
+
+def _export(path: str, runner: Runner) -> None:
+    """Write the weights of the last step as one safetensors file.
+
+    Raises `UsageError` where no process has all layers whole.
+    """
+    way, store = runner.way, runner.store
+    if way.p > 1 or way.wp > 1:
+        raise UsageError(f"--export: expected one process a group, found {way.p} stages of {way.wp} GPUs")
+    if runner.engine.rank == 0:
+        layers = ((layer, store.parameters(layer, runner.done % 2)) for layer in runner.names)
+        write_checkpoint(path, runner.model, layers)
 
 
 def _values(

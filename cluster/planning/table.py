@@ -1,4 +1,4 @@
-"""Prints Table 5.6 of the BigCuts thesis: printed and recomputed values.
+"""Table 5.6 of the BigCuts thesis, recomputed cell by cell.
 
 The efficiency of compute is not printed, so a block of the table (a model on a cluster, both policies) fixes times only
 up to a scale. It is fitted: the median of computed over printed among cells that communication decides. For GPT-3 the
@@ -9,12 +9,13 @@ ideal, and no cell is near it.
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
+from importlib.resources import files
 
 import numpy as np
 from attrs import evolve, frozen
-from cuts.cluster.planning.thesis import TABLE_5_6, Reading, thesis_terms
-from cuts.cluster.plans import Machine, Terms, Transformer, Way, columns, load_machine, load_transformer
+
+from ..plans import Machine, Terms, Transformer, Way, columns, load_machine, load_transformer
+from .thesis import TABLE_5_6, Reading, thesis_terms
 
 #: Block -> (model, its mini-batch in the thesis, cluster, best over ideal by the text).
 BLOCKS = {
@@ -53,7 +54,7 @@ def printed_table() -> dict[str, dict[tuple[int, int, int], float]]:
 
     They are column ("GPT-3 A PR") -> (DP, WP, P) -> value.
     """
-    data = tomllib.loads(Path(__file__).with_name("table_5_6.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads((files(__package__) / "table_5_6.toml").read_text(encoding="utf-8"))
     table: dict[str, dict[tuple[int, int, int], float]] = {name: {} for name in data["columns"]}
     for row in data["rows"]:
         for name, value in zip(data["columns"], row["printed"], strict=True):
@@ -92,28 +93,3 @@ def communication(terms: Terms) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return the seconds of all that moves."""
     found: np.ndarray[tuple[int], np.dtype[np.float64]] = terms.storage + terms.optimiser + terms.gpu
     return found
-
-
-def rows(cells: tuple[Cell, ...]) -> list[str]:
-    """Return tables by model; a star marks differences above 1 %."""
-    found = {(c.block, c.policy, (c.dp, c.wp, c.p)): c for c in cells}
-    lines: list[str] = []
-    for model in dict.fromkeys(block.rpartition(" ")[0] for block in BLOCKS):
-        columns = [(b, policy) for b in BLOCKS if b.startswith(model) for policy in ("PR", "AR")]
-        heads = [f"{block} {policy}" for block, policy in columns]
-        lines += ["| (DP, WP, P) | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-        for way in printed_table()["GPT-3 A PR"]:
-            values = [_text(found.get((block, policy, way))) for block, policy in columns]
-            lines.append(f"| {way} | " + " | ".join(values) + " |")
-        lines.append("")
-    return lines[:-1]
-
-
-def _text(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    return f"{cell.printed:g} / {cell.computed:.2f}" + (" *" if cell.error > 0.01 else "")
-
-
-if __name__ == "__main__":
-    print("\n".join(rows(reproduce())))

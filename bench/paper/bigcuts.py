@@ -1,0 +1,182 @@
+"""Tables of BigCuts (chapter 4 and section 5.2 of the DeepCuts thesis).
+
+No row has a time: all are computed by the planner, so that a test compares each table with its command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attrs import evolve
+from cuts.bench.tools.records import RESULTS, Row
+from cuts.cluster.planning import FORMS, rank
+from cuts.cluster.planning.table import BLOCKS, block_models, printed_table, reproduce
+from cuts.cluster.plans import known_machines, load_machine, load_transformer
+
+from .registry import PaperTable, TableRequest, row_of
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table; a missing value is an empty cell."""
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines += [f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def stamp_rows(number: str, request: TableRequest, found: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Row]:
+    """Yield the rows that a request names."""
+    for name, fields in found:
+        if not request.names or name in request.names:
+            yield row_of(number, name, "", fields, request.commit)
+
+
+# ---- Table 5.5
+
+
+def _clusters() -> Iterator[tuple[str, dict[str, Any]]]:
+    names = ("nodes", "gpus", "peak", "memory", "storage_read", "gpu_link", "node_link")
+    for name in known_machines():
+        machine = load_machine(name)
+        yield name, {each: getattr(machine, each) for each in names}
+
+
+def _clusters_text(rows: Sequence[Row]) -> str:
+    heads = ("cluster", "nodes", "GPUs a node", "peak, TFLOP/s", "GPU memory, GB", "storage of a GPU, GB/s")
+    lines = [
+        [
+            *(row["name"], row["nodes"], row["gpus"], f"{row['peak'] / 1e12:g}"),
+            *(f"{row[each] / 1e9:g}" for each in ("memory", "storage_read", "gpu_link", "node_link")),
+        ]
+        for row in rows
+    ]
+    return markdown([*heads, "between GPUs, GB/s", "between nodes, GB/s"], lines)
+
+
+# ---- Table 5.6
+
+
+def _cells() -> Iterator[tuple[str, dict[str, Any]]]:
+    for cell in reproduce():
+        place = {"block": cell.block, "policy": cell.policy, "way": [cell.dp, cell.wp, cell.p]}
+        yield cell.name, {**place, "printed": cell.printed, "computed": round(cell.computed, 4)}
+
+
+def _cells_text(rows: Sequence[Row]) -> str:
+    """Return a table a model; a star marks differences above 1 %."""
+    found = {(row["block"], row["policy"], tuple(row["way"])): row for row in rows}
+    texts = []
+    for model in dict.fromkeys(block.rpartition(" ")[0] for block in BLOCKS):
+        columns = [(b, policy) for b in BLOCKS if b.startswith(model) for policy in ("PR", "AR")]
+        lines = [
+            [way, *(_cell_text(found.get((block, policy, way))) for block, policy in columns)]
+            for way in printed_table()["GPT-3 A PR"]
+        ]
+        texts.append(markdown(["(DP, WP, P)", *(f"{block} {policy}" for block, policy in columns)], lines))
+    return "\n\n".join(texts)
+
+
+def _cell_text(row: Row | None) -> str | None:
+    if row is None:
+        return None
+    star = " *" if abs(row["computed"] / row["printed"] - 1) > 0.01 else ""
+    return f"{row['printed']:g} / {row['computed']:.2f}{star}"
+
+
+# ---- best ways by form
+
+
+def _policies() -> Iterator[tuple[str, dict[str, Any]]]:
+    for block, (name, *_) in BLOCKS.items():
+        thesis, machine = block_models(block)
+        for form in FORMS:
+            model = load_transformer(name) if form == "corrected" else thesis
+            for policy in ("PR", "AR"):
+                best = rank(model, machine, form=form, limit=1, only={"policy": policy}).ranked[0]
+                way = best.way
+                fields = {"block": block, "form": form, "policy": policy, "way": [way.dp, way.wp, way.p]}
+                yield f"{block}, {form}, {policy}", {**fields, "micro": way.micro, "seconds": best.seconds}
+
+
+def _policies_text(rows: Sequence[Row]) -> str:
+    lines = []
+    for key in dict.fromkeys((row["block"], row["form"]) for row in rows):
+        own = {row["policy"]: row for row in rows if (row["block"], row["form"]) == key}
+        texts = [f"({', '.join(map(str, row['way']))}) {row['seconds']:,.0f} s" for row in own.values()]
+        lines.append([*key, *texts, min(own, key=lambda policy: own[policy]["seconds"])])
+    return markdown(["block", "form", *(f"{policy}: (DP, WP, P)" for policy in ("PR", "AR")), "best"], lines)
+
+
+# ---- Figure 5.4
+
+
+def _inference() -> Iterator[tuple[str, dict[str, Any]]]:
+    model, machine = evolve(load_transformer("gpt3-6.7b"), batch=800), load_machine("cluster-c")
+    for form in FORMS:
+        only = {"micro": 8} if form == "corrected" else {}
+        ways: dict[tuple[object, ...], float] = {}
+        for each in rank(model, machine, form=form, training=False, limit=1000, only=only).ranked:
+            way = each.way
+            ways.setdefault((way.policy, way.dp, way.wp, way.p), each.seconds)
+        for place, (key, seconds) in enumerate(list(ways.items())[:10], 1):
+            policy, *numbers = key
+            yield f"{form} {place}", {"form": form, "policy": policy, "way": numbers, "seconds": seconds}
+
+
+def _inference_text(rows: Sequence[Row]) -> str:
+    columns = [[row for row in rows if row["form"] == form] for form in FORMS]
+    lines = [
+        [place, *(f"{r['policy']} ({', '.join(map(str, r['way']))}) {r['seconds']:.4g} s" for r in ranked)]
+        for place, ranked in enumerate(zip(*columns, strict=True), 1)
+    ]
+    return markdown(["place", *FORMS], lines)
+
+
+# ---- runs
+
+
+def _runs() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the runs on two GPUs that recorded the storage's rate, with the commit and date of each."""
+    for run in json.loads((RESULTS / "cluster_run_2.json").read_text(encoding="utf-8")):
+        if "with_disk" in run:
+            kept = {name: run[name] for name in ("predicted", "taken", "disk", "with_disk", "commit", "date")}
+            yield run["case"], {**kept, "device": run["gpu"], "policy": run["way"]["policy"]}
+
+
+def _runs_text(rows: Sequence[Row]) -> str:
+    lines = [
+        [
+            *(row["name"], row["policy"], f"{row['predicted']:.3g}", f"{row['taken']:.3g}"),
+            *(f"{row['taken'] / row['predicted'] - 1:+.1%}", f"{row['disk']:.2f}", f"{row['with_disk']:.3g}"),
+            f"{row['taken'] / row['with_disk'] - 1:+.1%}",
+        ]
+        for row in rows
+    ]
+    heads = ["case", "policy", "predicted, s", "measured, s", "error", "storage", "predicted with it, s"]
+    return markdown([*heads, "error"], lines)
+
+
+TABLES = (
+    PaperTable(
+        "5.5", "clusters", _clusters_text, known_machines, lambda request: stamp_rows("5.5", request, _clusters())
+    ),
+    PaperTable(
+        "5.6", "printed and computed values of Table 5.6; a star marks a difference of more than 1 %", _cells_text,
+        lambda: [cell.name for cell in reproduce()], lambda request: stamp_rows("5.6", request, _cells()),
+    ),
+    PaperTable(
+        "policies", "best way of each policy, by form of the model", _policies_text,
+        lambda: [f"{block}, {form}, {policy}" for block in BLOCKS for form in FORMS for policy in ("PR", "AR")],
+        lambda request: stamp_rows("policies", request, _policies()),
+    ),
+    PaperTable(
+        "figure-5.4", "ten best ways of GPT-3 6.7B, inference of 100 micro-batches on cluster C", _inference_text,
+        lambda: [f"{form} {place}" for form in FORMS for place in range(1, 11)],
+        lambda request: stamp_rows("figure-5.4", request, _inference()),
+    ),
+    PaperTable(
+        "runs", "two GPUs: error of the prediction, and with the storage's rate during the run", _runs_text,
+        lambda: [name for name, _ in _runs()], lambda request: stamp_rows("runs", request, _runs()),
+    ),
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""Registry of the documents' tables: rows, file and text of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+from cuts.bench.tools.records import RESULTS, Row, as_row, circumstances, is_stale, merge_row, read_rows, write_rows
+from cuts.ir import UsageError
+
+#: The four documents, each a module of this package.
+DOCUMENTS = ("deepcuts", "woodpecker", "bigcuts", "latency")
+#: Suite of all rows of the package.
+SUITE = "paper"
+
+
+@frozen
+class TableRequest:
+    """Options of a call.
+
+    They are the names of the rows to make, the target, and the seconds until no further row begins.
+    """
+
+    names: tuple[str, ...] = ()
+    target: str = "cuda:device"
+    limit: float = inf
+    commit: str = ""
+
+
+@frozen
+class PaperTable:
+    """A table or figure of a document.
+
+    `number` is the document's ("11", "figure-5") or a word for a claim of its text. `names` returns the rows' names in
+    order; `make` yields the rows that a request names, as the fields that `row_of` completes. `text` returns the rows
+    as Markdown. `device` says that `make` needs a GPU. A table without `make` shows the rows of another measurement:
+    `file` within `bench/results`, and `command`, which makes them.
+    """
+
+    number: str
+    title: str
+    text: Callable[[Sequence[Row]], str]
+    names: Callable[[], Sequence[str]] = tuple
+    make: Callable[[TableRequest], Iterator[Row]] | None = None
+    file: str = ""
+    command: str = ""
+    device: bool = False
+
+    def path(self, document: str) -> Path:
+        """Return the file of the rows."""
+        return RESULTS / (self.file or f"paper/{document}-{self.number}.json")
+
+
+def documents() -> tuple[str, ...]:
+    """Return the documents that have a module."""
+    return tuple(name for name in DOCUMENTS if find_spec(f"{__package__}.{name}") is not None)
+
+
+@cache
+def tables_of(document: str) -> Mapping[str, PaperTable]:
+    """Return the tables of a document by number.
+
+    Raises `UsageError` where no module has that name.
+    """
+    if document not in documents():
+        raise UsageError(f"unknown document '{document}'", hint=f"documents are: {', '.join(documents())}")
+    module = import_module(f"{__package__}.{document}")
+    return {table.number: table for table in module.TABLES}
+
+
+def find_table(document: str, number: str) -> PaperTable:
+    """Return a table of a document.
+
+    Raises `UsageError` where the document has none of that number.
+    """
+    tables = tables_of(document)
+    if number not in tables:
+        raise UsageError(f"'{document}' has no table '{number}'", hint=f"tables are: {', '.join(tables)}")
+    return tables[number]
+
+
+def row_of(number: str, name: str, device: str, fields: Mapping[str, Any], commit: str = "") -> Row:
+    """Return a stamped row in the common schema.
+
+    It has the commit and the digest of the kernel sources. `device` is the machine of the row's times,
+    empty for a row without times.
+    """
+    return as_row({"suite": SUITE, "class": number, "name": name, **circumstances(device, commit), **fields})
+
+
+def read_table(document: str, table: PaperTable) -> list[Row]:
+    """Return a table's current rows in the order of its names.
+
+    Rows that are older than their kernels are left out.
+    """
+    rows = [row for row in read_rows(table.path(document)) if not is_stale(row)]
+    places = {name: place for place, name in enumerate(table.names())}
+    return sorted(rows, key=lambda row: places.get(row["name"], len(places)))
+
+
+def make_rows(document: str, table: PaperTable, request: TableRequest, again: bool = False) -> Iterator[Row]:
+    """Yield the missing rows; each is added to the file at once.
+
+    Raises `UsageError` where the request names a row that the table does not have.
+    """
+    known = table.names()
+    if unknown := [name for name in request.names if name not in known]:
+        raise UsageError(f"table '{table.number}' has no row '{unknown[0]}'", hint=f"rows are: {', '.join(known)}")
+    have = set() if again else {row["name"] for row in read_table(document, table)}
+    wanted = tuple(name for name in request.names or known if name not in have)
+    path = table.path(document)
+    if table.make is None or not wanted:
+        return
+    for row in table.make(TableRequest(wanted, request.target, request.limit, request.commit)):
+        write_rows(path, merge_row(read_rows(path), row))
+        yield row

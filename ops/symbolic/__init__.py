@@ -1,0 +1,5 @@
+"""Symbolic dims: one graph for a range of sizes."""
+
+from .bounded_graph import BoundedGraph, bounded_graph
+from .bounded_program import bounded_program
+from .unify import SizeDependence, SizeInput

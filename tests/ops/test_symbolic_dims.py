@@ -1,0 +1,139 @@
+"""Graphs for ranges of sizes, against the graph at each size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cuts.ir import Dim, GraphError, SymbolicExtent, size_samples
+from cuts.tests.amounts import examples
+from cuts.tests.ops.symbolic_graphs import SizedGraph, check_sizes, sized_graphs
+from hypothesis import given, settings
+
+N = (Dim("n", 1, 7),)
+BOTH = (Dim("n", 1, 7), Dim("m", 1, 5))
+X = {"x": ("n", 8)}
+
+
+def _attributes(**values: Any) -> Any:
+    return lambda _: values
+
+
+#: Nodes by name, each on x[n, 8].
+ONE_STEP = {
+    "elements": ("relu", _attributes()),
+    "mean over the dim": ("reduce_mean", _attributes(axes=[0])),
+    "total mean": ("reduce_mean", _attributes()),
+    "softmax over the dim": ("softmax", _attributes(axis=0)),
+    "greatest": ("reduce_max", _attributes(axes=[0])),
+    "place of the greatest": ("argmax", _attributes(axis=0)),
+    "last place of the greatest": ("argmax", _attributes(axis=0, select_last_index=True)),
+    "running sum": ("cumsum", _attributes(axis=0)),
+    "running sum from the end": ("cumsum", _attributes(axis=0, reverse=True)),
+    "last row": ("slice", lambda s: {"starts": [s["n"] - 1], "ends": [s["n"]], "axes": [0]}),
+    "reversed": ("slice", _attributes(starts=[-1], ends=[-(1 << 20)], axes=[0], steps=[-1])),
+    "padded by zeros": ("pad", _attributes(pads=[1, 0, 2, 0], value=3.0)),
+    "padded by the edge": ("pad", _attributes(pads=[1, 0, 2, 0], mode="edge")),
+    "normalised": ("reduce_l2", _attributes(axes=[0])),
+}
+
+
+def _sizes(dims: tuple[Dim, ...]) -> list[dict[str, int]]:
+    if len(dims) == 1:
+        return [{dims[0].name: n} for n in range(dims[0].low, dims[0].high + 1)]
+    return [{"n": n, "m": m} for n, m in [(1, 1), (1, 5), (7, 1), (7, 5), (5, 3), (2, 4), (6, 5), (7, 4), (3, 2)]]
+
+
+@pytest.mark.parametrize("name", list(ONE_STEP))
+def test_each_size_of_an_operation_is_right(name: str) -> None:
+    op, attributes = ONE_STEP[name]
+    check_sizes(SizedGraph(X, [(op, ("x",), attributes)], ("v0",)), N, _sizes(N))
+
+
+def test_products_over_a_dim() -> None:
+    graph = SizedGraph({"x": (3, "n"), "w": ("n", 4)}, [("matmul", ("x", "w"), _attributes())], ("v0",))
+    check_sizes(graph, N, _sizes(N))
+
+
+def test_negative_indices_count_from_the_size() -> None:
+    nodes = [
+        ("argmax", ("x",), _attributes(axis=1, keepdims=False)),
+        ("sub", ("v0", "v0"), _attributes()),
+        ("sign", ("z",), _attributes()),
+        ("cast", ("v2",), _attributes(to="i64")),
+        ("neg", ("v3",), _attributes()),
+        ("gather", ("x", "v4"), _attributes(axis=0)),
+    ]
+    check_sizes(SizedGraph({**X, "z": (4,)}, nodes, ("v5",)), N, _sizes(N)[1:])
+
+
+def test_concatenations_along_a_dim() -> None:
+    nodes = [("concat", ("x", "z", "x"), _attributes(axis=0)), ("softmax", ("v0",), _attributes(axis=0))]
+    check_sizes(SizedGraph({**X, "z": (3, 8)}, nodes, ("v0", "v1")), N, _sizes(N))
+
+
+def test_convolutions_pad_after_the_last_row() -> None:
+    nodes = [
+        ("conv", ("x", "w"), _attributes(pads=[1, 1, 1, 1])),
+        ("conv", ("v0", "u"), _attributes(pads=[0, 1, 2, 1])),
+        ("global_average_pool", ("v1",), _attributes()),
+    ]
+    check_sizes(
+        SizedGraph({"x": (1, 2, "n", 6), "w": (3, 2, 3, 3), "u": (2, 3, 3, 3)}, nodes, ("v1", "v2")), N, _sizes(N)
+    )
+
+
+def test_dims_that_a_reshape_merges_are_divided_again() -> None:
+    nodes = [
+        ("reshape", ("x",), _attributes(shape=[-1, 8])),
+        ("matmul", ("v0", "w"), _attributes()),
+        ("reduce_mean", ("v1",), _attributes(axes=[0])),
+        ("reshape", ("v1",), lambda s: {"shape": [s["n"], s["m"], 5]}),
+        ("softmax", ("v3",), _attributes(axis=1)),
+    ]
+    check_sizes(SizedGraph({"x": ("n", "m", 8), "w": (8, 5)}, nodes, ("v0", "v1", "v2", "v4")), BOTH, _sizes(BOTH))
+
+
+@settings(max_examples=examples(30, 600))
+@given(graph=sized_graphs(["n"]))
+def test_random_graphs_of_one_dim(graph: SizedGraph) -> None:
+    check_sizes(graph, N, _sizes(N))
+
+
+@settings(max_examples=examples(30, 600))
+@given(graph=sized_graphs(["n", "m"]))
+def test_random_graphs_of_two_dims(graph: SizedGraph) -> None:
+    check_sizes(graph, BOTH, _sizes(BOTH))
+
+
+def test_nodes_without_sizes_stay() -> None:
+    nodes = [("matmul", ("x", "w"), _attributes()), ("softmax", ("v0",), _attributes(axis=1))]
+    graph = SizedGraph({**X, "w": (8, 5)}, nodes, ("v1",))
+    bounded = graph.graph_of_range(N)
+    assert bounded.graph.nodes == graph.at({"n": 7}).nodes
+    assert not bounded.sizes
+
+
+def test_a_strided_convolution_takes_multiples_of_its_stride() -> None:
+    nodes = [
+        ("conv", ("x", "w"), _attributes(strides=[2, 2], pads=[1, 1, 1, 1])),
+        ("conv", ("v0", "u"), _attributes(strides=[2, 2], pads=[1, 1, 1, 1])),
+        ("reduce_mean", ("v1",), _attributes(axes=[2, 3])),
+    ]
+    graph = SizedGraph({"x": (1, 2, "4*n", 8), "w": (3, 2, 3, 3), "u": (2, 3, 3, 3)}, nodes, ("v1", "v2"))
+    check_sizes(graph, N, _sizes(N))
+
+
+def test_a_stride_over_any_size_is_one_error() -> None:
+    nodes = [("conv", ("x", "w"), _attributes(strides=[2, 2]))]
+    graph = SizedGraph({"x": (1, 2, "n", 6), "w": (3, 2, 3, 3)}, nodes, ("v0",))
+    with pytest.raises(GraphError, match=r"node 'n0' \(conv\) cannot be compiled for n in 1..7: .* other sizes"):
+        graph.graph_of_range((Dim("n", 1, 7),))
+
+
+def test_samples_fit_affine_extents_only() -> None:
+    samples = size_samples(BOTH, {"n": 1, "m": 1})
+    assert samples.fit(tuple(2 * s["n"] - s["m"] + 3 for s in samples.samples)) == SymbolicExtent(
+        3, (("m", -1), ("n", 2))
+    )
+    assert samples.fit(tuple(s["n"] * s["m"] for s in samples.samples)) is None
