@@ -295,10 +295,9 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
     lines.append(["within 10 %", *(close(column) for column in held)])
     heads = [f"{precision}, batch {batch}" for precision, batch in kinds]
     yield f"Networks: measured and predicted milliseconds, error:\n\n{table(['network', *heads], lines)}"
-    for kind, head in (("plans of cuts", "tuned plan"), ("networks, kernels of cuts", "network, without its plan")):
-        rows = values["fp32"][kind]
-        lines = [*([label, prediction(row)] for label, row in rows.items()), ["within 10 %", close(rows)]]
-        yield table([head, "measured and predicted milliseconds, error"], lines)
+    rows = values["fp32"]["plans of cuts"]
+    lines = [*([label, prediction(row)] for label, row in rows.items()), ["within 10 %", close(rows)]]
+    yield table(["tuned plan", "measured and predicted milliseconds, error"], lines)
 
 
 def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:

@@ -266,7 +266,7 @@ COMPUTED_TABLES = [
     (document, table)
     for document in ("bigcuts", "latency")
     for table in tables_of(document).values()
-    if table.make is not None and not table.device
+    if table.make is not None and not table.device and (document, table.number) not in make_tables.SLOW_TABLES
 ]
 
 

@@ -15,22 +15,8 @@ from cuts.cluster.planning import FORMS, rank
 from cuts.cluster.planning.table import BLOCKS, block_models, printed_table, reproduce
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
-from .registry import PaperTable, TableRequest, row_of
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table; a missing value is an empty cell."""
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def stamp_rows(number: str, request: TableRequest, found: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Row]:
-    """Yield the rows that a request names."""
-    for name, fields in found:
-        if not request.names or name in request.names:
-            yield row_of(number, name, "", fields, request.commit)
-
+from .markdown import markdown_table, stamp_rows
+from .registry import PaperTable
 
 # ---- Table 5.5
 
@@ -51,7 +37,7 @@ def _clusters_text(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return markdown([*heads, "between GPUs, GB/s", "between nodes, GB/s"], lines)
+    return markdown_table([*heads, "between GPUs, GB/s", "between nodes, GB/s"], lines)
 
 
 # ---- Table 5.6
@@ -73,7 +59,7 @@ def _cells_text(rows: Sequence[Row]) -> str:
             [way, *(_cell_text(found.get((block, policy, way))) for block, policy in columns)]
             for way in printed_table()["GPT-3 A PR"]
         ]
-        texts.append(markdown(["(DP, WP, P)", *(f"{block} {policy}" for block, policy in columns)], lines))
+        texts.append(markdown_table(["(DP, WP, P)", *(f"{block} {policy}" for block, policy in columns)], lines))
     return "\n\n".join(texts)
 
 
@@ -105,7 +91,7 @@ def _policies_text(rows: Sequence[Row]) -> str:
         own = {row["policy"]: row for row in rows if (row["block"], row["form"]) == key}
         texts = [f"({', '.join(map(str, row['way']))}) {row['seconds']:,.0f} s" for row in own.values()]
         lines.append([*key, *texts, min(own, key=lambda policy: own[policy]["seconds"])])
-    return markdown(["block", "form", *(f"{policy}: (DP, WP, P)" for policy in ("PR", "AR")), "best"], lines)
+    return markdown_table(["block", "form", *(f"{policy}: (DP, WP, P)" for policy in ("PR", "AR")), "best"], lines)
 
 
 # ---- Figure 5.4
@@ -130,7 +116,7 @@ def _inference_text(rows: Sequence[Row]) -> str:
         [place, *(f"{r['policy']} ({', '.join(map(str, r['way']))}) {r['seconds']:.4g} s" for r in ranked)]
         for place, ranked in enumerate(zip(*columns, strict=True), 1)
     ]
-    return markdown(["place", *FORMS], lines)
+    return markdown_table(["place", *FORMS], lines)
 
 
 # ---- runs
@@ -154,7 +140,7 @@ def _runs_text(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     heads = ["case", "policy", "predicted, s", "measured, s", "error", "storage", "predicted with it, s"]
-    return markdown([*heads, "error"], lines)
+    return markdown_table([*heads, "error"], lines)
 
 
 TABLES = (
