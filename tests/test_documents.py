@@ -15,11 +15,18 @@ from pathlib import Path
 import cuts
 import pytest
 from cuts.backends import known_targets, target_aliases
+from cuts.backends.launch_sequence import MAX_RECORDED_LAUNCHES
 from cuts.bench.paper import PaperTable, read_table, tables_of
 from cuts.cli.main import COMMANDS, make_parser
+from cuts.cluster.storage.disk import MAX_REQUESTS
+from cuts.cluster.storage.layer_files import PAGE
 from cuts.docs import make_api, make_results, make_tables
 from cuts.docs.make_modules import document, modules, purpose
 from cuts.docs.make_site import pending
+from cuts.passes.statements.prefix_scan import MAX_LANE_ROW
+from cuts.passes.statements.sorts import MAX_SORTED_ROW
+from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
+from cuts.store.eviction import MAX_BYTES
 
 ROOT = Path(__file__).parents[1]
 #: Written by scripts, and not kept.
@@ -260,6 +267,23 @@ def test_results_are_made_from_the_rows() -> None:
 def test_tables_of_a_document_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text == make_tables.fill_tables(text), "run python docs/make_tables.py"
+
+
+#: Figures of documents that are constants of the code: they cannot differ.
+CONSTANTS_OF_DOCUMENTS = [
+    ("docs/architecture.md", f"up to {MAX_RECORDED_LAUNCHES:,}, are recorded"),
+    ("docs/architecture.md", f"beyond {MAX_BYTES >> 30} GiB are deleted"),
+    ("docs/schedule_space.md", f"up to {MAX_EXACT_POINTS:,} points are counted whole"),
+    ("docs/fusion.md", f"Rows beyond {MAX_LANE_ROW:,} elements"),
+    ("docs/fusion.md", f"rows of up to {MAX_SORTED_ROW:,}"),
+    ("docs/cluster.md", f"{MAX_REQUESTS} requests in flight"),
+    ("docs/cluster.md", f"page of {PAGE:,} bytes"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), CONSTANTS_OF_DOCUMENTS)
+def test_figures_of_a_document_are_constants(name: str, words: str) -> None:
+    assert words in " ".join(read(name).split())
 
 
 COMPUTED_TABLES = [
