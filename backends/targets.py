@@ -17,8 +17,8 @@ from ..ir import Target, UsageError, quote
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)
 
 
-#: Machines whose coefficients of the cost model others have that list none.
-_COEFFICIENTS = {"costs": "h200", "core_costs": "pocl"}
+#: Machines whose coefficients others have that list none.
+_COEFFICIENTS = {"bounds": "h200", "costs": "h200", "core_costs": "pocl"}
 #: Target of "cuda" on a machine without a GPU.
 DEFAULT_CUDA = "cuda:sm_90"
 

@@ -32,6 +32,8 @@ from .output import (
 )
 
 _BUDGET, _INTERRUPT_EXIT = 6, 130
+#: Options that say how to search.
+SEARCH_OPTIONS = ("strategy", "unaided", "trials")
 
 
 def run_tuned(arguments: Namespace) -> int:
@@ -47,8 +49,9 @@ def run_tuned(arguments: Namespace) -> int:
     target = find_target(arguments.target)
     if target.dialect == "reference":
         raise UsageError("target 'reference' has no kernels to tune", hint="use --target opencl or cuda")
+    anew = _searches_anew(arguments)
     settings = Settings(
-        strategy=getattr(arguments, "strategy", Settings().strategy),
+        strategy=getattr(arguments, "strategy", None) or Settings().strategy,
         aided=not getattr(arguments, "unaided", False),
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
@@ -66,13 +69,25 @@ def run_tuned(arguments: Namespace) -> int:
         evaluate=arguments.mode == "mixed",
         audit=getattr(arguments, "audit", None) or 0,
         replay=Path(arguments.replay) if getattr(arguments, "replay", None) else None,
-        further=getattr(arguments, "further", False),
+        further=getattr(arguments, "further", False) or anew,
+        anew=anew,
         devices=_devices(getattr(arguments, "devices", None)),
         scheduler=getattr(arguments, "scheduler", None) or "",
         monitor=monitor,
         notice=console.note,
     ) as session:
         return run_compile(arguments, session, monitor)
+
+
+def _searches_anew(arguments: Namespace) -> bool:
+    """Return whether an option says how to search, so that earlier results are no answer.
+
+    Raises `UsageError` for such an option beside --frozen.
+    """
+    options = [name for name in SEARCH_OPTIONS if hasattr(arguments, name)]
+    if arguments.frozen:
+        refuse(arguments, options, "with --frozen nothing is searched")
+    return any(getattr(arguments, name) for name in options)
 
 
 def _devices(text: str | None) -> tuple[str, ...]:

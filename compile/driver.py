@@ -144,11 +144,11 @@ def tune_graph(
 ) -> CompiledPlan:
     """Compile a graph to a plan by measured times.
 
-    The cached plan of a finished search is reused.
+    The cached plan of a finished search is reused unless the session searches further.
     """
     check_precision(options.precision, target)
     cache = PlanCache.of(graph, spec, target, options, session)
-    found = cache.find() if cache else None
+    found = cache.find() if cache and not session.further else None
     if found is not None:
         session.outcome = evolve(session.outcome, cached=True)
         return found

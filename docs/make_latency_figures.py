@@ -16,8 +16,8 @@ from typing import Any
 
 from cuts.bench.paper.latency import sweeps
 from cuts.latency.dataset import Samples, load_profile, training_samples
-from cuts.latency.predictors.baselines import all_baselines
 from cuts.latency.predictors.layer_model import LayerModel, Options
+from cuts.tests.latency.baselines import all_baselines
 
 DOCS = Path(__file__).parent
 #: Baselines that the paper compares with.

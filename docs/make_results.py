@@ -17,7 +17,7 @@ from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
 from cuts.bench.paper import documents, read_table, tables_of
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
-from cuts.latency.networks import GAP_NETWORKS
+from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
 WIDTH = 120

@@ -46,10 +46,12 @@ from .affine import (
 )
 from .compiled import (
     ALGORITHMS_SHARE,
+    BOUND_PRUNING,
     FALLBACK_KEY,
     FULL_SHARE,
     MODEL_SHARE,
     PARTITION_SHARE,
+    PRUNING_RULES,
     REFINEMENT_SHARE,
     SCHEDULES_SHARE,
     UNSEARCHED_SHARE,
@@ -61,6 +63,8 @@ from .compiled import (
     KernelFunction,
     Mode,
     ObjectCache,
+    Pruning,
+    PruningRule,
     RepeatedSteps,
     Step,
     Storage,

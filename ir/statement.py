@@ -127,13 +127,6 @@ class Statement:
         other = body.args[2]
         return body.args[0] if other.value == COMBINERS[str(self.into)].identity(other.dtype) else None
 
-    @property
-    def is_identity_write(self) -> bool:
-        """Return whether the axes in order are the write's indices."""
-        return len(self.axes) == len(self.write) and all(
-            w == as_index(a) for w, a in zip(self.write, self.axes, strict=True)
-        )
-
 
 @frozen
 class Program:

@@ -6,7 +6,7 @@ layer as `<N, C, H, W, K, R, S, P, Q>` and lowers it to a product of matrices of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -148,8 +148,3 @@ def _check(full: Mapping[str, int]) -> None:
         raise UsageError(
             f"a convolution of {max(int(row.m_in[0]), int(row.m_out[0])):,} elements is larger than any memory"
         )
-
-
-def rows_of(shapes: Sequence[Sequence[int]]) -> Convolutions:
-    """Return convolutions from full rows, as data sets hold them."""
-    return Convolutions([tuple(shape) for shape in shapes])

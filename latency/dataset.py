@@ -33,6 +33,8 @@ from .convolution import Convolutions, Floats, Ints
 Strings: TypeAlias = npt.NDArray[np.str_]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Objects: TypeAlias = npt.NDArray[np.object_]
+#: Networks that the gap between kernels is fitted on; nothing is fitted on the others.
+GAP_NETWORKS = ("resnet50", "inception_v3")
 #: Sets that models are trained on.
 TRAINING = ("edges", "general")
 

@@ -14,7 +14,6 @@ from attrs import frozen
 
 from ..ir import Graph
 from .graph_layers import graph_layers
-from .networks import GAP_NETWORKS, Network
 from .operations import LayerOperation, ModelLayer
 from .predictor import Prediction
 
@@ -91,12 +90,3 @@ def _sum_predictions(parts: Sequence[Prediction]) -> Prediction:
         tuple(text for each in parts for text in each.warnings),
         sum(each.term for each in parts),
     )
-
-
-def fit_gap(networks: Sequence[Network]) -> float:
-    """Return the microseconds between kernels.
-
-    It is the median over the known networks of the time of a whole beyond its kernels.
-    """
-    gaps = [(each.whole - sum(each.us)) / sum(each.kernels) for each in networks if each.name in GAP_NETWORKS]
-    return max(0.0, float(np.median(gaps))) if gaps else _GAP

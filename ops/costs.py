@@ -112,12 +112,6 @@ def footprints(statement: Statement, tensors: Mapping[str, TensorType], tile: Ti
     return tuple(found)
 
 
-def write_footprint(statement: Statement, tensors: Mapping[str, TensorType], tile: Tile) -> Footprint:
-    """Return the footprint of the write."""
-    tile = complete(statement, tile)
-    return footprint(statement.target, tensors[statement.target], statement.write, tile)
-
-
 def footprint(tensor: str, type_: TensorType, indices: tuple[Index, ...], tile: Tile) -> Footprint:
     """Return the footprint of an access over a complete tile."""
     used: frozenset[Var] = frozenset().union(*(variables(i) for i in indices))

@@ -35,6 +35,7 @@ def tuning_session(
     audit: int = 0,
     replay: Path | None = None,
     further: bool = False,
+    anew: bool = False,
     guesses: bool = False,
     fresh: bool = False,
     devices: Sequence[str] = (),
@@ -46,8 +47,9 @@ def tuning_session(
 
     The budget runs since it was made, or from now on where it is a number of seconds. The first keyboard interrupt ends
     it, so that the compilation goes on with the best so far. With `replay`, a recorded database replaces the device,
-    and no result is stored. Where the final plan of a graph is known, only `further` continues the search. With
-    `frozen` and `guesses`, the cost model's choice replaces missing results. A `fresh` session ignores earlier sessions
+    and no result is stored. Where the final plan of a graph is known, only `further` continues the search,
+    and only `anew` searches kernels with a finished result. With `frozen` and `guesses`, the cost model's choice
+    replaces missing results. A `fresh` session ignores earlier sessions
     and packs, and stores nothing. Kernels are checked and timed on the given `devices` of this host, each on one of
     them. Tasks are distributed to the workers of a Dask `scheduler` where one is given. A `monitor` shows progress.
     """
@@ -61,7 +63,7 @@ def tuning_session(
         device = partial(_device, target, budget, replay, devices, notice)
         executor = opened.enter_context(closing(_executor(database, budget, monitor, workers, device, replay)))
         opened.callback(monitor.close)
-        tuner = Tuner(executor, frozen, guesses)
+        tuner = Tuner(executor, frozen, guesses, anew)
         if scheduler and not frozen:
             engine = DaskWorkers(scheduler, target, notice)
             opened.callback(engine.close)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
+from ..ir import BOUND_PRUNING, Pruning
 from ..passes.schedule import RANKED_POINTS, Candidate
 from .learned import LearnedOrder
 from .tasks import PruningCertificate
@@ -34,7 +35,7 @@ class Settings:
 
     strategy: str = "frugal"
     aided: bool = True
-    model: str = "bound"
+    pruning: Pruning = BOUND_PRUNING
     first: int = RANKED_POINTS
     batch: int = 3
     most: int = 40

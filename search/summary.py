@@ -52,7 +52,7 @@ def measured_candidates(session: TuningSession) -> dict[str, list[Measurement]]:
 def summary_lines(session: TuningSession) -> Iterator[str]:
     """Yield the figures of a search in a few lines."""
     if session.outcome.cached:
-        yield "search: nothing to do, this model was tuned before ('cuts cache clear' forgets it)"
+        yield "search: nothing to do, this model was tuned before (--further searches on, --strategy NAME anew)"
         return
     statistics = session.tuner.statistics
     measured = [(c, p) for p, c in session.findings.pairs if c.seconds is not None]

@@ -28,10 +28,24 @@ from cuts.passes.context import Emit
 from cuts.passes.fusion import build_programs, shift_means
 from cuts.passes.fusion.grouping.groups import with_math
 from cuts.passes.fusion.normalise import Illegal, normalise
-from cuts.passes.model.lower_bound import warm_lower_bound
+from cuts.passes.model.lower_bound import RESOURCES, longest
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import extent_bytes
 from cuts.search.session import TuningSession
+
+
+def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
+    """Return the bound, from its terms, with a warm L2 cache.
+
+    `nbytes` of the data were just written, and may be in the cache.
+    """
+    resources = {name: terms.get(name, 0.0) for name in RESOURCES}
+    if not nbytes:
+        return target.launch_time + float(longest(resources, terms["first"]))
+    # The first load, and with it the shortest chain of loads, may now hit the cache.
+    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
+    resources["latency"] = terms["latency"] - (1.0 - target.bounds.cached_latency) * target.dram_latency
+    return target.launch_time + float(longest(resources, target.bounds.cached_latency * terms["first"]))
 
 
 class Tunable(Protocol):

@@ -13,11 +13,11 @@ from typing import Any
 from attrs import evolve
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.cluster.planning import FORMS, rank
-from cuts.cluster.planning.table import BLOCKS, block_models, printed_table, reproduce
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
 from .markdown import markdown_table, stamp_rows
 from .registry import PaperTable
+from .table_5_6 import BLOCKS, block_models, printed_table, reproduce
 
 # ---- Table 5.5
 

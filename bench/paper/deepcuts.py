@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from cuts.bench.networks.tables import breakdowns, winners_table
 
+from . import claim
 from .registry import PaperTable
 
 _EVALUATION = "python -m cuts.bench networks"
 
 TABLES = (
+    PaperTable(
+        "claim", "the top 1 and 5 % by PUL, the bound and the cost model (section 4.3)", claim.table, claim.space_names,
+        claim.make_rows,
+    ),
     PaperTable(
         "11", "workloads that each system wins (Tables 11 and 12)", winners_table, file="evaluation.json",
         command=_EVALUATION,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from attrs import define, field
+from cuts.ir import BOUND_PRUNING, Pruning
 from cuts.passes.schedule import Point, make_space
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
@@ -90,6 +91,11 @@ class RecordedDomain:
         return min(self.seconds.values(), default=inf)
 
     @property
+    def discards(self) -> bool:
+        """True if points that are proven slower are discarded."""
+        return self.full.discards
+
+    @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
         """Number of values of each parameter of each structure."""
         return self.full.shapes
@@ -147,6 +153,6 @@ class RecordedDomain:
         return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)
 
 
-def recorded_domain(space: RecordedSpace, problem: TuningTask, model: str = "bound") -> RecordedDomain:
+def recorded_domain(space: RecordedSpace, problem: TuningTask, pruning: Pruning = BOUND_PRUNING) -> RecordedDomain:
     """Return the search domain of a task's recorded space."""
-    return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), model))
+    return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), pruning))

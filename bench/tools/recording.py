@@ -14,7 +14,7 @@ from math import ceil, inf
 
 from attrs import asdict, define, evolve, field, filters
 from cuts.backends.source import unrolled_statements
-from cuts.ir import CoreCoefficients, CostCoefficients, CutsError, Schedule
+from cuts.ir import CoreCoefficients, CostCoefficients, CutsError, Pruning, Schedule
 from cuts.passes.schedule import Point, Space, best_points, candidate_of, make_space, neighbours
 from cuts.search.analysis.sweeps import CandidateList
 from cuts.search.building.factory import DRAW_LIMIT, BuildResult, ScoredCandidate, Worker, compile_candidate
@@ -50,10 +50,10 @@ class RecordingWorker(Worker):
         return build_unless_long(problem, schedule)
 
     def pool(
-        self, problem: TuningTask, model: str, count: int, seed: int, known: Collection[str], wanted: int
+        self, problem: TuningTask, pruning: Pruning, count: int, seed: int, known: Collection[str], wanted: int
     ) -> list[ScoredCandidate]:
         """Return points of a task's pool with unknown schedules, after the best."""
-        return pool(problem, model, count, seed, known, wanted)
+        return pool(problem, pruning, count, seed, known, wanted)
 
 
 def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:
@@ -68,7 +68,7 @@ def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:
 
 
 def pool(
-    problem: TuningTask, model: str, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
+    problem: TuningTask, pruning: Pruning, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
 ) -> list[ScoredCandidate]:
     """Return the points of a task's pool of `count`, each schedule once.
 
@@ -76,9 +76,9 @@ def pool(
     `wanted` others are returned, after the cost model's best, which always comes first.
     """
     space = make_space(problem.form, problem.target)
-    best = list(best_points(problem.form, problem.target, model, max(1, round(BEST_SHARE * count))))
-    near = sorted(neighbours(space, best[:NUM_PARENTS], model))
-    drawn = chain.from_iterable(random_points(space, count << turn, model, seed) for turn in range(MAX_DRAWS))
+    best = list(best_points(problem.form, problem.target, pruning, max(1, round(BEST_SHARE * count))))
+    near = sorted(neighbours(space, best[:NUM_PARENTS], pruning))
+    drawn = chain.from_iterable(random_points(space, count << turn, pruning, seed) for turn in range(MAX_DRAWS))
     seen: set[Place | str] = set()
     parts = (_distinct(space, points, seen) for points in (best, near, drawn))
     first, *others = next(parts)
@@ -179,7 +179,7 @@ class PoolRecorder:
 
     def _draw(self, task: PoolTask) -> None:
         task.asked = task.missing(self.count)
-        arguments = self.settings.model, self.count, self.settings.seed, frozenset(task.entries), task.asked
+        arguments = self.settings.pruning, self.count, self.settings.seed, frozenset(task.entries), task.asked
         self.trials.submit(
             task, lambda done: self._add_points(task, done), "pool", (-2.0, task.turn), *arguments, limit=DRAW_LIMIT
         )

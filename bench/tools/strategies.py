@@ -46,7 +46,7 @@ def first_of(ground: RecordedDomain) -> list[ScoredCandidate]:
     They are the model's varied choice.
     """
     space = ground.full.space
-    chosen = best_points(space.group, space.target, ground.full.model, FIRST_POINTS)
+    chosen = best_points(space.group, space.target, ground.full.pruning, FIRST_POINTS)
     near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
     return [ground.candidate_at(p) for p in near.values()]
 

@@ -14,7 +14,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     search = add_compile_options(parser)
     learning, places = parser.add_argument_group("learned order"), parser.add_argument_group("devices and workers")
     usual = Settings().strategy
-    search.add_argument("--strategy", default=usual, choices=tuple(STRATEGIES), help=f"how to search (default {usual})")
+    search.add_argument(
+        "--strategy", choices=tuple(STRATEGIES),
+        help=f"how to search (default {usual}); kernels that were searched before are searched anew",
+    )  # fmt: skip
     search.add_argument(
         "--unaided",
         action="store_true",

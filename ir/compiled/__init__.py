@@ -15,3 +15,4 @@ from .budget import (
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
 from .launch import FALLBACK_KEY, MAX_LABEL, WAITING_SUFFIX, Argument, KernelFunction, Storage, kernel_label
 from .object_cache import ObjectCache
+from .pruning import BOUND_PRUNING, PRUNING_RULES, Pruning, PruningRule

@@ -16,6 +16,7 @@ from ..graph import Graph, IndexCheck
 from ..machine import PrecisionName
 from .budget import Budget
 from .launch import KernelFunction, Storage
+from .pruning import BOUND_PRUNING, Pruning
 
 Mode: TypeAlias = Literal["no-fusion", "fusion", "mixed"]
 
@@ -101,7 +102,8 @@ class CompileOptions:
     may take on the device: values are rematerialised where storing them would take more. A `plain`
     compilation, for which nothing is measured, keeps every declaration and divides no reduction: with nothing fused and
     no launch shared, its kernels are the operations one by one, the reference of other plans. Unless `deterministic`,
-    scatters combine floats in any order, by atomic operations.
+    scatters combine floats in any order, by atomic operations. `pruning` is the rule by which points of schedule spaces
+    are discarded.
 
     With `verify`, or `debug`, the result of every stage is checked against the invariants of its level. The default of
     `verify` comes from the environment variable `CUTS_VERIFY`: the tests set it, and processes that they start inherit
@@ -123,6 +125,7 @@ class CompileOptions:
     memory: int | None = field(default=None, kw_only=True)
     plain: bool = field(default=False, kw_only=True)
     deterministic: bool = field(default=True, kw_only=True)
+    pruning: Pruning = field(default=BOUND_PRUNING, kw_only=True)
 
     def begin(self) -> Budget:
         """Return the running budget.

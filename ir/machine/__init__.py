@@ -1,6 +1,6 @@
 """Machines: their numbers, their instructions and precision policies."""
 
-from .cost_coefficients import CoreCoefficients, CostCoefficients
+from .cost_coefficients import BoundCoefficients, CoreCoefficients, CostCoefficients
 from .instructions import (
     COPIES,
     INSTRUCTIONS,

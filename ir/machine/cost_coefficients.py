@@ -1,11 +1,37 @@
-"""Coefficients of the cost model, as fields of a target.
+"""Coefficients of a target's lower bound and cost model.
 
-`python -m cuts.bench fit-rank` fits them to measurements.
+`python -m cuts.bench fit-rank` fits those of the cost model to measurements.
 """
 
 from __future__ import annotations
 
 from attrs import frozen
+
+
+@frozen(cache_hash=True)
+class BoundCoefficients:
+    """Least costs that no schedule of a machine avoids.
+
+    `chain` is clocks between dependent multiply-adds, `mma_chain` as many times more between dependent matrix
+    instructions. `cached_latency` is the least share of DRAM latency that a cache hit takes, `least_l2_share` that of
+    bulk traffic that passes through L2 where neighbours fetch a common tile, `scattered_line` the weight of a memory
+    line at a data-dependent address relative to lines of a run. L1 keeps `l1_kept_bytes` of sectors from one trip of a
+    loop to the next; L2 combines values in `parallel_sectors` at once, and values for fewer wait for one another.
+    `fenced_barriers` of a fence for products and a barrier of several warpgroups, and `awaited_barriers` of a part's
+    waits for copies, products and lanes of rows, are in barriers. Estimates below `least_modelled` seconds do not
+    compare algorithms: several launches that hide their latency replace one.
+    """
+
+    chain: float
+    mma_chain: float
+    cached_latency: float
+    least_l2_share: float
+    scattered_line: float
+    l1_kept_bytes: float
+    parallel_sectors: float
+    fenced_barriers: float
+    awaited_barriers: float
+    least_modelled: float
 
 
 @frozen(cache_hash=True)
@@ -18,7 +44,9 @@ class CostCoefficients:
     prefetched buffer. Cycles of shared memory: `returned` per load and lane, `written` per staged instruction,
     `turned` per cycle of transposed tiles, `line` per line of direct accesses, `shuffle` per word; `conflict` is
     the exponent of bank conflicts. `register_bank` is clocks per multiply-add whose factor comes from a vector
-    along the depth, `written_alone` those per cycle in which a lone block of several writes its tiles.
+    along the depth, `two_vectors` the weight of one whose factors both do, `written_alone` clocks per cycle in which
+    a lone block of several writes its tiles, `transposed` those of each part of a word that threads transpose on its
+    way to products in place.
 
     `warps` is how many warps of an SM hide the latency of arithmetic, `independent` the exponent of their results,
     `hiding` that of the loss. `dram` and `l2` are shares of the bandwidth that kernels sustain, `again` the share
@@ -51,6 +79,10 @@ class CostCoefficients:
     Chains in registers: weights `chain_work` of their work and `chain_l2` of L2 traffic, `chain_latency` in which a
     block begins and ends, in latencies of DRAM; clocks in which no block of an SM works in a part (`chain_part`),
     and those of each warpgroup beyond the first one that waits for the others (`chain_in_step`).
+
+    Layouts of products without matrix instructions: a thread multiplies `multiplications` numbers while 16 bytes pass
+    through memory. A factor along the reduced axis takes `along_depth` of the product's time, and rows that are added
+    up across memory `across_rows` times their accesses.
     """
 
     load: float
@@ -71,6 +103,8 @@ class CostCoefficients:
     conflict: float
     register_bank: float
     written_alone: float
+    transposed: float
+    two_vectors: float
     warps: float
     independent: float
     hiding: float
@@ -122,6 +156,9 @@ class CostCoefficients:
     chain_latency: float
     chain_part: float
     chain_in_step: float
+    multiplications: float
+    along_depth: float
+    across_rows: float
 
 
 @frozen(cache_hash=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from .cost_coefficients import CoreCoefficients, CostCoefficients
+from .cost_coefficients import BoundCoefficients, CoreCoefficients, CostCoefficients
 
 
 @frozen
@@ -45,6 +45,7 @@ class Target:
     barrier_clocks: float  #: least cost of one block-wide barrier
     vector_bytes: int  #: widest load or store of one thread
     async_copy: bool  #: whether global-to-shared copies may be asynchronous
+    bounds: BoundCoefficients  #: of the lower bound
     costs: CostCoefficients  #: of the cost model, where warps run in lockstep
     core_costs: CoreCoefficients  #: of the cost model elsewhere
     sector_bytes: int = 32
@@ -60,16 +61,3 @@ class Target:
         tuple[str, float], ...
     ] = ()  #: matrix instructions by name (`ir.machine`), with the clocks one takes a quarter SM
     first_load: float = 0.0  #: measured seconds of a kernel that loads one uncached line and stores it
-    chain_clocks: float = 4.0  #: between dependent multiply-adds, on every machine described so far
-    cached_latency: float = 0.3  #: least share of DRAM latency that a cache hit takes
-    #: Least share of bulk traffic that passes through L2, where neighbours fetch a common tile: 402 MB in 31 us of an
-    #: H200.
-    least_l2_share: float = 0.5
-    #: Weight of a memory line at a data-dependent address, relative to lines of a run: 33.5 million loads of random
-    #: addresses, most of them L1 hits, take 85 us on an H200, half a clock each.
-    scattered_line: float = 4.0
-    l1_kept_bytes: float = 32768.0  #: of sectors that L1 keeps from one trip of a loop to the next
-    #: Sectors that all parts of the L2 cache combine in parallel: values for fewer sectors wait for one another.
-    parallel_sectors: float = 4096.0
-    fenced_barriers: float = 12.0  #: of a fence for products and a barrier of several warpgroups, in barriers
-    awaited_barriers: float = 4.0  #: of a part's waits for copies, products, and lanes of rows, in barriers

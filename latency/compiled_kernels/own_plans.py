@@ -18,10 +18,9 @@ from attrs import frozen
 
 from ...ir import CompiledGraph, UsageError, launches
 from ..convolution import Floats
-from ..dataset import Profile, known_tables, load_profile, read_table
+from ..dataset import GAP_NETWORKS, Profile, known_tables, load_profile, read_table
 from ..model_cache import cached_fit
 from ..models import LayerPrediction, ModelPrediction
-from ..networks import GAP_NETWORKS
 from ..operations import ModelLayer
 from ..predictor import Prediction
 from ..predictors import Trees, library

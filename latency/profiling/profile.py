@@ -24,7 +24,7 @@ from typing import Any
 
 from attrs import define
 
-from ..networks import GAP_NETWORKS
+from ..dataset import GAP_NETWORKS
 from .calls import LibraryCall, RandomPool, call_of
 from .networks import UNKNOWN, image_size, interpreter, load
 from .recorder import Recorder, TorchRecorder, clocks, facts_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-from ...ir import Program, Read, Statement, Var, expr_variables
+from ...ir import Read, Statement, Var, expr_variables
 
 
 class AxisClass(Enum):
@@ -36,11 +36,6 @@ def is_complex(statement: Statement, constants: Collection[str] = ()) -> bool:
     return any(sum(axis in expr_variables(r) for r in operands) >= 2 for axis in statement.reduce)
 
 
-def is_complex_program(program: Program) -> bool:
-    """Return whether any statement is complex."""
-    return any(is_complex(s, program.constants) for s in program.statements)
-
-
 def classify_axes(statement: Statement, constants: Collection[str] = ()) -> Mapping[Var, AxisClass]:
     """Return the class of every axis of a statement.
 
@@ -55,8 +50,3 @@ def classify_axes(statement: Statement, constants: Collection[str] = ()) -> Mapp
         in_first, in_others = axis in first, any(axis in o for o in others)
         classes[axis] = AxisClass.BATCH if in_first == in_others else AxisClass.M if in_first else AxisClass.N
     return {axis: classes[axis] for axis in (*statement.axes, *statement.reduce)}
-
-
-def axes_of(statement: Statement, axis_class: AxisClass, constants: Collection[str] = ()) -> tuple[Var, ...]:
-    """Return the axes of one class in order."""
-    return tuple(axis for axis, found in classify_axes(statement, constants).items() if found is axis_class)

@@ -114,7 +114,7 @@ class AnalyticCost:
         for leader in leaders:
             own = Space(group, self.target, (ScheduleTemplate(combinations[leader.position], leader.knobs),))
             batch = evaluate(own, own.templates[0], columns_of(own.templates[0], leader.places), 0)
-            seconds = score(batch, own, "bound") if has_dependent_sizes(group) else _seconds(batch, own)
+            seconds = score(batch, own) if has_dependent_sizes(group) else _seconds(batch, own)
             if (found := float(seconds.min())) < best:
                 best, space, places = found, own, tuple(leader.places[int(seconds.argmin())].tolist())
         return best, space, places

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from math import gcd
 
 from attrs import evolve, field, frozen
 
@@ -125,16 +124,6 @@ def _slice_storage(views: Views, tensor: str) -> Storage:
     start = linearise(part.starts, whole.strides)
     kept = tuple(stride for stride, n in zip(whole.strides, part.extents, strict=True) if n is not None)
     return Storage(whole.buffer, whole.offset + start.const, kept, start.coefficient(step), step.extent)
-
-
-def alignment(storage: Storage, type_: TensorType, limit: int = 16) -> int:
-    """Return the elements that every row of a tensor is aligned to.
-
-    It is a power of two that divides its offset and strides.
-    """
-    steps = [s for s, extent in zip(storage.strides, type_.shape, strict=True) if extent > 1 and s != 1]
-    found = gcd(limit, storage.offset, *steps)
-    return found & -found if found else limit
 
 
 def memory_span(storage: Storage, type_: TensorType) -> int:

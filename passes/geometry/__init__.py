@@ -7,6 +7,7 @@ from .footprint import (
     Cover,
     address_of,
     ceil_div,
+    distinct,
     distinct_values,
     elements,
     is_scattered,

@@ -142,7 +142,8 @@ def _between_products(programs: Programs, target: Target) -> Programs:
     fixed, given = fixed_tensors(programs, aliases) | known, known | set(programs.graph.constants)
     every = components(_lines(programs, aliases, products).values(), programs.types, fixed)
     parts = tuple(evolve(part, outermost=True) for part in every if is_between(part, given, target))
-    orders = _choose_orders(parts, NumberCosts(programs.types), worth)
+    costs = NumberCosts(programs.types, costs=target.costs)
+    orders = _choose_orders(parts, costs, lambda part: worth(part, target.costs))
     return _with_views(programs, aliases, orders, fixed) if orders else programs
 
 

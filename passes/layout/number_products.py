@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf, prod
 from typing import TypeAlias
 
-from attrs import frozen
+from attrs import field, frozen
 
-from ...ir import Index, Statement, Target, Var, expr_variables, factors, reads, variables
+from ...ir import CostCoefficients, Index, Statement, Target, Var, expr_variables, factors, reads, variables
 from ..fusion import Order, Programs
 from .accesses import Access, InstructionCosts, StatementAccesses
 from .components import Component, Dim
@@ -23,16 +23,8 @@ from .components import Component, Dim
 #: Statements by unit and position.
 Place: TypeAlias = tuple[str, int]
 
-#: Extra time of a large product for each factor that lies along the reduced axis, whose tiles are transposed
-#: (measured on an H100: 44 to 48 TFLOP/s of f32 with one, 42 to 46 with two, 47 to 50 with none, of 4,096 and 8,192
-#: rows).
-ALONG_DEPTH = 0.05
-#: Multiplications of a thread that take as long as moving 16 bytes through memory does.
-MULTIPLICATIONS_PER_VECTOR = 128
 #: Extra cost of an access without neighbours in memory: a sector for each number.
 SCATTERED_ACCESS_COST = 8
-#: Extra cost of rows that are added up across memory: no lanes hold them.
-ACROSS_ROWS = 2.0
 #: Least saving of another order of a component, as part of the time of its products.
 MIN_SAVING = 0.02
 #: Fewest results for each SM with which products occupy all SMs.
@@ -79,13 +71,15 @@ def shared_dims(lines: Iterable[StatementAccesses], given: Collection[str]) -> f
 class NumberCosts(InstructionCosts):
     """Instructions where threads multiply numbers."""
 
+    costs: CostCoefficients = field(kw_only=True)
+
     def _count(self, line: StatementAccesses, orders: Mapping[str, Order]) -> float:
         if not line.product:
             rows = self._rows(line, orders) if line.statement.reduce else 1.0
             return rows * super()._count(line, orders)
         *fetched, (stored, target) = [(a, self.address(a, orders)) for a in line.accesses]
         total = min((self._instructions_along(v, stored, target) for v in stored.own), default=float(stored.count))
-        depth = ALONG_DEPTH / MULTIPLICATIONS_PER_VECTOR * multiplications(line)
+        depth = self.costs.along_depth / self.costs.multiplications * multiplications(line)
         return total + sum(self._factor(a, address, line.statement.reduce, depth) for a, address in fetched)
 
     def _instructions_along(self, var: Var, access: Access, address: Index) -> float:
@@ -101,7 +95,7 @@ class NumberCosts(InstructionCosts):
         """Return the factor by which a sum takes longer for the layout of its rows."""
         largest = max(line.accesses[:-1], key=lambda a: a.count, default=None)
         held = largest is None or any(self.address(largest, orders).coefficient(r) == 1 for r in line.statement.reduce)
-        return 1.0 if held else ACROSS_ROWS
+        return 1.0 if held else self.costs.across_rows  # no lanes hold rows across memory
 
     def _factor(self, access: Access, address: Index, reduce: Iterable[Var], depth: float) -> float:
         """Return the instructions that fetch a factor, along an axis of its own or along the depth."""
@@ -129,6 +123,6 @@ def multiplications(line: StatementAccesses) -> int:
     return prod(v.extent for v in (*line.statement.axes, *line.statement.reduce))
 
 
-def worth(part: Component) -> float:
+def worth(part: Component, costs: CostCoefficients) -> float:
     """Return the instructions that another order of a component has to save."""
-    return MIN_SAVING / MULTIPLICATIONS_PER_VECTOR * sum(multiplications(line) for line in part.lines if line.product)
+    return MIN_SAVING / costs.multiplications * sum(multiplications(line) for line in part.lines if line.product)

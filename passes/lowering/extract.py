@@ -9,8 +9,7 @@ both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Mapping
 
 from attrs import evolve
 
@@ -35,14 +34,11 @@ from ...ir import (
     Store,
     Value,
     Var,
-    own_variables,
-    post_order,
     substitute,
     substitute_guards,
     with_indices,
     with_operands,
 )
-from .substitute_phase import substitute_phase
 from .threads import merge_windows, share_reciprocals, spread_copies, vectorise_accesses
 
 
@@ -184,27 +180,3 @@ class _Walk:
         return with_indices(
             over, lambda i: substitute(i, self.values), lambda guards: substitute_guards(guards, self.values)
         )
-
-
-def expand(roots: Iterable[Root]) -> Iterator[Root]:
-    """Yield the scalar roots of a folded graph.
-
-    Each point of a root's box gives one root; held values and loads are included.
-    """
-    for root in roots:
-        box = sorted(_box(root), key=lambda v: v.name)
-        for point in product(*(range(v.extent) for v in box)):
-            yield from substitute_phase(Phase("", "", (root,), ()), dict(zip(box, point, strict=True))).roots
-
-
-def _box(root: Root) -> set[Var]:
-    found: set[Var] = set()
-    for node in post_order([root]):
-        found |= own_variables(node)
-    return found
-
-
-def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
-    """Return the nodes of a scalar graph that chosen roots reach."""
-    every = set(post_order(roots))
-    return every & set(post_order(chosen))

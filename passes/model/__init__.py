@@ -6,4 +6,5 @@ from .features import count_features, features_of
 from .lower_bound import Bound, limiting, lower_bound
 from .memory_access import conflict_factor, running_axis
 from .pul_paper import pul
+from .pul_printed import printed_pul
 from .roofline import group_work

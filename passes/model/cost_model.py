@@ -155,7 +155,7 @@ def _compute_seconds(
     )
     divisions = features.divided * costs.division + costs.dividing_copy * features.uneven
     fetches = (costs.fetch * features.copies + costs.guard * features.decoding + divisions) / lanes
-    alone = np.maximum(1.0, target.chain_clocks * target.issue_per_clock / (resident * warps))
+    alone = np.maximum(1.0, target.bounds.chain * target.issue_per_clock / (resident * warps))
     fetches = fetches * np.where(np.greater(features.register_staged, 0), alone, 1.0)
     # The pipelines of matrix instructions are not fitted: they multiply with far fewer instructions.
     ringed = np.greater(features.copies, 0) & np.equal(features.tensor, 0)
@@ -260,7 +260,7 @@ def _sequential_time(features: Features, found: Bound, target: Target, costs: Co
     memory = np.maximum(traffic, features.unique_bytes / target.BW_global) / np.maximum(busy, costs.least_busy)
     waves = np.ceil(features.grid / (target.NUM_SM * found.occupancy))
     exposed = np.where(np.greater(features.stages, 1), costs.prefetched, 1.0)
-    rounds = waves * features.rounds * target.dram_latency * target.cached_latency * exposed
+    rounds = waves * features.rounds * target.dram_latency * target.bounds.cached_latency * exposed
     # A barrier ends a loop over the work-items and spills values that live across it.
     barriers = waves * features.barriers * (target.barrier_clocks + features.threads * costs.spilled) / target.clock
     long = 1.0 + costs.long * np.maximum(0.0, np.log2(np.maximum(1.0, features.body / costs.cached_body)))

@@ -89,12 +89,12 @@ def lower_bound(features: Features, target: Target) -> Bound:
     barrier = np.where(np.greater(features.threads, 1), target.barrier_clocks, 0.0)
     warps = ceil_div(features.threads, target.warp_size)
     issued = _warp_instructions(features, lanes) + features.barriers * warps
-    load = target.dram_latency * (target.cached_latency if target.warm_caches else 1.0)
+    load = target.dram_latency * (target.bounds.cached_latency if target.warm_caches else 1.0)
     waves = np.ceil(features.grid / (target.NUM_SM * most))
-    chain = features.chain * target.chain_clocks + features.barriers * barrier
+    chain = features.chain * target.bounds.chain + features.barriers * barrier
     fetching = np.minimum(features.grid, target.NUM_SM)  # L1 may keep a block's data for the next one on its SM
     # L2 may serve blocks that fetch a common tile at the same time at once.
-    streamed = features.streamed * np.where(np.greater(features.bulk, 0), target.least_l2_share, 1.0)
+    streamed = features.streamed * np.where(np.greater(features.bulk, 0), target.bounds.least_l2_share, 1.0)
     through = features.grid * (streamed + features.stored) + fetching * (features.bytes - features.streamed)
     idle = idle_schedulers(features, np.minimum(most, fullest), target)
     terms: dict[str, Count] = {
@@ -143,17 +143,3 @@ def longest(terms: Mapping[str, Count], first: Count) -> Count:
         if name != "latency":
             top = np.maximum(top, first + value)
     return top
-
-
-def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
-    """Return the bound, from its terms, with a warm L2 cache.
-
-    `nbytes` of the data were just written, and may be in the cache.
-    """
-    resources = {name: terms.get(name, 0.0) for name in RESOURCES}
-    if not nbytes:
-        return target.launch_time + float(longest(resources, terms["first"]))
-    # The first load, and with it the shortest chain of loads, may now hit the cache.
-    resources["dram"] = max(0.0, terms["dram"] - min(nbytes, target.l2_bytes) / target.BW_global)
-    resources["latency"] = terms["latency"] - (1.0 - target.cached_latency) * target.dram_latency
-    return target.launch_time + float(longest(resources, target.cached_latency * terms["first"]))

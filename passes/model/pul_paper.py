@@ -70,14 +70,19 @@ def pul(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
 
     It is 0 where the candidate does not fit.
     """
+    ratio = performance_limit(features, target, conflicts)
+    return ratio * wb_ratio(features.grid, target.NUM_SM) * coef_r(features, target)
+
+
+def performance_limit(features: Features, target: Target, conflicts: Count = 1.0) -> Count:
+    """Return `GMRatio * SMRatio` of a group from its segments' counts."""
     work: Count = 0.0
     time: Count = 0.0
     for counts in features.segments:
         achieved = gm_ratio(counts, target) * sm_ratio(counts, target, conflicts)
         work = work + counts.comp_block
         time = time + counts.comp_block / np.maximum(achieved, 1e-12)
-    ratio = np.where(np.greater(work, 0), work / np.maximum(time, 1e-12), _moving_only(features, target))
-    return ratio * wb_ratio(features.grid, target.NUM_SM) * coef_r(features, target)
+    return np.where(np.greater(work, 0), work / np.maximum(time, 1e-12), _moving_only(features, target))
 
 
 def _moving_only(features: Features, target: Target) -> Count:

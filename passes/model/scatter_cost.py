@@ -33,7 +33,7 @@ def scatter_cost(segment: Segment, group: FusedGroup, geometry: Geometry, target
     (output,) = segment.outputs
     size = group.tensors[output.tensor].dtype.size
     sector = max(1.0, target.sector_bytes / size)
-    crowded = max(1.0, target.parallel_sectors * sector / group.tensors[output.tensor].size)
+    crowded = max(1.0, target.bounds.parallel_sectors * sector / group.tensors[output.tensor].size)
     if geometry.structure.scatter_dim < 0:
         together = least(geometry.vector[-1], added_neighbours(segment, group) if target.vector_additions else 1)
         sectors = product(geometry.block) / _values_per_sector(segment, group, geometry, sector, target)

@@ -26,7 +26,7 @@ from ..place_tensors import order_dims, place_programs
 from ..results import Algorithms
 from ..rewrites import rewrite_all
 from ..split import Splitting
-from .choose_algorithms import MIN_MODELLED_SECONDS, ChooseAlgorithms
+from .choose_algorithms import ChooseAlgorithms
 from .form_groups import baseline_partition, build_ahead, deciding_kernels
 
 #: Normal forms of groups by key.
@@ -62,7 +62,7 @@ def plan_algorithms(graph: Graph, context: CompileContext) -> Algorithms:
 
 def _step(plain: Algorithms, context: CompileContext) -> ChooseAlgorithms:
     """Return the comparison of the algorithms of nodes."""
-    times, small = context.costs.times, MIN_MODELLED_SECONDS if context.target.lockstep else inf
+    times, small = context.costs.times, context.target.bounds.least_modelled if context.target.lockstep else inf
     return ChooseAlgorithms(
         context.instances,
         context.evaluator,

@@ -35,9 +35,6 @@ MIN_SAVED_SHARE = 0.05
 MIN_MODELLED_SAVED_SHARE = 0.15
 #: Share by which the model must prefer a declaration so that no measurement is needed.
 MODEL_ERROR_SHARE = 0.25
-#: Seconds of a declaration below which only measurements compare its algorithms: several launches that hide their
-#: latency replace one (the model errs by 37 percent below, and by 12 to 15 percent above).
-MIN_MODELLED_SECONDS = 20e-6
 #: Largest ratio of a declaration's time to that at the peak rates of the machine.
 MAX_PEAK_RATIO = 4.0
 #: Largest ratio of a kernel's time to that by a search with the cost model.

@@ -150,7 +150,7 @@ class SweepRunner:
         self._trials.prepare_reference(sweep)
         sweep.entries[sweep.chosen.text] = sweep.chosen
         self._trials.build(sweep, sweep.chosen, turn)
-        wanted = self._settings.model, sweep.count, self._settings.seed
+        wanted = self._settings.pruning, sweep.count, self._settings.seed
         self._trials.submit(
             sweep, lambda done: self._take_sample(sweep, done), "draw", (-2.0, turn), *wanted, limit=DRAW_LIMIT
         )

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from ...backends.cuda import compile_kernel
 from ...backends.source import unrolled_statements
-from ...ir import CutsError, KernelFunction, Schedule
+from ...ir import CutsError, KernelFunction, Pruning, Schedule
 from ...passes import (
     CandidateSubgraph,
     CostRequest,
@@ -90,21 +90,21 @@ class Factory:
     def rank(
         self,
         problem: TuningTask,
-        model: str,
+        pruning: Pruning,
         count: int,
         correction: LearnedOrder | None = None,
         known: Sequence[Point] = (),
     ) -> list[ScoredCandidate]:
-        """Return the best candidates of a task by a model, best first.
+        """Return a task's best candidates by the cost model, best first.
 
         A learned `correction` chooses from more candidates and from the fast ones of another machine. Candidates that
         are `known` need not be found again.
         """
         space = make_space(problem.form, problem.target)
         wide = count if correction is None else LEARNED_ORDER_FACTOR * count
-        points: Iterable[Point] = known or best_points(problem.form, problem.target, model, wide)
+        points: Iterable[Point] = known or best_points(problem.form, problem.target, pruning, wide)
         if correction is not None:
-            every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, model), *points)}
+            every = {(p.structure, p.places): p for p in (*recalled_points(space, correction, pruning), *points)}
             points = sorted(rescore(space, list(every.values()), correction))[:count]
         return [ScoredCandidate(p, candidate_of(space, p)) for p in points]
 
@@ -159,9 +159,9 @@ class Factory:
         """Return the pruning certificate of a space for a time."""
         return prove(problem, best)
 
-    def draw(self, problem: TuningTask, model: str, count: int, seed: int) -> SampledCandidates:
+    def draw(self, problem: TuningTask, pruning: Pruning, count: int, seed: int) -> SampledCandidates:
         """Return random legal candidates of a task, at most all."""
-        return draw(problem, model, count, seed)
+        return draw(problem, pruning, count, seed)
 
     def build(self, problem: TuningTask, schedule: Schedule, max_statements: float = inf) -> BuildResult:
         """Lower, print and compile one candidate.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...ir import CutsError, Schedule, parse_ir, print_ir
+from ...ir import CutsError, Pruning, Schedule, parse_ir, print_ir
 from ...passes.model import conflict_factor
 from ...passes.schedule import Point, Space, check_schedule, columns_of, evaluate, neighbours
 from .correction import LearnedOrder
@@ -18,7 +18,7 @@ from .transfer import factors_of, recalled_of
 NUM_FASTEST, NUM_PARENTS = 8, 3
 
 
-def recalled_points(space: Space, correction: LearnedOrder, model: str) -> list[Point]:
+def recalled_points(space: Space, correction: LearnedOrder, pruning: Pruning) -> list[Point]:
     """Return the fastest points of another machine, and their neighbours.
 
     Only points of the space are returned.
@@ -33,7 +33,7 @@ def recalled_points(space: Space, correction: LearnedOrder, model: str) -> list[
             continue  # no schedule of this version
         if place is not None:
             found.append(Point(0.0, *place))
-    return [*found, *sorted(neighbours(space, found[:NUM_PARENTS], model))]
+    return [*found, *sorted(neighbours(space, found[:NUM_PARENTS], pruning))]
 
 
 def rescore(space: Space, points: Sequence[Point], correction: LearnedOrder) -> list[Point]:

@@ -68,7 +68,7 @@ class SpeculativeBuild:
         settings, count = self.settings, max(1, self.settings.first)
         for number in range(0, len(missing), TASKS_PER_RANKING):
             some = missing[number : number + TASKS_PER_RANKING]
-            wishes = [self.executor.memory.ranking(p, settings.model, count, settings.correction) for p in some]
+            wishes = [self.executor.memory.ranking(p, settings.pruning, count, settings.correction) for p in some]
             self._submit("rank_each", (wishes,), RANKING_PRIORITY, partial(self._take_ranking, some, whole))
 
     def receive(self) -> None:

@@ -72,7 +72,7 @@ class Bayes(Proposer):
         near = self.order(self.domain.near([k.point for k in fastest(known, NUM_PARENTS)]), len(known))[:MAX_NEIGHBOURS]
         every = {place_of(p): p for p in (*self.further_points(known), *near)}
         points = [p for place, p in every.items() if place not in self.seen]
-        if not self.aided or not points:
+        if not (self.aided and self.domain.discards) or not points:
             return points
         kept = self.domain.bounds(points) <= fastest(known, 1)[0].seconds
         return [p for p, keep in zip(points, kept, strict=True) if keep]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...ir import UsageError
+from ...ir import BOUND_PRUNING, Pruning, UsageError
 from ...passes.schedule import Space
 from ..building import ScoredCandidate
 from ..learned import LearnedOrder
@@ -37,7 +37,7 @@ def make_strategy(
     name: str,
     space: Space,
     first: Sequence[ScoredCandidate],
-    model: str = "bound",
+    pruning: Pruning = BOUND_PRUNING,
     seed: int = 0,
     aided: bool = True,
     correction: LearnedOrder | None = None,
@@ -49,7 +49,7 @@ def make_strategy(
     `initial_points`
     of them. Raises `UsageError` where no strategy has that name.
     """
-    domain = FullSpace(space, model) if correction is None else CorrectedSpace(space, model, correction=correction)
+    domain = FullSpace(space, pruning) if correction is None else CorrectedSpace(space, pruning, correction=correction)
     strategy = strategy_on(domain, name, first, seed, aided)
     if isinstance(strategy, Bayes) and aided:
         strategy.initial_points = initial_points

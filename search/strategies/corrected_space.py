@@ -13,7 +13,7 @@ from .search_domain import FullSpace, Place, place_of
 
 @define
 class CorrectedSpace(FullSpace):
-    """All points of a space, scored by the model `bound` and corrected."""
+    """Points of a space, scored by the cost model and corrected."""
 
     correction: LearnedOrder = field(kw_only=True)
     _predictions: dict[Place, float] = field(init=False, factory=dict)

@@ -75,7 +75,7 @@ class Proposer:
             if place in self.seen:
                 continue
             self.seen.add(place)
-            if not self.aided or scored.candidate.bound <= best:
+            if not (self.aided and self.domain.discards) or scored.candidate.bound <= best:
                 found.append(scored)
             if len(found) == count:
                 break

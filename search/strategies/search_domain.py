@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from attrs import define, field, fields
 
+from ...ir import BOUND_PRUNING, Pruning
 from ...passes.model import lower_bound
-from ...passes.schedule import Batch, Point, Space, candidate_of, columns_of, evaluate, neighbours, score
+from ...passes.schedule import Batch, Point, Space, candidate_of, columns_of, evaluate, is_pruned, neighbours, score
 from ..building import ScoredCandidate
 from ..tasks import random_points
 
@@ -27,6 +28,11 @@ class SearchDomain(Protocol):
     @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
         """Number of values of each parameter of each structure."""
+        ...
+
+    @property
+    def discards(self) -> bool:
+        """True if points that are proven slower are discarded."""
         ...
 
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
@@ -65,10 +71,10 @@ def place_of(point: Point) -> Place:
 
 @define
 class FullSpace:
-    """All points of a space, scored by a model."""
+    """Points that a pruning rule keeps, scored by the cost model."""
 
     space: Space
-    model: str = "bound"
+    pruning: Pruning = BOUND_PRUNING
     _names: list[str] = field(init=False)
     _known_features: dict[Place, tuple[Array, float]] = field(init=False, factory=dict)
 
@@ -81,23 +87,28 @@ class FullSpace:
         """Number of values of each parameter of each structure."""
         return [s.shape for s in self.space.templates]
 
+    @property
+    def discards(self) -> bool:
+        """True if points that are proven slower are discarded."""
+        return self.pruning.rule == BOUND_PRUNING.rule
+
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
         """Return legal points in a random order, equally many of each structure."""
         number = seed[0] if len(seed) == 1 else int(np.random.SeedSequence(list(seed)).generate_state(1)[0])
-        return random_points(self.space, count, self.model, number)
+        return random_points(self.space, count, self.pruning, number)
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
         """Return the legal ones of given points with their scores, in order."""
         found: dict[int, Point] = {}
         for position, rows, batch in self._evaluate(places):
-            values = np.broadcast_to(score(batch, self.space, self.model), (len(rows),))
-            kept = zip(values, rows, strict=True)
-            found |= {row: Point(float(v), position, places[row][1]) for v, row in kept if np.isfinite(v)}
+            values = np.broadcast_to(score(batch, self.space, self.pruning), (len(rows),))
+            kept = np.flatnonzero(np.isfinite(values) & ~is_pruned(values))
+            found |= {rows[k]: Point(float(values[k]), position, places[rows[k]][1]) for k in kept}
         return [found[row] for row in sorted(found)]
 
     def near(self, points: Sequence[Point]) -> set[Point]:
         """Return the points that differ in one parameter."""
-        return neighbours(self.space, points, self.model)
+        return neighbours(self.space, points, self.pruning)
 
     def candidate_at(self, point: Point) -> ScoredCandidate:
         """Return the candidate of a point."""

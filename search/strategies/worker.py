@@ -12,7 +12,7 @@ from math import inf
 from attrs import frozen
 
 from ...backends.cuda import begin_compiling
-from ...ir import Schedule
+from ...ir import Pruning, Schedule
 from ...passes.schedule import make_space
 from ..building import BuildResult, Factory, ScoredCandidate, Worker, build_arguments, max_statements_of
 from ..learned import LearnedOrder
@@ -46,7 +46,7 @@ class ProposalRequest:
     """
 
     name: str
-    model: str
+    pruning: Pruning
     seed: int
     aided: bool
     correction: LearnedOrder | None
@@ -76,12 +76,12 @@ class ProposingFactory(Factory):
 
 def _strategy(problem: TuningTask, request: ProposalRequest) -> Bayes:
     """Return the cached strategy of a request, or a new one."""
-    key = problem.key, request.name, request.model, request.seed, request.aided, request.correction
+    key = problem.key, request.name, request.pruning, request.seed, request.aided, request.correction
     kept = _STRATEGIES.pop(key, None)
     if kept is None:
         space = make_space(problem.form, problem.target)
         made = make_strategy(
-            request.name, space, request.first, request.model, request.seed, request.aided, request.correction
+            request.name, space, request.first, request.pruning, request.seed, request.aided, request.correction
         )
         assert isinstance(made, Bayes), "others propose where they are"
         kept = made
@@ -111,7 +111,7 @@ def request_of(
     if not isinstance(strategy, Bayes):
         return None
     return ProposalRequest(
-        settings.strategy, settings.model, strategy.seed, strategy.aided, order,
+        settings.strategy, settings.pruning, strategy.seed, strategy.aided, order,
         tuple(strategy.first), frozenset(strategy.seen), tuple(known), best, count,
     )  # fmt: skip
 
@@ -142,6 +142,6 @@ def next_request(
         return None
     seen = frozenset(place_of(point) for point, _ in begun if point is not None)
     return ProposalRequest(
-        settings.strategy, settings.model, settings.seed, settings.aided, order,
+        settings.strategy, settings.pruning, settings.seed, settings.aided, order,
         tuple(ranked), seen, known, best, count,
     )  # fmt: skip

@@ -78,7 +78,7 @@ def _simplest(batch: Batch, space: Space) -> tuple[tuple[float, ...], int] | Non
     threads, body = batch.flat(batch.features.threads)[legal], batch.flat(batch.features.body)[legal]
     awkward = np.logical_or(threads < _SIMPLE_THREADS[0], threads > _SIMPLE_THREADS[1])
     long = body > _MAX_SIMPLE_BODY
-    scores = score(batch, space, "bound")[legal]
+    scores = score(batch, space)[legal]
     chosen = np.lexsort((legal, scores, long, awkward))[0]
     assert batch.points is not None, "samples name their points"
     key = (float(awkward[chosen]), float(long[chosen]), float(scores[chosen]))

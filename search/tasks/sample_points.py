@@ -11,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from ...passes.schedule import Candidate, Point, Space, candidate_of, make_space, sample_batches, score
+from ...ir import Pruning
+from ...passes.schedule import Candidate, Point, Space, candidate_of, is_pruned, make_space, sample_batches, score
 from .pruning_certificate import MAX_EXACT_POINTS
 from .tuning_task import TuningTask
+
+#: Largest number of points of a structure that are examined for the few that a rule keeps.
+MAX_EXAMINED_POINTS = 1 << 14
 
 
 @frozen
@@ -43,7 +47,7 @@ class _Legal:
     weight: float
 
 
-def draw(problem: TuningTask, model: str, count: int, seed: int) -> SampledCandidates:
+def draw(problem: TuningTask, pruning: Pruning, count: int, seed: int) -> SampledCandidates:
     """Return `count` legal candidates, or all where there are no more.
 
     In a space that is small enough to be examined whole, every legal point is equally likely; in a larger one, those of
@@ -51,7 +55,7 @@ def draw(problem: TuningTask, model: str, count: int, seed: int) -> SampledCandi
     """
     space = make_space(problem.form, problem.target)
     exact = space.size <= MAX_EXACT_POINTS
-    found = list(_legal(space, space.size if exact else _share(space, count), model))
+    found = list(_legal(space, space.size if exact else _share(space, count, pruning), pruning))
     points = _pick(space, found, count, seed)
     legal = round(sum(part.weight * part.numbers.size for part in found))
     return SampledCandidates(
@@ -59,21 +63,22 @@ def draw(problem: TuningTask, model: str, count: int, seed: int) -> SampledCandi
     )
 
 
-def random_points(space: Space, count: int, model: str, seed: int) -> list[Point]:
+def random_points(space: Space, count: int, pruning: Pruning, seed: int) -> list[Point]:
     """Return legal points in random order, equally many of each structure."""
-    return _pick(space, list(_legal(space, _share(space, count), model)), count, seed)
+    return _pick(space, list(_legal(space, _share(space, count, pruning), pruning)), count, seed)
 
 
-def _share(space: Space, count: int) -> int:
-    """Return the number of points of each structure to examine, so that enough of them are legal."""
-    return 8 * count // max(1, len(space.templates)) + 64
+def _share(space: Space, count: int, pruning: Pruning) -> int:
+    """Return the number of points of each structure to examine, so that enough of them are legal and kept."""
+    share = 8 * count // max(1, len(space.templates)) + 64
+    return share if not pruning.ranks else max(share, min(MAX_EXAMINED_POINTS, round(100 * share / pruning.top)))
 
 
-def _legal(space: Space, most: int, model: str) -> Iterator[_Legal]:
+def _legal(space: Space, most: int, pruning: Pruning) -> Iterator[_Legal]:
     for position, batch in enumerate(sample_batches(space, most)):
-        values = score(batch, space, model)
+        values = score(batch, space, pruning)
         assert batch.points is not None, "samples name their points"
-        fine = np.flatnonzero(np.isfinite(values))
+        fine = np.flatnonzero(np.isfinite(values) & ~is_pruned(values))
         yield _Legal(position, batch.points[fine], values[fine], batch.structure.size / max(1, batch.points.size))
 
 

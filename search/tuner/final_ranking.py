@@ -17,7 +17,7 @@ from .task_record import Entry, TaskRecord
 
 def space_key(problem: TuningTask, settings: Settings) -> Hashable:
     """Return the key of a task's order of candidates, without layouts."""
-    return form_key(problem.form), settings.model
+    return form_key(problem.form), settings.pruning
 
 
 def best_known(

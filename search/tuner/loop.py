@@ -117,7 +117,7 @@ class TuningLoop:
             self._start(task, known)
             return
         count = settings.first if settings.final else max(MIN_RANKED_CANDIDATES, settings.first)
-        wanted = executor.memory.ranking(task.problem, settings.model, count, task.order)[1:]
+        wanted = executor.memory.ranking(task.problem, settings.pruning, count, task.order)[1:]
         # Under a budget all spaces are ranked first: an unmeasured kernel is then at least the cost model's choice.
         first = -1.0 if executor.budget.is_limited and settings.final else task.place
         self._queue.submit(task, lambda done: self._take_ranking(task, done), "rank", (first, -2.0), *wanted)
@@ -148,7 +148,7 @@ class TuningLoop:
         executor.statistics.points += space.size
         task.first = list(ranked[: max(1, settings.first)])
         task.strategy = make_strategy(
-            settings.strategy, space, ranked, settings.model, settings.seed, settings.aided, task.order,
+            settings.strategy, space, ranked, settings.pruning, settings.seed, settings.aided, task.order,
             initial_count(executor, settings, task),
         )  # fmt: skip
         known = hints(executor.database, task.problem) if settings.remembers else []

@@ -53,7 +53,7 @@ def rank_unranked(
     executor.drop_queries()
     with executor.interruptible():
         for key, problem in missing.items():
-            wishes = executor.memory.ranking(problem, settings.model, MIN_RANKED_CANDIDATES, settings.correction)
+            wishes = executor.memory.ranking(problem, settings.pruning, MIN_RANKED_CANDIDATES, settings.correction)
             executor.submit(partial(take_soon, key), "soon", problem, priority=(-1.0,))
             executor.submit(partial(take_ranking, key), "rank", *wishes, priority=(0.0,))
         end = max(executor.budget.latest, executor.elapsed + ranking_seconds(len(missing)))

@@ -60,12 +60,14 @@ class Tuner:
 
     `run` returns a choice for each task in every case. After an interrupt or the end of the budget, every further run
     answers from known results. A `frozen` tuner never searches; one that `guesses` takes the cost model's choice where
-    no result is known. `make_search` makes the search, which runs here or at several places.
+    no result is known; one that searches `anew` takes no finished result of an earlier session. `make_search` makes
+    the search, which runs here or at several places.
     """
 
     executor: SearchExecutor
     frozen: bool = False
     guesses: bool = False
+    anew: bool = False
     make_search: Callable[[SearchExecutor, Settings, float], Searches] = TuningLoop
 
     @property
@@ -106,7 +108,8 @@ class Tuner:
         executor = self.executor
         unique = {p.key: p for p in problems}
         with self.statistics.phase("database"):
-            kept = {key: None if search_again else finished_choice(executor.database, p) for key, p in unique.items()}
+            again = {key for key in unique if search_again or (self.anew and key not in executor.memory.searched)}
+            kept = {key: finished_choice(executor.database, p) for key, p in unique.items() if key not in again}
         found = {key: choice for key, choice in kept.items() if choice is not None}
         if self.frozen or accept_known:  # an unfinished search has an answer too
             database = executor.database
@@ -130,6 +133,7 @@ class Tuner:
             )
         if missing:
             found |= self.make_search(executor, settings or Settings(), share).run([self._task(p) for p in missing])
+            executor.memory.searched.update(problem.key for problem in missing)
         return [found[p.key] for p in problems]
 
     def _task(self, problem: TuningTask) -> TaskRecord:

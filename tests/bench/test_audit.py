@@ -20,6 +20,7 @@ from cuts.bench.tools.audit import (
     version_of,
 )
 from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
+from cuts.ir import BOUND_PRUNING
 from cuts.passes.schedule.selection.choose import choose
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, TimedCandidate
@@ -64,7 +65,7 @@ def test_cases_are_single_kernels_of_every_kind() -> None:
 
 
 def test_several_spaces_can_be_timed_whole() -> None:
-    legal = [draw(problem, "bound", 1, 0) for problem in problems_of(CASES[:9], H200)]
+    legal = [draw(problem, BOUND_PRUNING, 1, 0) for problem in problems_of(CASES[:9], H200)]
     assert sum(drawn.exact and drawn.legal <= POINTS for drawn in legal) >= 6
 
 

@@ -13,6 +13,7 @@ from cuts.bench.tools.recording import (
     build_unless_long,
     pool,
 )
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import KernelFunction
 from cuts.search.building.factory import BuildResult
 from cuts.search.building.workers import JobResult
@@ -51,15 +52,17 @@ def recorded_with(builder: InlinePools, count: int = 60, problem: int = 32) -> l
 
 @pytest.mark.parametrize(("size", "count"), [(32, 300), (3, 150)])
 def test_pool_has_each_schedule_once_and_is_deterministic(size: int, count: int) -> None:
-    scored = pool(problem_of(size), "bound", count, seed=0)
+    scored = pool(problem_of(size), BOUND_PRUNING, count, seed=0)
     texts = [schedule_text(s.candidate.schedule) for s in scored]
     assert len(texts) == len(set(texts)) == count
-    assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(size), "bound", count, seed=0)]
+    assert texts == [schedule_text(s.candidate.schedule) for s in pool(problem_of(size), BOUND_PRUNING, count, seed=0)]
 
 
 def test_unknown_points_of_a_pool_follow_the_first() -> None:
-    texts = [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), "bound", 100, seed=0)]
-    more = [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), "bound", 100, 0, frozenset(texts), 20)]
+    texts = [schedule_text(s.candidate.schedule) for s in pool(problem_of(32), BOUND_PRUNING, 100, seed=0)]
+    more = [
+        schedule_text(s.candidate.schedule) for s in pool(problem_of(32), BOUND_PRUNING, 100, 0, frozenset(texts), 20)
+    ]
     assert len(more) == 21
     assert more[0] == texts[0]
     assert not set(more[1:]) & set(texts)

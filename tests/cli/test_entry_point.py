@@ -14,6 +14,7 @@ from cuts.cli import compilation
 from cuts.cli.main import COMMANDS, make_parser
 from cuts.cli.outline import outline
 from cuts.cli.output import progress as compile_progress
+from cuts.ir import UsageError
 from cuts.runtime.files.plan_file import save_plan
 from cuts.search import Monitor
 from cuts.tests.cli.conftest import MODEL, Cuts
@@ -222,6 +223,17 @@ def test_progress_ends_before_results_are_printed(cuts: Cuts, monkeypatch: pytes
         pytest.skip(opencl_reason())
     result = cuts("tune", "graph.json", "--trials", "1")
     assert result.code == 0 and result.out.startswith("progress ended"), result.out
+
+
+@pytest.mark.parametrize("given", [[], ["--strategy", "random"], ["--trials", "3"], ["--unaided"]])
+def test_options_of_the_search_search_anew(cuts: Cuts, monkeypatch: pytest.MonkeyPatch, given: list[str]) -> None:
+    def open_session(*arguments: object, further: bool, anew: bool, **others: object) -> None:
+        raise UsageError(f"further {further}, anew {anew}")
+
+    monkeypatch.setattr(compilation, "tuning_session", open_session)
+    assert f"further {bool(given)}, anew {bool(given)}" in cuts("tune", "graph.json", *given).err
+    frozen = cuts("tune", "graph.json", "--frozen", *given).err
+    assert ("does nothing here: with --frozen nothing is searched" in frozen) == bool(given)
 
 
 def test_a_report_has_the_rate_of_each_launch(cuts: Cuts, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
 from cuts.compile.loading import load_spec
 from cuts.compile.plan import plan_of
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.affine import Index, Var, as_index
 from cuts.ir.compiled import CompileOptions
 from cuts.ir.expr import Read
@@ -280,10 +281,10 @@ def test_initial_points_are_ranked_during_alternatives_partitioning(batch: int) 
     named = {form_key(form) for form, _ in found.points}
     assert {form_key(canonical_names(form)[0]) for form, _ in found.costs} <= named
     for form, points in found.points:
-        assert points == best_points(form, TARGET, "bound", RANKED_POINTS)
+        assert points == best_points(form, TARGET, BOUND_PRUNING, RANKED_POINTS)
         problem = TuningTask(form, {}, TARGET, machine_of(TARGET))
-        assert Factory().rank(problem, "bound", RANKED_POINTS, None, points) == Factory().rank(
-            problem, "bound", RANKED_POINTS
+        assert Factory().rank(problem, BOUND_PRUNING, RANKED_POINTS, None, points) == Factory().rank(
+            problem, BOUND_PRUNING, RANKED_POINTS
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from cuts.backends.devices import find_target
+from cuts.ir.affine import as_index
 from cuts.ir.compiled import Storage
 from cuts.ir.evaluation import as_dtype
 from cuts.ir.graph import Graph
@@ -98,7 +99,8 @@ def test_statements_walk_memory_in_its_order() -> None:
     made = graph({"x": (2, 6, 4)}, op("a", "relu", "x"), op("y", "exp", "a"), out="y")
     programs = reorder(build_programs(made, REGISTRY), {"a": (2, 0, 1)})
     (statement,) = programs.units[0].statements
-    assert [v.extent for v in statement.axes] == [4, 2, 6] and statement.is_identity_write
+    assert [v.extent for v in statement.axes] == [4, 2, 6]
+    assert statement.write == tuple(map(as_index, statement.axes))
 
 
 def test_parts_lie_inside_their_concatenation_in_order() -> None:

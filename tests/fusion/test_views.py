@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 from cuts.ir.compiled import Storage
-from cuts.ir.types import DType, TensorType
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.fusion.views import alignment, find_views
+from cuts.passes.fusion.views import find_views
 
 from .build import REGISTRY, Line, graph, op, views_of
 
@@ -93,14 +92,6 @@ def test_an_output_that_shows_an_input_is_copied() -> None:
     views = views_of(graph({"x": (2, 3)}, op("y", "transpose", "x"), out="y"))
     assert not views.storages
     assert not any(u.free for u in views.programs.units)
-
-
-@pytest.mark.parametrize(("storage", "elements"), [
-    (Storage("b", 0, (8, 1)), 8), (Storage("b", 4, (8, 1)), 4), (Storage("b", 3, (8, 1)), 1),
-    (Storage("b", 0, (1, 16)), 16),
-])  # fmt: skip
-def test_alignment_divides_the_offset_and_strides(storage: Storage, elements: int) -> None:
-    assert alignment(storage, TensorType(DType.F32, (2, 4))) == elements
 
 
 def test_what_is_shown_backwards_is_not_placed_backwards() -> None:

@@ -10,7 +10,7 @@ make the whole block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import product
 from math import prod
 
@@ -33,8 +33,9 @@ from cuts.ir.dfg import (
     substitute_node,
 )
 from cuts.ir.kernel import Kernel, Phase, phases
-from cuts.passes.lowering.extract import expand, extract, extract_phase, mark, substitute_phase
+from cuts.passes.lowering.extract import extract, extract_phase
 from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.substitute_phase import substitute_phase
 from cuts.passes.schedule.space import make_space
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -46,6 +47,30 @@ SMALL_TARGET = evolve(find_target("cuda:sm_90"), MAX_thread=32)
 _SCALARS = 400
 
 Point = Mapping[Var, int]
+
+
+def expand(roots: Iterable[Root]) -> Iterator[Root]:
+    """Yield the scalar roots of a folded graph.
+
+    Each point of a root's box gives one root; held values and loads are included.
+    """
+    for root in roots:
+        box = sorted(_box(root), key=lambda v: v.name)
+        for point in product(*(range(v.extent) for v in box)):
+            yield from substitute_phase(Phase("", "", (root,), ()), dict(zip(box, point, strict=True))).roots
+
+
+def _box(root: Root) -> set[Var]:
+    found: set[Var] = set()
+    for node in post_order([root]):
+        found |= own_variables(node)
+    return found
+
+
+def mark(roots: Iterable[Root], chosen: Iterable[Root]) -> set[Value | Root]:
+    """Return the nodes of a scalar graph that chosen roots reach."""
+    every = set(post_order(roots))
+    return every & set(post_order(chosen))
 
 
 def places(phase: Phase, fixed: Point) -> Iterator[Point]:

@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 from attrs import asdict, define, field
 from cuts.latency.calibration import Calibration, half_widths
-from cuts.latency.dataset import Profile, Samples, load_profile, training_samples
-from cuts.latency.metrics import Score, score
-from cuts.latency.models import fit_gap, predict_layers
-from cuts.latency.networks import GAP_NETWORKS, load_networks
+from cuts.latency.dataset import GAP_NETWORKS, Profile, Samples, load_profile, training_samples
+from cuts.latency.models import predict_layers
 from cuts.latency.predictor import PRECISIONS, STATES, predictor
-from cuts.latency.predictors.baselines import all_baselines
-from cuts.latency.predictors.layer_model import LayerModel, Options, ablations, unseen
+from cuts.latency.predictors.layer_model import LayerModel, Options
+from cuts.tests.latency.ablations import ablations, unseen
+from cuts.tests.latency.baselines import all_baselines
+from cuts.tests.latency.metrics import Score, score
+from cuts.tests.latency.networks import fit_gap, load_networks
 
 HEADER = f"{'':52}{'rows':>6}  {'<10 %':>6}   {'<5 %':>6}      {'RMSE':>6}     {'median':>6}   {'p90':>6}"
 

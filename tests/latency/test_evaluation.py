@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cuts.latency.networks import GAP_NETWORKS
+from cuts.latency.dataset import GAP_NETWORKS
 
 from .report import RESULTS
 

@@ -13,11 +13,12 @@ pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn"
 from cuts.ir.errors import CutsWarning
 from cuts.latency.calibration import Calibration, half_widths
 from cuts.latency.dataset import Samples
-from cuts.latency.metrics import score
 from cuts.latency.model_cache import cached_fit
-from cuts.latency.predictors.baselines import all_baselines
-from cuts.latency.predictors.layer_model import Correction, LayerModel, Options, _agree, ablations, unseen
+from cuts.latency.predictors.layer_model import Correction, LayerModel, Options, _agree
 from cuts.latency.predictors.trees import Trees
+from cuts.tests.latency.ablations import ablations, unseen
+from cuts.tests.latency.baselines import all_baselines
+from cuts.tests.latency.metrics import score
 from cuts.tests.latency.simulator import KERNELS, choice, layers, profile
 
 NAMES = dict(enumerate(KERNELS))

@@ -20,8 +20,8 @@ from cuts import latency
 from cuts.latency.compiled_kernels.own_kernels import read_own, unseen_own
 from cuts.latency.compiled_kernels.own_plans import read_plans, unseen_plans
 from cuts.latency.dataset import load_profile, training_samples
-from cuts.latency.metrics import score
 from cuts.latency.predictor import Predictor, predictor
+from cuts.tests.latency.metrics import score
 from cuts.tests.latency.small_models import small_models
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cuts.latency.networks import GAP_NETWORKS
+from cuts.latency.dataset import GAP_NETWORKS
 from cuts.latency.profiling import profile, tables, trace
 from cuts.latency.profiling import tasks as layer_tasks
 from cuts.latency.profiling.networks import UNKNOWN

@@ -21,7 +21,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.walk import expr_variables, walk
 from cuts.ops import Registry
 from cuts.ops.costs import flops, footprints, full_tile, program_costs
-from cuts.ops.language.classify import AxisClass, classify_axes, is_complex_program
+from cuts.ops.language.classify import AxisClass, classify_axes, is_complex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -272,6 +272,10 @@ def test_axes_are_classified_by_the_operands_they_index() -> None:
     assert classes("matmul", (5, 3, 4), (5, 4, 2)) == {"i0": "batch", "m0": "M", "n0": "N", "k": "reduced"}
     assert classes("relu", (3, 4)) == {"i0": "batch", "i1": "batch"}
     assert set(AxisClass) == {AxisClass.M, AxisClass.N, AxisClass.BATCH, AxisClass.REDUCED}
+
+
+def is_complex_program(program: Program) -> bool:
+    return any(is_complex(statement, program.constants) for statement in program.statements)
 
 
 def test_complex_operations_are_those_of_table_2() -> None:

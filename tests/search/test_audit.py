@@ -9,8 +9,8 @@ import zlib
 from math import inf
 
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import KernelFunction
-from cuts.passes.schedule.selection.enumerate import illegal_histogram
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, audits
 from cuts.search.analysis.sweeps import StoredResults
@@ -23,6 +23,7 @@ from cuts.search.tasks.sample_points import SampledCandidates, draw
 from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.tuner import Tuner
 
+from ..search_space.groups import illegal_histogram
 from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
@@ -96,11 +97,13 @@ def test_points_are_drawn_once_and_deterministic() -> None:
     large = problem_of()
     assert make_space(large.form, OPENCL).size > MAX_EXACT_POINTS
     for problem in (SMALL_TASK, large):
-        drawn = draw(problem, "bound", 40, seed=3)
+        drawn = draw(problem, BOUND_PRUNING, 40, seed=3)
         texts = drawn_texts(drawn)
         assert len(set(texts)) == len(texts) == 40 < drawn.legal <= drawn.points
         assert (
-            texts == drawn_texts(draw(problem, "bound", 40, seed=3)) != drawn_texts(draw(problem, "bound", 40, seed=4))
+            texts
+            == drawn_texts(draw(problem, BOUND_PRUNING, 40, seed=3))
+            != drawn_texts(draw(problem, BOUND_PRUNING, 40, seed=4))
         )
         assert (drawn.exact, drawn.whole) == (problem is SMALL_TASK, False)
 
@@ -170,7 +173,7 @@ def test_winner_by_an_earlier_clock_is_timed_again() -> None:
     problem, bench = problem_of(), FakeBench(lambda kernel: 1e-3)
     tuner = tuner_of(bench)
     choices = tuner.run([problem], ONE)
-    texts = drawn_texts(draw(problem, "bound", 30, ONE.seed))
+    texts = drawn_texts(draw(problem, BOUND_PRUNING, 30, ONE.seed))
     kept: StoredResults = {problem.key: {text: ("ok", [0.5e-3] * 3) for text in texts[:20]}}
     kept[problem.key] |= {text: ("failed", []) for text in texts[20:25]}
     (found,) = audits(tuner, [problem], choices, 30, ONE, kept)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from attrs import evolve
 from cuts.backends.source.emit import emit
+from cuts.ir import BOUND_PRUNING, Pruning
 from cuts.ir.compiled import Budget, CompileOptions, KernelFunction
 from cuts.ops import Registry
 from cuts.passes.fusion import form_key
@@ -85,7 +86,7 @@ def test_search_begins_with_prepared_points_and_chooses_equally() -> None:
 
 def test_what_the_compiler_refuses_is_not_ready() -> None:
     """The next in order is, and no list has a refused point."""
-    (first, *_), problem = Factory().rank(PROBLEMS[3], "bound", 4), PROBLEMS[3]
+    (first, *_), problem = Factory().rank(PROBLEMS[3], BOUND_PRUNING, 4), PROBLEMS[3]
     refused = Factory().build(problem, first.candidate.schedule).source
 
     def refuse(kernel: KernelFunction) -> BuildResult | None:
@@ -140,7 +141,7 @@ def test_preparation_shortens_no_list_of_points() -> None:
     tuner = tuner_of(FakeBench(by_threads), Inline())
     ahead = SpeculativeBuild(tuner.executor, SETTINGS)
     ahead.begin(PROBLEMS[:1])
-    longer = Factory().rank(PROBLEMS[0], "bound", 20)
+    longer = Factory().rank(PROBLEMS[0], BOUND_PRUNING, 20)
     tuner.executor.memory.ranked[space_key(PROBLEMS[0], SETTINGS)] = longer
     while tuner.executor.builder.load:
         tuner.executor.receive()
@@ -202,18 +203,18 @@ def test_points_found_for_a_cost_are_reused() -> None:
     """
     tuner = tuner_of(FakeBench(by_threads), Inline())
     executor, problem = tuner.executor, PROBLEMS[0]
-    points = best_points(problem.form, problem.target, "bound", RANKED_POINTS)
+    points = best_points(problem.form, problem.target, BOUND_PRUNING, RANKED_POINTS)
     executor.memory.hill_climbed[form_key(problem.form)] = points
-    assert executor.memory.ranking(problem, "bound", RANKED_POINTS, None) == (
+    assert executor.memory.ranking(problem, BOUND_PRUNING, RANKED_POINTS, None) == (
         problem,
-        "bound",
+        BOUND_PRUNING,
         RANKED_POINTS,
         None,
         points,
     )
-    for model, count in (("bound", RANKED_POINTS + 1), ("paper", RANKED_POINTS)):
-        assert executor.memory.ranking(problem, model, count, None)[-1] == ()
-    assert executor.memory.ranking(PROBLEMS[1], "bound", RANKED_POINTS, None)[-1] == ()
+    for pruning, count in ((BOUND_PRUNING, RANKED_POINTS + 1), (Pruning("pul"), RANKED_POINTS)):
+        assert executor.memory.ranking(problem, pruning, count, None)[-1] == ()
+    assert executor.memory.ranking(PROBLEMS[1], BOUND_PRUNING, RANKED_POINTS, None)[-1] == ()
     builder = Inline()
     asked = SpeculativeBuild(tuner_of(FakeBench(by_threads), builder).executor, Settings())
     asked.executor.memory.hill_climbed.update(executor.memory.hill_climbed)
@@ -225,7 +226,7 @@ def test_points_found_for_a_cost_are_reused() -> None:
 def test_search_begins_with_points_of_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     ranked = tuner_of(FakeBench(by_threads)).run(PROBLEMS[:1], Settings(prove=False))
     tuner = tuner_of(FakeBench(by_threads))
-    points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, "bound", RANKED_POINTS)
+    points = best_points(PROBLEMS[0].form, PROBLEMS[0].target, BOUND_PRUNING, RANKED_POINTS)
     tuner.executor.memory.hill_climbed[form_key(PROBLEMS[0].form)] = points
     monkeypatch.setattr("cuts.search.building.factory.best_points", lambda *asked: pytest.fail("found again"))
     assert tuner.run(PROBLEMS[:1], Settings(prove=False)) == ranked

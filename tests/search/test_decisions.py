@@ -25,7 +25,6 @@ from cuts.ir.types import DType, TensorType
 from cuts.ir.verify.graph import verify_graph
 from cuts.ops import Registry
 from cuts.passes.decisions import ForeignDecisionsError
-from cuts.passes.partitioning import baseline_plan as first_plans
 from cuts.passes.split.splitting import Division, Splitting
 from cuts.search.building.factory import BuildResult
 from cuts.search.database import Database
@@ -101,11 +100,12 @@ def tune_graph(
     wholes: PlanTimer = time_nothing,
     is_right: PlanCheck = accept_plan,
     frozen: bool = False,
+    anew: bool = False,
 ) -> tuple[CompiledGraph, TuningSession]:
     """Compile as the driver does, with a made-up device."""
     bench = FakeBench(cost)
     resources = Clock(database, Inline, bench, budget)
-    tuning = TuningSession(target, Tuner(resources, frozen), SHORT_SEARCH, further=further)
+    tuning = TuningSession(target, Tuner(resources, frozen, anew=anew), SHORT_SEARCH, further=further)
     options = CompileOptions()
     run = lambda asked, by: by(graph, SPEC.registry, target, asked, emit)  # noqa: E731
     found = compile_measured(graph, SPEC, options, tuning, run, wholes, is_right)
@@ -131,7 +131,6 @@ def other_choices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Splitting, "best", best)
     monkeypatch.setattr("cuts.passes.partitioning.choose_algorithms._cheapest", lambda seconds, margin: max(seconds))
-    monkeypatch.setattr(first_plans, "MIN_MODELLED_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -161,13 +160,14 @@ def test_a_finished_search_is_taken_over(graph: Graph, cost: Callable[[KernelFun
 def test_algorithms_and_divisions_replay_for_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     database = Database(None)
-    before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, GPU)
+    target = evolve(GPU, bounds=evolve(GPU.bounds, least_modelled=0.0))
+    before, _ = tune_graph(layer(), database, lambda kernel: 1e-6, target)
     decisions = database.answers()[0].read()
     assert decisions is not None
     assert any(group.parts > 1 for group in decisions.groups)
     assert len(decisions.algorithms) == 1
     monkeypatch.undo()
-    again, _ = tune_graph(layer(seed=1), database, no_device, GPU)
+    again, _ = tune_graph(layer(seed=1), database, no_device, target)
     assert kernels(again) == kernels(before)
 
 
@@ -315,6 +315,17 @@ def test_without_a_device_another_versions_schedules_will_do() -> None:
     assert len(found.compiled.steps) == len(before.steps)
     assert bench.samples > 0, "where there is a device, they are tried first"
     assert not found.findings.has_unmeasured
+
+
+def test_finished_kernels_are_searched_anew_on_request() -> None:
+    database = Database(None)
+    tune_graph(chain(2), database, lambda kernel: 1e-3)
+    _, known = tune_graph(chain(2), database, no_device, further=True)
+    assert known.tuner.statistics.searches == []
+    _, anew = tune_graph(chain(2), database, lambda kernel: 1e-3, further=True, anew=True)
+    searched = [task for search in anew.tuner.statistics.searches for task in search.tasks]
+    assert {choice.origin for choice in anew.findings.choices} != {"database"}
+    assert len(searched) == len(anew.findings.problems)
 
 
 def test_final_plan_is_searched_further_on_request() -> None:

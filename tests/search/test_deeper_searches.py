@@ -10,6 +10,7 @@ from math import log2, prod
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import Budget, KernelFunction
 from cuts.ir.machine import Target
 from cuts.passes.schedule import best_points, make_space
@@ -68,7 +69,7 @@ def test_deeper_search_finds_points_far_from_model_best(monkeypatch: pytest.Monk
 def test_candidates_lie_anywhere_within_the_bound() -> None:
     problem = elements(64, 512, H200)
     ground = FullSpace(make_space(problem.form, problem.target))
-    first = [ground.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [ground.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     known = [Observation(s.point, 5e-6) for s in first if s.point is not None]
 
     def looked_at(name: str) -> set[object]:
@@ -122,7 +123,7 @@ def test_few_scattered_runs_make_a_tie() -> None:
     def choose(runs: int) -> float:
         task = TaskRecord(problem_of(8))
         space = FullSpace(make_space(task.problem.form, OPENCL))
-        scored = [space.candidate_at(point) for point in best_points(task.problem.form, OPENCL, "bound", 2)]
+        scored = [space.candidate_at(point) for point in best_points(task.problem.form, OPENCL, BOUND_PRUNING, 2)]
         for number, (each, seconds) in enumerate(zip(scored, (1.02e-5, 1e-5), strict=True)):
             samples = [seconds * (1 + part) for part in (-0.03, 0.0, 0.03)] * runs
             task.entries[str(number)] = Entry(each, str(number), samples=samples, outcome="ok")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 from attrs import define, evolve, field
 from cuts.backends.devices import find_target
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import Budget
 from cuts.ir.errors import BackendError
 from cuts.passes.schedule import RANKED_POINTS
@@ -166,7 +167,7 @@ def test_failing_kernels_do_not_exclude_a_device() -> None:
 
 def test_check_of_an_earlier_search_delays_none(expected_seconds: list[float]) -> None:
     bench, database, problem = OneOfSeveral(), Database(None), problem_of(48)
-    built = Factory().build(problem, Factory().rank(problem, "bound", 1)[0].candidate.schedule)
+    built = Factory().build(problem, Factory().rank(problem, BOUND_PRUNING, 1)[0].candidate.schedule)
     bench.begin(problem, built)
     Tuner(SearchExecutor(database, Inline, lambda: bench)).run(PROBLEMS, SEVERAL)
     assert [seconds for _, seconds in results(database, PROBLEMS)] == expected_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import Budget
 from cuts.search.building.workers import JobResult
 from cuts.search.tuner.executor import SearchExecutor
@@ -29,7 +30,9 @@ def test_answers_reach_their_receivers_by_priority() -> None:
     clock, found = FakeClock(), list[int]()
     executor = executor_of(clock, rank=1.0)
     for number in range(8):
-        executor.submit(lambda done, n=number: found.append(n), "rank", problem_of(8), "bound", 1, priority=(-number,))
+        executor.submit(
+            lambda done, n=number: found.append(n), "rank", problem_of(8), BOUND_PRUNING, 1, priority=(-number,)
+        )
     finish(executor, clock, START + 1.0)
     assert sorted(found) == [4, 5, 6, 7]
     finish(executor, clock, START + 2.0)

@@ -12,6 +12,7 @@ from math import inf
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.passes.schedule import Point, best_points, make_space
 from cuts.search.building.factory import Factory
 from cuts.search.building.workers import Job, JobResult
@@ -83,7 +84,7 @@ def tried_points(strategy: str, cost: Callable[[Point], float], most: int = 40) 
     """Return the points that a strategy tried under a cost function."""
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search, known = strategy_on(space, strategy, first), list[Observation]()
     while len(known) < most:
         proposed = search.propose(known, min((k.seconds for k in known), default=inf), 3 if known else 12)
@@ -105,7 +106,7 @@ def test_search_ends_without_gain_or_expectation() -> None:
 def test_few_vain_points_suffice_for_small_expected_gain() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search = strategy_on(space, "frugal", first)
     points = [s.point for s in first if s.point is not None]
     known = [
@@ -123,7 +124,7 @@ def test_few_vain_points_suffice_for_small_expected_gain() -> None:
 def test_equal_times_need_more_points_to_end() -> None:
     problem = problem_of(32)
     space = FullSpace(make_space(problem.form, problem.target))
-    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, "bound", 12)]
+    first = [space.candidate_at(p) for p in best_points(problem.form, problem.target, BOUND_PRUNING, 12)]
     search = strategy_on(space, "frugal", first)
     known = [Observation(s.point, 1.0) for s in first if s.point is not None]
     assert isinstance(search, EarlyStoppingBayes)

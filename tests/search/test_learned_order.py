@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from cuts.cli.main import main
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.schedule import Schedule
 from cuts.passes.schedule import make_space
 from cuts.search.building.factory import Factory
@@ -133,10 +134,10 @@ def test_trees_predict_here_as_where_they_were_trained() -> None:
 
 def test_search_begins_and_continues_in_learned_order(plain: list[MeasuredOperation]) -> None:
     problem, correction = problem_of(32), learn(with_times(plain, many_threads_are_slow), "trees")
-    first = Factory().rank(problem, "bound", 6, correction)
+    first = Factory().rank(problem, BOUND_PRUNING, 6, correction)
     scores = [s.point.score for s in first if s.point is not None]
     assert scores == sorted(scores)
-    assert [s.point for s in first] != [s.point for s in Factory().rank(problem, "bound", 6)]
+    assert [s.point for s in first] != [s.point for s in Factory().rank(problem, BOUND_PRUNING, 6)]
     space = make_space(problem.form, problem.target)
     strategy = make_strategy("rank", space, first, correction=Settings(correction=correction).correction)
     assert strategy.propose([], float("inf"), 6) == interleave_structures(first)

@@ -10,6 +10,7 @@ from math import inf
 import pytest
 from attrs import evolve
 from cuts.backends.source import unrolled_statements
+from cuts.ir import BOUND_PRUNING
 from cuts.search.building.factory import BuildResult, Factory
 from cuts.search.building.workers import JobResult
 from cuts.search.database import Database
@@ -114,7 +115,7 @@ def test_worker_does_not_compile_too_long_text(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("cuts.search.building.factory.compile_kernel", fake_compile)
     target = find_target("cuda:h200")
     problem = TuningTask(group_of("matmul", ((64, 64), (64, 64))), {}, target, {})
-    (scored,) = Factory().rank(problem, "bound", 1)
+    (scored,) = Factory().rank(problem, BOUND_PRUNING, 1)
     built = Factory().build(problem, scored.candidate.schedule)
     assert built.kernel is not None
     statements = unrolled_statements(built.kernel.source)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.passes.schedule import Point, candidate_of, columns_of, evaluate, make_space
@@ -175,9 +176,9 @@ def test_search_begins_with_fast_points_of_another_machine() -> None:
     database = with_trials(evolve(problem, machine={"device": "another"}), texts)
     order = learned_order(database, problem, Settings())
     assert order is not None
-    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6, order)]
+    first = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, BOUND_PRUNING, 6, order)]
     assert texts[-1] in first
-    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, "bound", 6)]
+    plain = [schedule_text(s.candidate.schedule) for s in Factory().rank(problem, BOUND_PRUNING, 6)]
     assert texts[-1] not in plain
     tuner_of(FakeBench(lambda kernel: 1e-3), database=database).run([problem], Settings(remembers=False))
     assert texts[-1] in {t.schedule for t in database.measurements(problem)}

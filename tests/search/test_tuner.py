@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from attrs import evolve
+from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import ALGORITHMS_SHARE, Budget, KernelFunction
 from cuts.ir.errors import UsageError
 from cuts.ir.graph import Graph, Node
@@ -540,7 +541,7 @@ def test_groups_are_priced_while_fragments_are_cut() -> None:
 def task_of(size: int) -> TaskRecord:
     """Return a product's search with ranked space and built first point."""
     problem = problem_of(size)
-    task = TaskRecord(problem, first=Factory().rank(problem, "bound", 4))
+    task = TaskRecord(problem, first=Factory().rank(problem, BOUND_PRUNING, 4))
     task.ready.append(Entry(task.first[0], schedule_text(task.first[0].candidate.schedule)))
     return task
 
@@ -568,7 +569,7 @@ def test_refused_candidate_is_never_the_answer(refused: int) -> None:
 
 def test_next_candidate_replaces_refused_first_ones() -> None:
     problem = problem_of(64)
-    ranked = Factory().rank(problem, "bound", 6)[::-1]  # so that no short look finds the next one
+    ranked = Factory().rank(problem, BOUND_PRUNING, 6)[::-1]  # so that no short look finds the next one
     task = TaskRecord(problem, first=ranked[:2])
     for scored in ranked[:2]:
         text = schedule_text(scored.candidate.schedule)

@@ -9,6 +9,8 @@ from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.expr import Call, Const, Expr, Read, call
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.types import DType, TensorType
+from cuts.passes.schedule.selection.enumerate import batches
+from cuts.passes.schedule.space import Space
 
 
 def f32(*shape: int) -> TensorType:
@@ -222,3 +224,16 @@ ALL = {
     "conv-upsampled": upsampled_conv(4, 30, 4, 3),
     "total": total(37), "vector": normalise_vector(37),
 }  # fmt: skip
+
+
+def illegal_histogram(space: Space) -> dict[str, int]:
+    """Return how many points break each rule, and the legal ones.
+
+    A point may break several rules.
+    """
+    counts: dict[str, int] = {"legal": 0}
+    for batch in batches(space):
+        counts["legal"] += int(batch.legal.sum())
+        for name, reason in batch.illegal.items():
+            counts[name] = counts.get(name, 0) + int(batch.flat(reason).sum())
+    return counts

@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.targets import descriptions
+from cuts.ir import Pruning
 from cuts.ir.errors import PassError, UsageError
 from cuts.passes.model.lower_bound import lower_bound
 from cuts.passes.schedule.check_schedules import check_schedule
@@ -16,7 +17,7 @@ from cuts.passes.schedule.selection import enumerate as points
 from cuts.passes.schedule.selection import hill_climbing as climb
 from cuts.passes.schedule.selection.choose import assess, choose, choose_soon, explain, structural_key
 from cuts.passes.schedule.selection.enumerate import batches, evaluate, to_schedule
-from cuts.passes.schedule.selection.prune import prune
+from cuts.passes.schedule.selection.prune import is_pruned, prune, pul_values
 from cuts.passes.schedule.space import make_space
 
 from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
@@ -26,11 +27,11 @@ CPU = find_target("opencl")
 GPUS = [item.target for item in descriptions() if item.target.dialect == "cuda"]
 
 
-@pytest.mark.parametrize("model", ["bound", "paper"])
+@pytest.mark.parametrize("pruning", [Pruning(), Pruning("pul"), Pruning("pul-printed", 10)], ids=lambda p: p.rule)
 @pytest.mark.parametrize("target", [H200, CPU], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", sorted(ALL))
-def test_chosen_schedules_are_legal_and_in_order(name, target, model):
-    found = choose(ALL[name], target, model, count=4)
+def test_chosen_schedules_are_legal_and_in_order(name, target, pruning):
+    found = choose(ALL[name], target, pruning, count=4)
     assert found
     assert [c.score for c in found] == sorted(c.score for c in found)
     for candidate in found:
@@ -40,15 +41,15 @@ def test_chosen_schedules_are_legal_and_in_order(name, target, model):
 def test_choice_is_close_to_the_spaces_best():
     for group in (matmul(64, 96, 48), depthwise(1, 32, 14), softmax(64, 256)):
         space = make_space(group, H200, coarse=True)
-        everything = prune(space, "bound", most=1)
+        everything = prune(space, most=1)
         assert choose(group, H200)[0].score <= everything.scores[0] * 1.0001
 
 
 @pytest.mark.parametrize("group", [matmul(64, 96, 48), softmax(64, 256), pointwise(64, 64)])
 def test_points_of_any_integer_length_are_equal(group, monkeypatch):
-    short = climb.best_points(group, H200, "bound", 8)
+    short = climb.best_points(group, H200, Pruning(), 8)
     monkeypatch.setattr(climb, "MAX_INT64_POINTS", 0)
-    assert climb.best_points(group, H200, "bound", 8) == short
+    assert climb.best_points(group, H200, Pruning(), 8) == short
 
 
 def test_choice_considers_no_more_points(monkeypatch):
@@ -61,7 +62,7 @@ def test_choice_considers_no_more_points(monkeypatch):
 
     monkeypatch.setattr(climb, "evaluate", counting_evaluate)
     monkeypatch.setattr(points, "evaluate", counting_evaluate)
-    climb.best_points(matmul(256, 256, 64), H200, "bound", 1)
+    climb.best_points(matmul(256, 256, 64), H200, Pruning(), 1)
     assert not counted - Counter(batches=19, points=39_936)  # on 22 November 2026
 
 
@@ -126,21 +127,36 @@ def test_machine_that_is_too_small_is_an_error():
         choose(matmul(8, 8, 8), tiny)
 
 
-def test_an_unknown_model_is_an_error():
-    with pytest.raises(UsageError, match="models are: bound, paper"):
-        prune(make_space(matmul(8, 8, 8), H200, coarse=True), "guess")
+def test_a_wrong_pruning_is_an_error():
+    with pytest.raises(UsageError, match="rules are: bound, pul, pul-printed, none"):
+        Pruning("guess")
+    with pytest.raises(UsageError, match="at most 100 %, found 120 %"):
+        Pruning("pul", 120)
 
 
-def test_paper_keeps_the_top_percentage():
-    found = prune(make_space(matmul(64, 64, 64), H200, coarse=True), "paper", top=1.0)
-    assert found.points.size == int(np.ceil(found.legal / 100))
-    assert np.all(np.diff(found.scores) >= 0)
+@pytest.mark.parametrize("rule", ["pul", "pul-printed"])
+def test_pul_keeps_the_top_percentage(rule):
+    group = softmax(64, 256)
+    space = make_space(group, H200)
+    values = np.concatenate([pul_values(b, space, rule == "pul-printed")[b.legal] for b in batches(space)])
+    for top in (1.0, 5.0, 100.0):
+        found = prune(space, Pruning(rule, top))
+        least = np.sort(values)[::-1][int(np.ceil(values.size * top / 100)) - 1]
+        assert found.points.size == int((values >= least).sum())
+        assert np.all(np.diff(found.scores) >= 0)
+        assert not is_pruned(found.scores).any()
+
+
+def test_pul_changes_the_choice():
+    kept = choose(matmul(256, 256, 256), H200, Pruning("pul", 1), count=8)
+    assert all(not is_pruned(candidate.score) for candidate in kept)
+    assert kept[0].score >= choose(matmul(256, 256, 256), H200)[0].score
 
 
 def test_bound_discards_only_points_slower_than_best():
     space = make_space(matmul(256, 256, 256), H200, coarse=True)
     best = 5e-6
-    found = prune(space, "bound", best=best)
+    found = prune(space, best=best)
     assert found.discarded > 0
     assert found.points.size == found.legal - found.discarded
     kept = set(found.points.tolist())

@@ -11,6 +11,7 @@ from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
 from cuts.bench.operators.products import FORMATS, product_group
+from cuts.bench.operators.tuning import warm_lower_bound
 from cuts.ir import CompileOptions, Graph, Node
 from cuts.ir.affine import Var, as_index
 from cuts.ir.expr import call
@@ -24,7 +25,7 @@ from cuts.passes.geometry import geometry_of
 from cuts.passes.model import features_of
 from cuts.passes.model.cost_model import estimate_time
 from cuts.passes.model.feature_schema import Features
-from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy, warm_lower_bound
+from cuts.passes.model.lower_bound import RESOURCES, lower_bound, occupancy
 from cuts.passes.model.memory_access.banks import conflict_factor, warp_cycles
 from cuts.passes.model.pul_paper import coef_r, gm_ratio, pul, sm_ratio, wb_ratio
 from cuts.passes.pipeline import stage_results

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from cuts.backends.devices import find_target
 from cuts.passes.geometry.schedule_template import axis_classes, class_runs, is_matrix_like
-from cuts.passes.schedule.selection.enumerate import batches, columns_at, illegal_histogram, sample_batches, to_schedule
+from cuts.passes.schedule.selection.enumerate import batches, columns_at, sample_batches, to_schedule
 from cuts.passes.schedule.space import make_space
 
-from .groups import ALL, conv, depthwise, matmul, pointwise, softmax
+from .groups import ALL, conv, depthwise, illegal_histogram, matmul, pointwise, softmax
 
 H200 = find_target("cuda:h200")
 CPU = find_target("opencl")

@@ -185,7 +185,7 @@ def warp_lines(
         return found
     single = (1,) * len(geometry.vector)
     cover = geometry.once(("lanes", lanes, loops), lambda: _warp_cover(geometry, lanes, loops, single))
-    return np.maximum(found, target.scattered_line * random_groups(read, shape, cover, unit))
+    return np.maximum(found, target.bounds.scattered_line * random_groups(read, shape, cover, unit))
 
 
 def _warp_cover(geometry: Geometry, warp_size: int, loops: Sequence[tuple[Var, ...]], vector: Sequence[Count]) -> Cover:

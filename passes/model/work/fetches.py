@@ -136,7 +136,7 @@ def _count_read(
     totals.add("streamed", np.where(past, once, 0.0))
     totals.add("missed", more / 2.0)  # with requested bytes, as many bytes through L2
     if totals.target.lockstep and is_scattered(read):
-        totals.add("lines", totals.target.scattered_line * moved)
+        totals.add("lines", totals.target.bounds.scattered_line * moved)
     if atom:
         totals.add("missed", np.where(past, np.maximum(0.0, moved * kind.size - once), 0.0))
 
@@ -148,7 +148,7 @@ def _sector_bytes(read: Read, place: EvaluationSite, totals: Totals) -> Count:
     kind = totals.group.tensors[read.tensor]
     unit = max(1, totals.target.sector_bytes // kind.dtype.size)
     touched = segments_of(read, kind.shape, place.block, unit) * float(totals.target.sector_bytes)
-    return np.where(np.greater(touched, totals.target.l1_kept_bytes), touched * place.all_trips, 0.0)
+    return np.where(np.greater(touched, totals.target.bounds.l1_kept_bytes), touched * place.all_trips, 0.0)
 
 
 def wait(totals: Totals, staged: Collection[Expr], place: EvaluationSite, geometry: Geometry) -> None:

@@ -28,11 +28,6 @@ from .totals import Totals
 
 #: Tensor cores of an SM: each serves the warps of a quarter of it.
 TENSOR_CORES = 4.0
-#: Clocks of each part of a word that threads transpose on its way to products in place: 4096^3 with both factors along
-#: their sides took 570 to 660 us on an H200 in TF32; products of parts 1.39 ms, 1.32 ms without transposition.
-TRANSPOSED_CLOCKS = 0.05
-#: Least clocks between dependent matrix instructions, in those of dependent multiply-adds.
-ATOM_CHAIN = 4.0
 #: Instructions of a sum that lanes exchange: one shuffle and three selections.
 EXCHANGE_INSTRUCTIONS = 4.0
 
@@ -53,7 +48,7 @@ def add_mma(
     totals.add("tensor", atoms * dict(totals.target.atoms).get(work.mma.name, 0.0) / TENSOR_CORES)
     totals.add("issue", atoms * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
-    totals.add("chain", work.steps * trips * work.products * ATOM_CHAIN)
+    totals.add("chain", work.steps * trips * work.products * totals.target.bounds.mma_chain)
     if mode is not None and mode.every:
         totals.add("issue", product(geometry.thread) * trips * geometry.threads * 1.0)
     for axis, side in enumerate(work.sides):
@@ -111,7 +106,9 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
     barriers = np.where(np.greater(parts, 1), parts * 1.0, 2.0)
     if reads_shared_matrices(last.structure.mma):  # copies of all threads end with a fence, and warpgroups in step
         target = totals.target
-        barriers = barriers * np.where(np.greater(last.loop.tma, 0), target.awaited_barriers, target.fenced_barriers)
+        barriers = barriers * np.where(
+            np.greater(last.loop.tma, 0), target.bounds.awaited_barriers, target.bounds.fenced_barriers
+        )
     totals.sums["barriers"] = barriers
     totals.sums["rounds"] = parts * 1.0
 
@@ -140,7 +137,7 @@ def _add_warpgroup_products(
     totals.add("tensor", atoms * dict(totals.target.atoms).get(atom.name, 0.0) / TENSOR_CORES)
     totals.add("issue", instructions * atom.warps * totals.target.warp_size)
     totals.add("body", work.multiplications * 1.0)
-    totals.add("chain", work.steps * trips * ATOM_CHAIN)
+    totals.add("chain", work.steps * trips * totals.target.bounds.mma_chain)
     read = (columns if rows_held else atom.m + columns) * atom.k * atom.held.size / totals.target.shared_bandwidth
     totals.add("wavefronts", instructions * read)
     if promotion_interval(reduction.math, atom.name):
@@ -160,7 +157,7 @@ def _add_warpgroup_products(
         copies = 1.0 if loaded and side is rows else work.parts - 1.0  # loads of rows, or stores of further parts
         totals.add("wavefronts", moved * copies * atom.held.size / totals.target.shared_bandwidth)
         if work.splitting and side is not rows and not lies_deep(side.expr, reduction):
-            totals.add("scatter", moved * work.parts * TRANSPOSED_CLOCKS)
+            totals.add("scatter", moved * work.parts * totals.target.costs.transposed)
         if loaded and side is rows:
             totals.add("shared_loads", moved / geometry.vector[geometry.structure.rows])
     wait(totals, staged, place, geometry)

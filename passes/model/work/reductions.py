@@ -15,11 +15,6 @@ from .lanes import combine_lanes, sort_lanes
 from .matrix_instructions import add_mma
 from .totals import Totals
 
-#: Weight of a multiply-add in `alike` where both factors come from vectors along the depth: an eighth, not a
-#: quarter,
-#: have three operands in one bank; filter gradients take no longer so than with transposed tiles.
-TWO_VECTORS_WEIGHT = 0.6
-
 
 def add_reduction(
     totals: Totals,
@@ -49,7 +44,9 @@ def add_reduction(
     for expr, tile in staged.items():
         fetch(totals, segment, expr, tile, place, geometry)
         vectors = vectors + (np.not_equal(tile.turned, 0) & np.greater(depth_vector(expr, tile, geometry), 1))
-    totals.add("alike", np.where(np.greater(vectors, 1), TWO_VECTORS_WEIGHT, vectors) * steps * place.threads)
+    totals.add(
+        "alike", np.where(np.greater(vectors, 1), totals.target.costs.two_vectors, vectors) * steps * place.threads
+    )
     held = {r for e in staged for r in reads(e)}
     for read in memory_reads(body, own):
         if read not in held:

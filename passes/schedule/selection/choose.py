@@ -10,8 +10,10 @@ import numpy as np
 from attrs import field, frozen
 
 from ....ir import (
+    BOUND_PRUNING,
     FusedGroup,
     PassError,
+    Pruning,
     Schedule,
     Segment,
     Target,
@@ -41,7 +43,7 @@ class Candidate:
     """A chosen schedule with its bound and features.
 
     `bound` is the lower bound of its time in seconds, `limit` the limiting resource, `features` the counts by name.
-    `score` is the model's order (smaller is better): estimated seconds for `bound`, one minus the PUL for `paper`.
+    `score` is the cost model's order: estimated seconds.
     `measured` are additions of measurements to reports, as JSON values.
     """
 
@@ -61,28 +63,28 @@ class _Key:
     group: FusedGroup = field(eq=False)
 
 
-def choose(group: FusedGroup, target: Target, model: str = "bound", count: int = 1) -> list[Candidate]:
-    """Return the best `count` legal schedules of a group by a model.
+def choose(group: FusedGroup, target: Target, pruning: Pruning = BOUND_PRUNING, count: int = 1) -> list[Candidate]:
+    """Return a group's best `count` legal schedules by the cost model.
 
-    The best comes first; ties go to the earlier one of the space. `model` is "bound" or "paper".
+    The best comes first; ties go to the earlier one of the space.
 
     Raises `PassError` where no schedule is legal, which the target's limits can cause.
     """
-    points = first_points(group, target, model, count)
+    points = first_points(group, target, pruning, count)
     space = make_space(group, target)
     return [candidate_of(space, point) for point in points]
 
 
 def first_points(
-    group: FusedGroup, target: Target, model: str = "bound", count: int = RANKED_POINTS
+    group: FusedGroup, target: Target, pruning: Pruning = BOUND_PRUNING, count: int = RANKED_POINTS
 ) -> tuple[Point, ...]:
-    """Return the best `count` legal points of a group by a model.
+    """Return a group's best `count` legal points by the cost model.
 
     `choose` returns their candidates; equal groups are searched once.
 
     Raises `PassError` where no point is legal.
     """
-    points = _search(_Key(structural_key(group), group), target, model, count)
+    points = _search(_Key(structural_key(group), group), target, pruning, count)
     if not points:
         raise PassError(f"no schedule of the group that writes {', '.join(group.outputs)} fits target '{target.name}'")
     return points
@@ -98,7 +100,7 @@ def choose_soon(group: FusedGroup, target: Target) -> Candidate:
     space = make_space(group, target, coarse=True)
     best: tuple[float, int] | None = None
     for batch in sample_batches(space, MAX_SOON_SAMPLES):
-        scores = np.where(batch.legal, score(batch, space, "bound"), inf)
+        scores = np.where(batch.legal, score(batch, space), inf)
         place = int(np.argmin(scores))
         if scores[place] < (inf if best is None else best[0]):
             assert batch.points is not None, "samples name their points"
@@ -107,8 +109,8 @@ def choose_soon(group: FusedGroup, target: Target) -> Candidate:
 
 
 @lru_cache(maxsize=4096)
-def _search(key: _Key, target: Target, model: str, count: int) -> tuple[Point, ...]:
-    return best_points(key.group, target, model, count)
+def _search(key: _Key, target: Target, pruning: Pruning, count: int) -> tuple[Point, ...]:
+    return best_points(key.group, target, pruning, count)
 
 
 def structural_key(group: FusedGroup) -> tuple[object, ...]:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from attrs import define, field, frozen
 
-from ....ir import FusedGroup, Target
+from ....ir import FusedGroup, Pruning, Target
 from ...geometry import ScheduleParameter, ScheduleTemplate, distinct_values
 from ..space import Space, make_space
 from .enumerate import columns_of, evaluate, sample_possible_batches
-from .prune import score
+from .prune import is_pruned, score
 
 #: Points that are scored before refinement, divided among the templates.
 SAMPLED_POINTS = 1 << 16
@@ -48,7 +48,7 @@ class Point(NamedTuple):
     places: tuple[int, ...]
 
 
-def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tuple[Point, ...]:
+def best_points(group: FusedGroup, target: Target, pruning: Pruning, count: int) -> tuple[Point, ...]:
     """Return the best legal points of a group's full space.
 
     They are those that a search finds, best first.
@@ -56,8 +56,8 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
     coarse = make_space(group, target, coarse=True)
     full = make_space(group, target)
     wide = {s.segments: k for k, s in enumerate(full.templates)}
-    climb = _Climb(full, model)
-    for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), model):
+    climb = _Climb(full, pruning)
+    for position, scores, rows in _seeds(coarse, max(REFINED_POINTS, count), pruning):
         structure = coarse.templates[position]
         place = wide[structure.segments]
         climb.add(place, scores, _embed(structure, full.templates[place], rows))
@@ -66,7 +66,15 @@ def best_points(group: FusedGroup, target: Target, model: str, count: int) -> tu
         if not climb.refine(most):
             break
         most = max(REFINED_POINTS, count)
-    return _select_varied(full, climb.points(), count)
+    return _select_varied(full, kept_points(climb.points()), count)
+
+
+def kept_points(points: Iterable[Point]) -> Iterator[Point]:
+    """Yield points, best first, up to a pruned one; at least one."""
+    for number, point in enumerate(points):
+        if number and is_pruned(point.score):
+            return
+        yield point
 
 
 @define
@@ -76,7 +84,7 @@ class _Climb:
     """
 
     space: Space
-    model: str
+    pruning: Pruning
     scores: _Array = field(factory=lambda: np.zeros(0))
     structures: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
     numbers: _Array = field(factory=lambda: np.zeros(0, dtype=np.int64))
@@ -106,7 +114,7 @@ class _Climb:
             structure = self.space.templates[position]
             moves = _moves(structure, numbers[structures == position])
             moves = moves[~_are_among(moves, self.known[position])]
-            self.add(position, _score(self.space, structure, moves, self.model), moves)
+            self.add(position, _score(self.space, structure, moves, self.pruning), moves)
         return bool(len(fresh))
 
     def _best(self, most: int) -> _Array:
@@ -212,14 +220,14 @@ class _CommonKeys:
         )
 
 
-def _seeds(space: Space, count: int, model: str) -> Iterator[tuple[int, _Array, _Array]]:
+def _seeds(space: Space, count: int, pruning: Pruning) -> Iterator[tuple[int, _Array, _Array]]:
     """Yield the best points of a sample, and the leaders of every template: position of the template, scores, and rows
     of places.
     """
     each = max(2048, min(16384, SAMPLED_POINTS // len(space.templates)))
     found: list[tuple[int, _Array, _Array]] = []
     for position, batch in enumerate(sample_possible_batches(space, each)):
-        values = score(batch, space, model)
+        values = score(batch, space, pruning)
         assert batch.points is not None, "samples name their points"
         first = _smallest(values, count)
         found.append((position, values[first], batch.points[first]))
@@ -295,23 +303,23 @@ def _parameter_places(structure: ScheduleTemplate, numbers: _Array) -> _Array:
     return np.asarray(places, dtype=np.int64)
 
 
-def _score(space: Space, structure: ScheduleTemplate, numbers: _Array, model: str) -> _Array:
+def _score(space: Space, structure: ScheduleTemplate, numbers: _Array, pruning: Pruning) -> _Array:
     """Return the scores of points, infinity where they are not legal."""
     if not len(numbers):
         return np.zeros(0)
     batch = evaluate(space, structure, columns_of(structure, _parameter_places(structure, numbers)), 0)
-    return np.broadcast_to(score(batch, space, model), numbers.shape)
+    return np.broadcast_to(score(batch, space, pruning), numbers.shape)
 
 
-def neighbours(space: Space, points: Sequence[Point], model: str) -> set[Point]:
+def neighbours(space: Space, points: Sequence[Point], pruning: Pruning) -> set[Point]:
     """Return scored legal points that differ in one parameter."""
-    climb = _Climb(space, model)
+    climb = _Climb(space, pruning)
     for position in sorted({p.structure for p in points}):
         structure = space.templates[position]
         rows = np.asarray([p.places for p in points if p.structure == position], dtype=np.int64)
         moves = _moves(structure, rows @ _weights(structure))
-        climb.add(position, _score(space, structure, moves, model), moves)
-    return set(climb.points())
+        climb.add(position, _score(space, structure, moves, pruning), moves)
+    return {point for point in climb.points() if not is_pruned(point.score)}
 
 
 def _moves(structure: ScheduleTemplate, numbers: _Array) -> _Array:

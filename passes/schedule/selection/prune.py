@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from attrs import frozen
 
-from ....ir import Target, UsageError
-from ...model import conflict_factor, estimate_time, lower_bound, pul
-from ..space import Space
+from ....ir import BOUND_PRUNING, FusedGroup, ObjectCache, Pruning, Target
+from ...model import conflict_factor, estimate_time, lower_bound, printed_pul, pul
+from ..space import Space, make_space
 from .enumerate import Batch, batches, sample_batches
 
 #: A space of more points than this is represented by a fixed sample.
 MAX_ENUMERATED_POINTS = 20_000_000
 #: Points of each template in such a sample.
 SAMPLED_POINTS = 1 << 17
+#: Points of each template from which the top share of a space is found.
+RANKED_SAMPLE_POINTS = 1 << 12
+#: Least score of a pruned point, in seconds: no kernel takes as long.
+PRUNED_SECONDS = 1e6
+#: Least performance upper limits in the top share of live groups' spaces.
+_LEAST_LIMITS: ObjectCache[dict[tuple[Target, Pruning], float]] = ObjectCache()
 
 
 @frozen
@@ -24,7 +30,7 @@ class Pruned:
     """The remaining points of a space, best first.
 
     `points` are their numbers within the space, `scores` their scores (smaller is better). `considered` counts all
-    examined points, `legal` the legal ones, `discarded` those proven slower than the measured best.
+    examined points, `legal` the legal ones, `discarded` those that the rule discards.
     """
 
     points: np.ndarray[Any, Any]
@@ -34,59 +40,94 @@ class Pruned:
     discarded: int = 0
 
 
-def _by_bound(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
+def _estimate(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
     found = lower_bound(batch.features, space.target)
     conflicts = conflict_factor(space.group, batch.sizes, space.target) if space.target.banked else 1.0
     return batch.flat(estimate_time(batch.features, found, space.target, conflicts)).astype(np.float64)
 
 
-def _by_paper(batch: Batch, space: Space) -> np.ndarray[Any, Any]:
-    conflicts = conflict_factor(space.group, batch.sizes, space.target)
-    return 1.0 - batch.flat(pul(batch.features, space.target, conflicts)).astype(np.float64)
+def pul_values(batch: Batch, space: Space, printed: bool = False) -> np.ndarray[Any, Any]:
+    """Return the performance upper limit of every point of a batch.
 
-
-#: Scores by name of the model; smaller is better.
-MODELS: dict[str, Callable[[Batch, Space], np.ndarray[Any, Any]]] = {"bound": _by_bound, "paper": _by_paper}
-
-
-def score(batch: Batch, space: Space, model: str) -> np.ndarray[Any, Any]:
-    """Return a model's score of every point of a batch.
-
-    It is infinite where the point is not legal.
-
-    Raises `UsageError` where no model has that name.
+    It is a share of peak, by the formulae as `printed`, or with corrections.
     """
-    if model not in MODELS:
-        raise UsageError(f"unknown performance model '{model}'", hint=f"models are: {', '.join(MODELS)}")
-    return np.where(batch.legal, MODELS[model](batch, space), np.inf)
+    conflicts = conflict_factor(space.group, batch.sizes, space.target)
+    if printed:
+        found = printed_pul(space.group, batch.sizes, batch.features, space.target, conflicts)
+    else:
+        found = pul(batch.features, space.target, conflicts)
+    return batch.flat(found).astype(np.float64)
 
 
-def prune(
-    space: Space, model: str = "bound", top: float = 1.0, most: int | None = None, best: float = np.inf
-) -> Pruned:
-    """Return the points of a space to measure, best first.
+def score(batch: Batch, space: Space, pruning: Pruning = BOUND_PRUNING) -> np.ndarray[Any, Any]:
+    """Return the score of every point of a batch: estimated seconds.
 
-    `paper` keeps the best `top` percent of the legal points by PUL (section 4.3; the paper takes 1). `bound` keeps
-    every point whose lower bound is not above `best`, the least time measured so far in seconds: the discarded points
-    are slower, with proof. Either keeps at most `most`.
+    It is infinite where the point is not legal. Pruned points follow all others, those of the greatest performance
+    upper limit first, so that hill climbing can begin at them (`is_pruned`).
+    """
+    seconds = _estimate(batch, space)
+    if pruning.ranks:
+        values = pul_values(batch, space, pruning.rule == "pul-printed")
+        least = least_pul(space.group, space.target, pruning)
+        seconds = np.where(values >= least, seconds, PRUNED_SECONDS * (2.0 - values))
+    return np.where(batch.legal, seconds, np.inf)
+
+
+def is_pruned(scores: Any) -> Any:
+    """Return whether scores are those of legal points that a rule discards."""
+    return np.logical_and(np.greater_equal(scores, PRUNED_SECONDS), np.isfinite(scores))
+
+
+def least_pul(group: FusedGroup, target: Target, pruning: Pruning) -> float:
+    """Return the least PUL in the top share of a space.
+
+    The share is one of all legal points. Templates with many points are sampled, each point with the weight of those
+    that it stands for.
+    """
+    known = _LEAST_LIMITS.find(group, dict)
+    if (target, pruning) not in known:
+        known[target, pruning] = _find_least(make_space(group, target), pruning)
+    return known[target, pruning]
+
+
+def _find_least(space: Space, pruning: Pruning) -> float:
+    values, weights = [np.zeros(0)], [np.zeros(0)]
+    for batch in sample_batches(space, RANKED_SAMPLE_POINTS):
+        legal = batch.legal
+        values.append(pul_values(batch, space, pruning.rule == "pul-printed")[legal])
+        weights.append(np.full(int(legal.sum()), max(1.0, batch.structure.size / max(1, legal.size))))
+    every, weight = np.concatenate(values), np.concatenate(weights)
+    if not every.size:
+        return 0.0
+    order = np.argsort(-every, kind="stable")
+    reached = np.cumsum(weight[order]) >= pruning.top / 100.0 * weight.sum() * (1.0 - 1e-12)
+    return float(every[order[int(np.argmax(reached))]])
+
+
+def prune(space: Space, pruning: Pruning = BOUND_PRUNING, most: int | None = None, best: float = np.inf) -> Pruned:
+    """Return the points of a whole space to measure, best first.
+
+    With `bound` every point is kept whose lower bound is not above `best`, the least time measured so far in seconds:
+    the discarded points are slower, with proof. The other rules keep the points that `Pruning` describes. At
+    most `most` are returned.
     """
     numbers: list[np.ndarray[Any, Any]] = []
     scores: list[np.ndarray[Any, Any]] = []
     considered = legal = discarded = 0
     for batch in _all_or_sample(space):
-        values = score(batch, space, model)
+        values = score(batch, space, pruning)
         fine = np.isfinite(values)
         considered += values.size
         legal += int(fine.sum())
-        if model == "bound" and np.isfinite(best):
+        hopeless = is_pruned(values)
+        if pruning == BOUND_PRUNING and np.isfinite(best):
             hopeless = np.logical_and(fine, proven_slower(batch, space.target, best))
-            discarded += int(hopeless.sum())
-            fine = np.logical_and(fine, np.logical_not(hopeless))
+        discarded += int(hopeless.sum())
+        fine = np.logical_and(fine, np.logical_not(hopeless))
         numbers.append(_numbers(batch)[fine])
         scores.append(values[fine])
     every = np.concatenate(scores) if scores else np.zeros(0)
-    keep = every.size if model == "bound" else max(1, int(np.ceil(legal * top / 100.0)))
-    order = np.argsort(every, kind="stable")[: keep if most is None else min(keep, most)]
+    order = np.argsort(every, kind="stable")[:most]
     return Pruned(np.concatenate(numbers)[order], every[order], considered, legal, discarded)
 
 

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from attrs import define, field, frozen
-
-from ..convolution import FIELDS, Convolutions, Floats
-from .fitting import library, one_thread
+from cuts.latency.convolution import FIELDS, Convolutions, Floats
+from cuts.latency.predictors.fitting import library, one_thread
 
 
 class Baseline(Protocol):

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import frozen
-
-from .convolution import Floats
+from cuts.latency.convolution import Floats
 
 
 @frozen
