@@ -1,4 +1,4 @@
-"""Draws Figures 1, 4 and 6 of the latency paper from recorded sweeps.
+"""Draws Figures 1, 4 and 6 of the latency paper.
 
     python docs/make_latency_figures.py          writes docs/latency_steps.svg and docs/latency_fits.svg
 
