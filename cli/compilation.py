@@ -11,7 +11,7 @@ from pathlib import Path
 from ..backends import Array, Timing, find_target
 from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
-from ..ir import Budget, CompileOptions, Graph, Target, UsageError
+from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from .learning import learned_order
@@ -33,7 +33,7 @@ from .output import (
 
 _BUDGET, _INTERRUPT_EXIT = 6, 130
 #: Options that say how to search.
-SEARCH_OPTIONS = ("strategy", "unaided", "trials")
+SEARCH_OPTIONS = ("strategy", "unaided", "trials", "pruning")
 
 
 def run_tuned(arguments: Namespace) -> int:
@@ -56,6 +56,7 @@ def run_tuned(arguments: Namespace) -> int:
         most=getattr(arguments, "trials", None) or Settings().most,
         seed=arguments.seed,
         libraries=not arguments.no_libraries,
+        pruning=_pruning(arguments),
         correction=lesson.correction if lesson is not None else None,
         recalls=lesson is None or lesson.recalls,
     )
@@ -235,7 +236,20 @@ def _options(arguments: Namespace, progress: CompileProgress, stopped: list[str]
         precision=arguments.precision,
         begun=budget,
         memory=arguments.memory,
+        pruning=_pruning(arguments),
     )
+
+
+def _pruning(arguments: Namespace) -> Pruning:
+    """Return the pruning rule.
+
+    Raises `UsageError` for a top share beside a rule that keeps none.
+    """
+    usual = Pruning()
+    found = Pruning(arguments.pruning or usual.rule, arguments.top or usual.top)
+    if not found.ranks:
+        refuse(arguments, ["top"], "it is the share of points that --pruning pul keeps")
+    return found
 
 
 def _compile_graph(

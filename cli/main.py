@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "run": "run a plan",
     "verify": "compare what a plan computes with the float64 reference",
     "explain": "show a plan's groups, their kernels and why they are as they are",
+    "export": "write a plan in a form that runs without Python",
     "device": "show the devices and compilers of this machine, and the known targets",
     "cache": "show, empty or explain what is kept of earlier compilations and searches",
     "ops": "list the operations, or show one",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from ..ir import PRECISIONS, UsageError, attribute_of
+from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -61,6 +61,11 @@ def positive(kind: Callable[[str], float]) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def percentage(text: str) -> float:
+    """Read a share in percent, such as 1% or 0.5."""
+    return positive(float)(text.removesuffix("%"))
 
 
 def count(text: str) -> int:
@@ -234,6 +239,14 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--frozen", action="store_true", help="use only what the tuning database has; fail where it lacks a kernel"
+    )
+    group.add_argument(
+        "--pruning", choices=tuple(PRUNING_RULES),
+        help="which points of schedule spaces to discard: 'bound' those proven slower than the best time (default), "
+        "'pul' all but the top ones by DeepCuts' performance upper limit, 'pul-printed' so without its corrections",
+    )  # fmt: skip
+    group.add_argument(
+        "--top", type=percentage, metavar="PERCENT", help="points that --pruning pul keeps (default 1%%)"
     )
     group.add_argument(
         "--no-libraries",

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 from attrs import evolve
 
 from ..backends import find_target
-from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError, VocabularyError
+from ..ir import (
+    BOUND_PRUNING,
+    CompileOptions,
+    Mode,
+    PrecisionName,
+    Pruning,
+    PruningRule,
+    Target,
+    UsageError,
+    VocabularyError,
+)
 from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
 from .driver import build_graph
@@ -46,6 +56,8 @@ class BuildOptions(TypedDict, total=False):
     libraries: bool
     debug: bool
     deterministic: bool
+    pruning: PruningRule
+    top: float
     options: CompileOptions | None
 
 
@@ -88,6 +100,8 @@ def build(
     libraries: bool = True,
     debug: bool = False,
     deterministic: bool = True,
+    pruning: PruningRule = BOUND_PRUNING.rule,
+    top: float = BOUND_PRUNING.top,
     options: CompileOptions | None = None,
     fallback: bool = False,
 ) -> CompiledPlan | StagedPlan:
@@ -97,8 +111,9 @@ def build(
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
     PyTorch, or a module with example inputs `args`, which fix its shapes. A target may stand instead of `args`.
-    `options` has all of `mode`, `precision`, `budget`, `debug` and `deterministic`: give it, or them. `precision` names
-    the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or `bf16`.
+    `options` has all of `mode`, `precision`, `budget`, `debug`, `deterministic` and `pruning`: give it, or them.
+    `precision` names the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or
+    `bf16`.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
@@ -106,6 +121,9 @@ def build(
 
     Unless `deterministic`, scatters add and multiply floats by atomic operations, in any order: faster, but the last
     digits of results differ from run to run.
+
+    `pruning` names the rule that discards points of schedule spaces: `bound`, `none`, or `pul`, which keeps the `top`
+    percent of each by the performance upper limit of DeepCuts (`pul-printed` without its corrections).
 
     With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only results
     that the tuning database has are used, and a missing one is an error. In mode `mixed` routines of cuBLAS and cuDNN
@@ -119,7 +137,7 @@ def build(
 
     Raises `UsageError` where the mode is unknown.
     """
-    chosen = _chosen_options(options, mode, precision, budget, debug, deterministic)
+    chosen = _chosen_options(options, mode, precision, budget, debug, deterministic, Pruning(pruning, top))
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
     target = args if isinstance(args, (str, Target)) else target
     vocabulary = with_torch_operators(load_spec(spec), model)
@@ -146,17 +164,24 @@ def _chosen_options(
     budget: float | None,
     debug: bool,
     deterministic: bool,
+    pruning: Pruning,
 ) -> CompileOptions:
     """Return the options of a compilation that begins now."""
     if mode not in MODES:
         raise UsageError(f"unknown mode '{mode}'", hint=f"modes are: {', '.join(MODES)}")
-    if options is not None and (mode, precision, budget, debug, deterministic) != ("mixed", "fp32", None, False, True):
+    given, usual = (mode, precision, budget, debug, deterministic, pruning), CompileOptions()
+    if options is not None and given != (usual.mode, usual.precision, None, False, True, usual.pruning):
         raise UsageError(
-            "'options' has a mode, a precision, a budget, a debug and a deterministic of its own",
+            "'options' has a mode, a precision, a budget, a debug, a deterministic and a pruning of its own",
             hint="give it, or them",
         )
     chosen = options or CompileOptions(
-        mode=mode, budget=budget, debug=debug, precision=precision, deterministic=deterministic
+        mode=mode,
+        budget=budget,
+        debug=debug,
+        precision=precision,
+        deterministic=deterministic,
+        pruning=pruning,
     )
     return evolve(chosen, begun=chosen.begin())
 

@@ -39,7 +39,7 @@ def build_tuned(
         return build_graph(graph, spec, target, options)
     from ..search import Settings, tuning_session
 
-    settings = Settings(libraries=libraries)
+    settings = Settings(libraries=libraries, pruning=options.pruning)
     with tuning_session(target, budget=options.begin(), frozen=frozen, settings=settings) as session:
         return tune_graph(graph, spec, target, options, session)
 

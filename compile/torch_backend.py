@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
-from ..ir import PRECISIONS, Budget, CompileOptions, CutsWarning, PrecisionName, Target, UsageError, quote
+from ..ir import (
+    PRECISIONS,
+    Budget,
+    CompileOptions,
+    CutsWarning,
+    PrecisionName,
+    Pruning,
+    PruningRule,
+    Target,
+    UsageError,
+    quote,
+)
 from ..store import Key, digest_parts
 from .cached_build import build_cached
 from .driver import precisions_of
@@ -105,6 +116,8 @@ class _Options:
     libraries: bool = False
     freeze: bool = False
     deterministic: bool = True
+    pruning: PruningRule = "bound"
+    top: float = 1.0
     max_shapes: int = field(default=MAX_SHAPES, repr=False)  # no plan depends on it
 
 
@@ -126,6 +139,7 @@ def _read(options: Mapping[str, Any]) -> _Options:
             raise UsageError(f"option '{name}': expected True or False, found {value!r}")
     if not isinstance(wishes.max_shapes, int) or isinstance(wishes.max_shapes, bool) or wishes.max_shapes < 1:
         raise UsageError(f"option 'max_shapes': expected an integer from 1, found {wishes.max_shapes!r}")
+    Pruning(wishes.pruning, wishes.top)  # raises
     if wishes.libraries and wishes.budget is None and not wishes.tune:
         raise UsageError("option 'libraries': nothing is timed", hint="give a budget too, or tune=True")
     return wishes
@@ -164,7 +178,11 @@ class _Precisions:
     def _compile(self, precision: PrecisionName, captured: CapturedGraph) -> None:
         begun = None if self.made else Budget.since(captured.start_time, self.wishes.budget)  # reading it counts
         options = CompileOptions(
-            precision=precision, budget=self.wishes.budget, begun=begun, deterministic=self.wishes.deterministic
+            precision=precision,
+            budget=self.wishes.budget,
+            begun=begun,
+            deterministic=self.wishes.deterministic,
+            pruning=Pruning(self.wishes.pruning, self.wishes.top),
         )
         plan = build_cached(
             captured.graph,

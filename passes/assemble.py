@@ -7,7 +7,7 @@ from itertools import groupby
 
 from attrs import evolve
 
-from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name
+from ..ir import CompiledGraph, RepeatedSteps, Step, Target, member_name, print_ir
 from .context import CompileContext
 from .costs import shared_launch_bound, shared_launch_seconds
 from .fusion import Group, Unit, Views, graph_layout, loop_iterations
@@ -23,6 +23,7 @@ def candidate_facts(candidate: Candidate) -> dict[str, object]:
     }
     found = {
         "parameters": parameters(candidate.schedule),
+        "schedule": print_ir(candidate.schedule),
         "bound": candidate.bound,
         "limit": candidate.limit,
         "estimate": candidate.score,

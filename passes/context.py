@@ -61,7 +61,7 @@ class CompileContext:
 
     @costs.default
     def _costs(self) -> CostModel:
-        return AnalyticModel(self.target, self.executor)
+        return AnalyticModel(self.target, self.executor, self.options.pruning)
 
     @budget.default
     def _budget(self) -> Budget:

@@ -127,5 +127,6 @@ def _facts(routine: SubstituteRoutine, record: Mapping[str, object]) -> dict[str
         "library": library,
         "measured": routine.seconds,
         "parameters": {},
+        "schedule": "",
         "why": f"{library} took {routine.seconds * 1e6:.2f} us{compared}",
     }

@@ -54,7 +54,7 @@ def tuning_session(
     them. Tasks are distributed to the workers of a Dask `scheduler` where one is given. A `monitor` shows progress.
     """
     if replay is None and target.dialect == "cuda":
-        find_toolchain()  # without one every candidate would fail, which says less than its error
+        find_toolchain(target.arch)  # without one every candidate would fail, which says less than its error
     budget = budget if isinstance(budget, Budget) else Budget.of(budget)
     workers = workers or _workers(target)
     with ExitStack() as opened:

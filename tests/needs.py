@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable
@@ -66,6 +68,23 @@ def needs_cuda(test: Test) -> Test:
 def needs_toolchain(test: Test) -> Test:
     """Mark a test or class that compiles CUDA sources without running them."""
     return cast(Test, _skip(toolchain_reason())(test))
+
+
+def require_architecture(arch: str) -> None:
+    """Skip a test without a compiler for an architecture."""
+    from cuts.backends.cuda.compile import find_toolchain
+    from cuts.ir import BackendError
+
+    try:
+        find_toolchain(arch)
+    except BackendError as error:
+        pytest.skip(str(error))
+
+
+def needs_c_compiler() -> pytest.MarkDecorator:
+    """Return a mark of tests that build the runner of plans."""
+    names = (os.environ.get("CC", ""), "cc", "gcc", "clang")
+    return _skip("" if any(map(shutil.which, filter(None, names))) else "no C compiler is installed")
 
 
 @cache

@@ -14,17 +14,20 @@ from pathlib import Path
 
 import cuts
 import pytest
+from attrs import fields as fields_of
 from cuts.backends import known_targets, target_aliases
 from cuts.backends.launch_sequence import MAX_RECORDED_LAUNCHES
 from cuts.bench.paper import PaperTable, read_table, tables_of
 from cuts.cli.main import COMMANDS, make_parser
 from cuts.cluster.storage.disk import MAX_REQUESTS
 from cuts.cluster.storage.layer_files import PAGE
-from cuts.docs import make_api, make_results, make_tables
+from cuts.docs import make_api, make_c_api, make_results, make_tables
 from cuts.docs.make_modules import document, modules, purpose
 from cuts.docs.make_site import pending
 from cuts.passes.statements.prefix_scan import MAX_LANE_ROW
 from cuts.passes.statements.sorts import MAX_SORTED_ROW
+from cuts.runtime.files.plan_document import PlanDocument
+from cuts.runtime.native import LAYOUTS
 from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
 from cuts.store.eviction import MAX_BYTES
 
@@ -43,7 +46,7 @@ TABLES = {
     "docs/glossary.md",
     "docs/results.md",
     "docs/zoo.md",
-    *(f"docs/reference/{n}.md" for n in ("cli", "environment", "python_api", "targets")),
+    *(f"docs/reference/{n}.md" for n in ("c_interface", "cli", "environment", "plan_format", "python_api", "targets")),
 }
 MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2850, 8700, 3 << 20
 WIDTH = 120
@@ -201,6 +204,22 @@ def test_the_reference_of_python_is_made_from_docstrings() -> None:
     assert read("docs/reference/python_api.md") == make_api.document(), "run python docs/make_api.py"
 
 
+def test_the_reference_of_c_follows_the_header() -> None:
+    text = make_c_api.HEADER.read_text(encoding="utf-8")
+    documented = {make_c_api.name_of(declaration) for _, declaration in make_c_api.entries(text)}
+    functions = set(re.findall(r"^CUTS_API .*?(cuts_\w+)\(", text, flags=re.MULTILINE))
+    structs = set(re.findall(r"^typedef (?:struct|enum) (\w+) \{", text, flags=re.MULTILINE))
+    assert functions | structs == documented - {"CUTS_RUN_VERSION"}
+    assert read("docs/reference/c_interface.md") == make_c_api.document(), "run python docs/make_c_api.py"
+
+
+def test_the_plan_format_has_every_field() -> None:
+    folder, packed = read("docs/reference/plan_format.md").split("## Packed plans")
+    fields = [field.name for field in fields_of(PlanDocument)]
+    assert [name for name in fields if f"`{name}`" not in folder] == []
+    assert [name for name in LAYOUTS if f"`{name}`" not in packed] == []
+
+
 #: Names in the code that begin like variables of the environment: placeholders and a macro of tests.
 NO_VARIABLES = {"CUTS_KERNEL_NAME", "CUTS_THREE"}
 
@@ -208,7 +227,8 @@ NO_VARIABLES = {"CUTS_KERNEL_NAME", "CUTS_THREE"}
 def test_the_reference_has_every_variable_of_the_environment() -> None:
     code = [path for folder in FOLDERS - {"docs", "build"} for path in (ROOT / folder).rglob("*.py")]
     found = {name for path in (*code, ROOT / ".ci/run") for name in VARIABLE.findall(path.read_text(encoding="utf-8"))}
-    assert found - NO_VARIABLES == {*VARIABLE.findall(read("docs/reference/environment.md"))}
+    names = {*VARIABLE.findall(make_c_api.HEADER.read_text(encoding="utf-8"))}
+    assert found - NO_VARIABLES - names == {*VARIABLE.findall(read("docs/reference/environment.md"))}
 
 
 def test_the_reference_has_every_target() -> None:

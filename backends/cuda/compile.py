@@ -8,41 +8,24 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import signal
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import Any
 
 from attrs import asdict, frozen
 
-from ...ir import BackendError, KernelFunction, UsageError, processor_count
+from ...ir import KernelFunction, UsageError, processor_count
 from ...store import EntryStore, Key, digest, digest_parts, take_earlier
 from ..compiler_diagnostics import compile_error
 from ..library import DIALECT
+from .compilers import RejectedSourceError, Toolchain, find_nvcc, find_nvrtc, find_second_nvrtc, missing_compiler
 
 _TIMEOUT = 120.0
-#: Report of ptxas, and macros of math.h, which nvcc includes and NVRTC does not.
-_NVRTC_OPTIONS = (
-    b"--ptxas-options=-v",
-    b"--no-source-include",
-    b"-DINFINITY=__int_as_float(0x7f800000)",
-    b"-DNAN=__int_as_float(0x7fffffff)",
-)
-#: Leaves out declarations that generated kernels do not need, which take 6 of 24 ms of an empty kernel.
-_MINIMAL = b"--minimal"
 #: Architectures with instructions that only kernels compiled for exactly them may use (`wgmma`).
 _EXACT_ARCHITECTURES = {"sm_90": "sm_90a"}
 #: Codes of ptxas where it makes asynchronous products wait for each other, or inserts waits and fences of its own.
 _PRODUCT_CODES = re.compile(r"\(C75\d\d\)")
 #: Architecture that every supported NVRTC compiles for.
 _PLAIN_ARCH = "sm_80"
-_HINT = "install the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]'), or put nvcc on PATH"
 
 
 @frozen
@@ -72,22 +55,6 @@ class Cubin:
         return figures
 
 
-@frozen
-class Toolchain:
-    """Compiler: name, version (part of every cache key), and its call.
-
-    The call compiles (source, arch, timeout) to (code, log).
-    """
-
-    name: str
-    version: str
-    compile: Callable[[str, str, float], tuple[bytes, str]]
-
-
-class _Rejected(Exception):
-    """A compiler refused the source; the message is its log."""
-
-
 def toolchains() -> tuple[Toolchain, ...]:
     """Find the compilers of this machine, the preferred one first."""
     return tuple(_find_toolchains())
@@ -95,13 +62,15 @@ def toolchains() -> tuple[Toolchain, ...]:
 
 def _find_toolchains() -> Iterator[Toolchain]:
     """Yield the compilers of this machine lazily: the search for nvcc starts a program."""
-    for find in (_find_nvrtc, _find_nvcc):
+    for find in (find_nvrtc, find_nvcc, find_second_nvrtc):
         if (tool := find()) is not None:
             yield tool
 
 
-def find_toolchain() -> Toolchain:
-    """Return the compiler to use; `CUTS_CUDA_COMPILER=nvrtc|nvcc` selects one.
+def find_toolchain(arch: str = "") -> Toolchain:
+    """Return the first compiler that compiles for an architecture.
+
+    `CUTS_CUDA_COMPILER=nvrtc|nvcc` selects one.
 
     Raises `BackendError` where none is found, or not the selected one, `UsageError` where the variable names
     no compiler.
@@ -109,10 +78,13 @@ def find_toolchain() -> Toolchain:
     wanted = os.environ.get("CUTS_CUDA_COMPILER", "")
     if wanted not in ("", "nvrtc", "nvcc"):
         raise UsageError(f"CUTS_CUDA_COMPILER is '{wanted}'", hint="expected nvrtc or nvcc")
+    others: list[Toolchain] = []
     for tool in _find_toolchains():
         if wanted in ("", tool.name):
-            return tool
-    raise BackendError(f"no CUDA compiler: {wanted or 'neither NVRTC nor nvcc'} was found", hint=_HINT)
+            if tool.supports(arch):
+                return tool
+            others.append(tool)
+    raise missing_compiler(wanted, arch, others)
 
 
 def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT) -> Cubin:
@@ -123,7 +95,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
     Raises `BackendError` with the compiler's log and the numbered source where the kernel does not compile.
     """
     wanted, arch = arch, _EXACT_ARCHITECTURES.get(arch, arch)
-    tool = find_toolchain()
+    tool = find_toolchain(arch)
     store = EntryStore.open()
     key = Key("cubin", {"source": digest(kernel.source)}, {"arch": arch}, {tool.name: tool.version}, kernel.name)
     if (entry := store.get(key)) is not None:
@@ -135,7 +107,7 @@ def compile_kernel(kernel: KernelFunction, arch: str, timeout: float = _TIMEOUT)
         return _unpack(entry)
     try:
         code, log = tool.compile(kernel.source, arch, timeout)
-    except _Rejected as error:
+    except RejectedSourceError as error:
         raise compile_error(kernel, f"{arch} with {tool.name} {tool.version}", kernel.source, str(error)) from None
     cubin = _read_log(code, log)
     store.put(key, {"report": json.dumps(cubin.report).encode(), "code": code})
@@ -186,91 +158,3 @@ def _read_log(code: bytes, log: str) -> Cubin:
         stack_bytes=greatest_match(r"(\d+) bytes stack frame"),
         warnings=tuple(dict.fromkeys(warnings)),
     )
-
-
-@cache
-def _find_nvcc() -> Toolchain | None:
-    folders = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    path = shutil.which("nvcc") or next(
-        (hit for folder in folders if (hit := shutil.which("nvcc", path=f"{folder}/bin"))), None
-    )
-    if path is None:
-        return None
-    try:
-        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r"V(\d[\d.]*)", text)
-    return Toolchain(
-        "nvcc",
-        match.group(1) if match else "unknown",
-        lambda source, arch, timeout: _run_nvcc(path, source, arch, timeout),
-    )
-
-
-def _run_nvcc(path: str, source: str, arch: str, timeout: float) -> tuple[bytes, str]:
-    with tempfile.TemporaryDirectory(prefix="cuts-") as folder:
-        (Path(folder) / "kernel.cu").write_text(source, encoding="utf-8")
-        command = [path, "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-        # A session of its own, because nvcc starts further programs that must end with it.
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-        )
-        try:
-            log, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise _Rejected(f"nvcc was stopped after {timeout:g} seconds") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        if process.returncode:
-            raise _Rejected(log.strip())
-        return (Path(folder) / "kernel.cubin").read_bytes(), log
-
-
-@cache
-def _find_nvrtc() -> Toolchain | None:
-    try:
-        nvrtc = import_module("cuda.bindings.nvrtc")
-        status, major, minor = nvrtc.nvrtcVersion()
-    except Exception:  # the bindings raise errors of their own where the library is missing
-        return None
-    if int(status) != 0:
-        return None
-    return Toolchain("nvrtc", f"{major}.{minor}", lambda source, arch, timeout: _run_nvrtc(nvrtc, source, arch))
-
-
-@cache
-def _nvrtc_options(nvrtc: Any) -> tuple[bytes, ...]:
-    """Return the options of every kernel, without those that an old NVRTC refuses."""
-    status, program = nvrtc.nvrtcCreateProgram(b"", b"nothing.cu", 0, [], [])
-    if int(status) != 0:
-        return _NVRTC_OPTIONS
-    try:
-        known = int(nvrtc.nvrtcCompileProgram(program, 1, [_MINIMAL])[0]) == 0
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    return (*_NVRTC_OPTIONS, *([_MINIMAL] if known else []))
-
-
-def _run_nvrtc(nvrtc: Any, source: str, arch: str) -> tuple[bytes, str]:
-    def check(result: tuple[Any, ...]) -> Any:
-        if int(result[0]) != 0:
-            raise _Rejected(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
-        return result[1] if len(result) > 1 else None
-
-    program = check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
-    try:
-        options = [f"--gpu-architecture={arch}".encode(), *_nvrtc_options(nvrtc)]
-        failed = int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0]) != 0
-        log = bytearray(check(nvrtc.nvrtcGetProgramLogSize(program)))
-        check(nvrtc.nvrtcGetProgramLog(program, log))
-        text = bytes(log).rstrip(b"\0").decode(errors="replace")
-        if failed:
-            raise _Rejected(text.strip())
-        code = bytearray(check(nvrtc.nvrtcGetCUBINSize(program)))
-        check(nvrtc.nvrtcGetCUBIN(program, code))
-        return bytes(code), text
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)

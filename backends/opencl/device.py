@@ -396,6 +396,11 @@ class OpenCLDevice(Device):
         }
 
 
+def build_options() -> str:
+    """Return the options of all builds, as one text."""
+    return " ".join(_OPTIONS)
+
+
 def launched_function(launch: Launch) -> Any:
     """Return the kernel object that a launch enqueues; None without one."""
     if isinstance(launch, _MovedKernel):

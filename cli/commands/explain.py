@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from ...compile import CompiledPlan, load
-from ...ir import UsageError, quote
+from ...ir import FusedGroup, Schedule, Target, UsageError, parse_ir, quote
+from ...passes.schedule import schedule_puls
 from ...runtime import plain
 from ..options import add_json
 from ..output import AnyPlan, console, note_uncompiled, plan_values
@@ -50,6 +52,7 @@ def _details(owner: CompiledPlan, number: int) -> dict[str, object]:
     step = owner.plan.steps[number]
     kernel = owner.plan.kernels[step.kernel]
     group = dict(owner.plan.groups[number]) if number < len(owner.plan.groups) else {}
+    group |= _performance_limits(group, owner.plan.target)
     return {
         "group": number,
         **group,
@@ -60,6 +63,21 @@ def _details(owner: CompiledPlan, number: int) -> dict[str, object]:
         "info": kernel.info,
         "source": kernel.source,
     }
+
+
+def _performance_limits(group: Mapping[str, object], target: Target) -> dict[str, object]:
+    """Return the performance upper limits of a group's point.
+
+    They are shares of peak, empty for a launch of several groups, and for a routine of a library.
+    """
+    schedule, form = group.get("schedule"), str(group.get("form"))
+    if not schedule or not isinstance(schedule, str) or "members" in group:
+        return {}
+    point, program = parse_ir(schedule), parse_ir(form)
+    assert isinstance(point, Schedule), "plans store schedules"
+    assert isinstance(program, FusedGroup), "plans store groups"
+    found = schedule_puls(program, point, target)
+    return {"performance upper limit": {name: round(value, 4) for name, value in found.items()}}
 
 
 def _find_groups(plan: AnyPlan, wanted: str) -> list[tuple[CompiledPlan, int]]:

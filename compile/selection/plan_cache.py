@@ -16,7 +16,7 @@ import numpy as np
 from attrs import frozen
 
 from ...backends.library import installed_libraries
-from ...ir import Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
+from ...ir import BOUND_PRUNING, Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
 from ...runtime import plan_content, plan_of_files, save_plan, with_document
 from ...search import Settings, TuningSession, machine_of
 from ...store import EntryStore, Facts, Key, cache_root, create_private_folder, digest, digest_parts, field_facts
@@ -76,6 +76,7 @@ def plan_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, 
 
 def _key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, **wishes: object) -> Key:
     asked = {name: getattr(options, name) for name in ("mode", "precision", "debug", "memory", "deterministic")}
+    asked |= {} if options.pruning == BOUND_PRUNING else {"pruning": repr(options.pruning)}
     content = {
         "graph": digest(print_graph(graph)),
         "declarations": digest(repr(sorted(spec.texts.items()))),

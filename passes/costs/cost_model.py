@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from attrs import define, field, frozen
 
-from ...ir import FULL_SHARE, FusedGroup, Target
+from ...ir import BOUND_PRUNING, FULL_SHARE, FusedGroup, Pruning, Target
 from ..fusion import GroupEvaluator, form_key
 from ..schedule import Candidate
 from .executor import Executor, Member, ScheduleRequest, Workload
@@ -84,6 +84,7 @@ class AnalyticModel:
 
     target: Target
     executor: Executor
+    pruning: Pruning = BOUND_PRUNING
     times: MeasuredTimes = field(factory=MeasuredTimes)
 
     def evaluator(self, modelled: GroupEvaluator) -> GroupEvaluator:
@@ -96,7 +97,7 @@ class AnalyticModel:
 
     def schedule(self, kernels: Mapping[Hashable, Workload], share: float = FULL_SHARE) -> Mapping[Hashable, Candidate]:
         """Return the schedules that other processes have found."""
-        found = self.executor.submit([ScheduleRequest(kernel.form, self.target) for kernel in kernels.values()])()
+        found = self.executor.submit([ScheduleRequest(k.form, self.target, self.pruning) for k in kernels.values()])()
         return {key: candidate for key, candidate in zip(kernels, found, strict=True) if candidate is not None}
 
     def compare_launches(self, launches: Sequence[Sequence[Member]]) -> Sequence[bool]:

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from ...ir import FusedGroup, KernelFunction, Storage, Target
+from ...ir import BOUND_PRUNING, FusedGroup, KernelFunction, Pruning, Storage, Target
 from ..schedule import Candidate
 
 A = TypeVar("A")
@@ -32,6 +32,7 @@ class ScheduleRequest(ModelQuery[Candidate]):
 
     form: FusedGroup
     target: Target
+    pruning: Pruning = BOUND_PRUNING
 
 
 @frozen(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
-from ...ir import SCHEDULES_SHARE, PassError, Target, convert_error
+from ...ir import SCHEDULES_SHARE, PassError, Pruning, Target, convert_error
 from ..context import CompileContext
 from ..costs import Workload
 from ..fusion import Group, loop_iterations
@@ -21,17 +21,19 @@ def choose_schedules(
     It is the fastest by measurement, within a share of the budget, or the best by the cost model. Kernels that add to
     memory, which a second run changes, are not measured.
     """
+    pruning = context.options.pruning
     chosen = context.costs.schedule(workloads_of(previous), share)
-    found = {key: chosen.get(key) or _best(group, context.target) for key, group in previous.unique.items()}
+    found = {key: chosen.get(key) or _best(group, context.target, pruning) for key, group in previous.unique.items()}
     improve = context.modelled.evaluator.improve
     return ScheduledPartition(
-        previous, {key: c if c.measured else improve(previous.unique[key].form, c) for key, c in found.items()}
+        previous,
+        {key: c if c.measured or pruning.ranks else improve(previous.unique[key].form, c) for key, c in found.items()},
     )
 
 
-def _best(group: Group, target: Target) -> Candidate:
+def _best(group: Group, target: Target, pruning: Pruning) -> Candidate:
     try:
-        return choose(group.form, target)[0]
+        return choose(group.form, target, pruning)[0]
     except PassError as error:
         raise convert_error(error, PassError, f"nodes {', '.join(group.units)}: ") from error
 

@@ -24,6 +24,7 @@ from .selection import (
     proven_slower,
     pul_values,
     sample_batches,
+    schedule_puls,
     score,
     to_schedule,
 )

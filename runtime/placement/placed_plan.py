@@ -84,18 +84,23 @@ def place_in_arena(plan: Plan) -> PlacedPlan:
 
 
 def place_over_blocks(
-    plan: Plan, held: Collection[str] = (), shared: Sequence[str] = (), bound_once: bool = True
+    plan: Plan,
+    held: Collection[str] = (),
+    shared: Sequence[str] = (),
+    bound_once: bool = True,
+    inside: tuple[Collection[str], Collection[str]] = ((), ()),
 ) -> PlacedPlan:
     """Return a plan over external buffers.
 
     `held` are inputs that rarely move, `shared` buffers of constants. Library routines that are `bound_once` touch
-    copies of buffers that move.
+    copies of buffers that move. Inputs and outputs `inside` get no block; the caller copies them.
     """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
-    stays = tuple(name for name in plan.inputs if name in held)
-    moves = tuple(name for name in plan.inputs if name not in held)
-    outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *plan.outputs))
+    stays = tuple(name for name in plan.inputs if name in held and name not in inside[0])
+    moves = tuple(name for name in plan.inputs if name not in held and name not in inside[0])
+    results = [name for name in plan.outputs if name not in inside[1]]
+    outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *results))
     first = 2 + len(shared)
     blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
     moving = {b for b in blocks if b not in {buffers[name] for name in stays}}

@@ -134,7 +134,7 @@ class Factory:
 
     def choose(self, request: ScheduleRequest) -> Candidate:
         """Return the best candidate of a group by the cost model."""
-        return choose(request.form, request.target)[0]
+        return choose(request.form, request.target, request.pruning)[0]
 
     def bundle_row(self, row: MemberRow) -> list[Candidate]:
         """Return the kernels of groups that share a launch."""

@@ -126,4 +126,8 @@ class PlanningWorkers(LocalExecutor):
 
 def _key(request: ModelQuery[Any]) -> Hashable:
     """Return a key of equal questions."""
-    return (form_key(request.form), request.target) if isinstance(request, ScheduleRequest) else id(request)
+    return (
+        (form_key(request.form), request.target, request.pruning)
+        if isinstance(request, ScheduleRequest)
+        else id(request)
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import cattrs
 from attrs import frozen
 
-from ...ir import CompileOptions, Graph
+from ...ir import BOUND_PRUNING, CompileOptions, Graph
 from ...passes import Decisions
 from ...store import describe, digest
 
@@ -116,7 +116,8 @@ def question_of(
         "options": f"{options.mode} {options.precision} {bool(options.debug)} "
         f"{options.horizontal_fusion} {NO_LIBRARIES}"
         + ("" if options.memory is None else f" {options.memory}")
-        + ("" if options.deterministic else " atomic"),
+        + ("" if options.deterministic else " atomic")
+        + ("" if options.pruning == BOUND_PRUNING else f" {options.pruning}"),
         "machine": {name: fact for name, fact in sorted(machine.items()) if name != COMPILER},
     }
     return Question(describe(parts), graph.name, nodes)

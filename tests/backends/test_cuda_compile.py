@@ -14,6 +14,8 @@ from attrs import evolve
 from cuts.backends.compiler_diagnostics import compile_error, first_fault
 from cuts.backends.cuda import compile as cuda_compile
 from cuts.backends.cuda.compile import Cubin, Toolchain, compile_kernel, compile_kernels, find_toolchain
+from cuts.backends.cuda.compilers.nvcc import run_nvcc
+from cuts.backends.cuda.compilers.nvrtc import nvrtc_options
 from cuts.ir.compiled import Argument, KernelFunction
 from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.types import DType
@@ -66,7 +68,7 @@ def test_option_refused_by_older_compiler_is_left_out(known: bool) -> None:
 
         def nvrtcDestroyProgram(self, program: str) -> None: ...
 
-    assert (b"--minimal" in cuda_compile._nvrtc_options(Compiler())) is known
+    assert (b"--minimal" in nvrtc_options(Compiler())) is known
 
 
 @needs_toolchain
@@ -171,7 +173,7 @@ Remark: The warnings can be suppressed with "-diag-suppress <warning-number>"
 def test_cubin_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of earlier versions are a digest, the report, and the code."""
     tool = Toolchain("nvrtc", "13.0", lambda *_: pytest.fail("it is compiled again"))
-    monkeypatch.setattr("cuts.backends.cuda.compile.find_toolchain", lambda: tool)
+    monkeypatch.setattr("cuts.backends.cuda.compile.find_toolchain", lambda arch: tool)
     cubin = Cubin(b"\x7fELF\n", 12, 256, warnings=("idle",))
     content = json.dumps(cubin.report).encode() + b"\n" + cubin.code
     folder = tmp_path / "cache" / "cubin"
@@ -201,6 +203,18 @@ def test_no_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
         compile_kernel(KERNEL, "sm_90")
 
 
+def test_a_compiler_is_chosen_by_its_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = evolve(fake()[0], name="new", architectures=lambda: (75, 90))
+    old = evolve(fake()[0], name="old", architectures=lambda: (50, 70))
+    use(monkeypatch, new, old)
+    assert [find_toolchain(arch).name for arch in ("", "sm_90a", "sm_70")] == ["new", "new", "old"]
+    use(monkeypatch, new)
+    with pytest.raises(BackendError, match="for sm_70: new 1 compiles for sm_75 to sm_90; install the wheel"):
+        compile_kernel(KERNEL, "sm_70")
+    with pytest.raises(BackendError, match="newer versions of the wheels nvidia-cuda-nvrtc"):
+        compile_kernel(KERNEL, "sm_120")
+
+
 def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     nvrtc, nvcc = (evolve(fake()[0], name=name) for name in ("nvrtc", "nvcc"))
     use(monkeypatch, nvrtc, nvcc)
@@ -217,4 +231,4 @@ def test_nvcc_is_stopped_in_time(tmp_path: Path) -> None:
     slow.write_text("#!/bin/sh\nsleep 60 & sleep 60\n")
     slow.chmod(0o755)
     with pytest.raises(Exception, match=r"stopped after 0\.2 seconds"):
-        cuda_compile._run_nvcc(str(slow), SOURCE, "sm_90", 0.2)
+        run_nvcc(str(slow), SOURCE, "sm_90", 0.2)

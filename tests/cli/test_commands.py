@@ -171,3 +171,22 @@ def test_python_m_cuts_compile(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert (tmp_path / "graph.plan" / "plan.json").is_file()
+
+
+def test_pruning_by_performance_upper_limit(cuts: Cuts) -> None:
+    product = ("--op", "matmul", "--shape", "a=512x512", "--shape", "b=512x512", "--target", "cuda:h200")
+    plain, pruned = (
+        cuts("compile", *product, "--stop-after", "schedule", *more).out
+        for more in ([], ["--pruning", "pul", "--top", "0.1%"])
+    )
+    assert "tile" in pruned
+    assert plain != pruned
+    assert "does nothing here: it is the share" in cuts("compile", "graph.json", "--top", "2").err
+
+
+@needs_opencl
+def test_explain_shows_both_performance_upper_limits(cuts: Cuts) -> None:
+    assert cuts("compile", "graph.json", "-o", "p").code == 0
+    limits = cuts("explain", "p", "0", "--json").json["performance upper limit"]
+    assert set(limits) == {"pul", "pul-printed"}
+    assert all(0 <= value <= 1 for value in limits.values())

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ....ir import BOUND_PRUNING, FusedGroup, ObjectCache, Pruning, Target
-from ...model import conflict_factor, estimate_time, lower_bound, printed_pul, pul
+from ....ir import BOUND_PRUNING, FusedGroup, ObjectCache, Pruning, PruningRule, Schedule, Target
+from ...geometry import geometry_of
+from ...model import conflict_factor, estimate_time, features_of, lower_bound, printed_pul, pul
 from ..space import Space, make_space
 from .enumerate import Batch, batches, sample_batches
 
@@ -57,6 +58,14 @@ def pul_values(batch: Batch, space: Space, printed: bool = False) -> np.ndarray[
     else:
         found = pul(batch.features, space.target, conflicts)
     return batch.flat(found).astype(np.float64)
+
+
+def schedule_puls(group: FusedGroup, schedule: Schedule, target: Target) -> dict[PruningRule, float]:
+    """Return a schedule's PUL by each rule, as shares of peak."""
+    sizes, features = geometry_of(group, schedule), features_of(group, schedule, target)
+    conflicts = conflict_factor(group, sizes, target)
+    printed = printed_pul(group, sizes, features, target, conflicts)
+    return {"pul": float(pul(features, target, conflicts)), "pul-printed": float(printed)}
 
 
 def score(batch: Batch, space: Space, pruning: Pruning = BOUND_PRUNING) -> np.ndarray[Any, Any]:

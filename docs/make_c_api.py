@@ -1,0 +1,69 @@
+"""Writes `docs/reference/c_interface.md` from the header of the runner: `python docs/make_c_api.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import wrap
+
+ROOT = Path(__file__).parents[1]
+HEADER = ROOT / "runtime" / "native" / "source" / "cuts_run.h"
+DOCUMENT = Path(__file__).parent / "reference" / "c_interface.md"
+WIDTH = 120
+HEAD = """# C interface
+
+Written by `docs/make_c_api.py` from `runtime/native/source/cuts_run.h`. `libcuts_run` runs [packed
+plans](plan_format.md#packed-plans) without Python, on CUDA or OpenCL:
+
+```sh
+cuts export model.plan -o model.cutsplan          # the plan as one file
+python -m cuts.runtime.native build               # build/libcuts_run.so; or `cuts export model.plan --as c`
+```
+
+The sources are C11 and need no header of a driver; any C compiler builds them:
+`cc -std=c11 -D_GNU_SOURCE -O2 -fPIC -fvisibility=hidden -fno-strict-aliasing -shared *.c -o libcuts_run.so -ldl`.
+Programs in `examples/native/` use the library from C, C++ and Rust.
+
+* **Memory.** A plan has its constants on the device once; each session has the memory of one run, and state. Kernels
+  read inputs and write outputs in the caller's memory, which must be dense, begin at a multiple of 16 bytes, and not
+  overlap. A tensor that is part of another one is copied.
+* **State** stays on the device. From 1 MiB its present and next value take turns between two blocks; smaller ones are
+  copied within the recorded graph.
+* **Threads.** Sessions of a plan run concurrently; runs of one session exclude each other. Texts of errors are kept for
+  each thread.
+* **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses
+  the device's primary context, as PyTorch and the CUDA runtime do.
+* **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages and routines without a
+  generated kernel cannot be exported. Results that are the same in each run are no tensors and have no outputs.
+"""
+_ENTRY = re.compile(r"/\*\* ((?:.|\n)*?) \*/\n((?:.+\n)+)")
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the description and the declaration of each documented name."""
+    for comment, declaration in _ENTRY.findall(text):
+        yield " ".join(line.strip(" *") for line in comment.splitlines()), declaration
+
+
+def name_of(declaration: str) -> str:
+    """Return the name that a declaration introduces."""
+    if declaration.startswith("#define"):
+        return declaration.split()[1]
+    if declaration.startswith("typedef"):
+        return declaration.rstrip().rstrip(";").split()[-1]
+    return str(re.findall(r"(cuts_\w+)\(", declaration)[0])
+
+
+def document() -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for description, declaration in entries(HEADER.read_text(encoding="utf-8")):
+        words = "\n".join(wrap(description, WIDTH, break_long_words=False, break_on_hyphens=False))
+        shown = declaration.replace("CUTS_API ", "").rstrip()
+        parts.append(f"## `{name_of(declaration)}`\n\n{words}\n\n```c\n{shown}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

@@ -1,0 +1,67 @@
+"""Builds the runner of plans, `libcuts_run`, with a C compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...ir import BackendError
+
+SOURCE_FOLDER = Path(__file__).parent / "source"
+LIBRARY_NAME = "libcuts_run.so"
+#: Options of the compiler: records are read in place, through pointers to structs over the bytes of a file.
+COMPILER_OPTIONS = (
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-O2",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",
+    "-pthread",
+)
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+def find_compiler() -> str:
+    """Return the C compiler.
+
+    It is that of the variable CC, or the first of cc, gcc and clang.
+
+    Raises `BackendError` where there is none.
+    """
+    for name in (os.environ.get("CC"), *_COMPILERS):
+        if name and (found := shutil.which(name)):
+            return found
+    raise BackendError("no C compiler was found: neither CC nor cc, gcc or clang", hint="install gcc")
+
+
+def library_sources() -> tuple[Path, ...]:
+    """Return the C files of the library."""
+    return tuple(sorted(SOURCE_FOLDER.glob("*.c")))
+
+
+def build_library(folder: str | os.PathLike[str], options: Sequence[str] = ()) -> Path:
+    """Compile the library into a folder and return its path.
+
+    `options` follow the usual ones.
+
+    Raises `BackendError` with the compiler's text where it fails.
+    """
+    target = Path(folder) / LIBRARY_NAME
+    target.parent.mkdir(parents=True, exist_ok=True)
+    compile_c(target, library_sources(), ["-shared", "-s", *options])
+    return target
+
+
+def compile_c(target: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
+    """Compile and link C sources with the library's options.
+
+    Raises `BackendError` with the compiler's text where it fails.
+    """
+    command = [find_compiler(), *COMPILER_OPTIONS, f"-I{SOURCE_FOLDER}", *options, "-o", str(target)]
+    done = subprocess.run([*command, *map(str, sources), "-ldl"], capture_output=True, text=True)
+    if done.returncode:
+        raise BackendError(f"{command[0]} cannot build {target}: {done.stderr.strip()}")

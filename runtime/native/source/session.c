@@ -1,0 +1,288 @@
+/* Sessions: memory of one run, state, and the caller's tensors of the last run. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+#include "status.h"
+
+enum { ALIGNMENT = 16 }; /* of the caller's memory: the widest load of a kernel */
+
+struct cuts_session {
+    cuts_plan *plan;
+    pthread_mutex_t mutex; /* held while a run is launched */
+    sequence *sequence;
+    device_memory *blocks; /* by block: constants of the plan, memory of the session, adopted memory of the caller */
+    void **callers;        /* by block: the address that a caller gave in the last run */
+    uint8_t *is_moved;     /* by block: whether it differs from the last launch */
+};
+
+static cuts_status allocate_blocks(cuts_session *session) {
+    const plan_file *file = &session->plan->file;
+    for (uint64_t n = 0; n < file->block_count; n++) {
+        if (file->blocks[n].kind == BLOCK_CONSTANTS) session->blocks[n] = session->plan->constants[n];
+        if (file->blocks[n].kind == BLOCK_SESSION)
+            TRY(calls_of(session->plan)->allocate(session->plan->device, file->blocks[n].nbytes, session->blocks + n));
+    }
+    return upload_images(session->plan, BLOCK_SESSION, session->blocks, NULL);
+}
+
+static cuts_status fill_session(cuts_session *session) {
+    size_t count = session->plan->file.block_count + 1;
+    session->blocks = calloc(count, sizeof *session->blocks);
+    session->callers = calloc(count, sizeof *session->callers);
+    session->is_moved = malloc(count);
+    if (!session->blocks || !session->callers || !session->is_moved)
+        return fail(CUTS_ERROR_MEMORY, "too little memory for a session");
+    memset(session->is_moved, 1, count);
+    TRY(allocate_blocks(session));
+    return calls_of(session->plan)->prepare(session->plan->device, &session->plan->file, &session->sequence);
+}
+
+cuts_status cuts_session_create(cuts_plan *plan, cuts_session **created) {
+    if (!plan || !created) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_create: expected a plan and a place, found null");
+    *created = NULL;
+    if (!plan->device) return fail(CUTS_ERROR_ARGUMENT, "the plan was opened without a device, to describe it");
+    cuts_session *session = calloc(1, sizeof *session);
+    if (!session) return fail(CUTS_ERROR_MEMORY, "too little memory for a session");
+    atomic_fetch_add(&plan->owner_count, 1);
+    session->plan = plan;
+    pthread_mutex_init(&session->mutex, NULL);
+    cuts_status status = fill_session(session);
+    if (status == CUTS_OK)
+        *created = session;
+    else
+        cuts_session_destroy(session);
+    return status;
+}
+
+static void release_block(cuts_session *session, uint64_t number) {
+    const driver_calls *calls = calls_of(session->plan);
+    uint32_t kind = session->plan->file.blocks[number].kind;
+    if (!session->blocks[number] || kind == BLOCK_CONSTANTS) return;
+    (kind == BLOCK_SESSION ? calls->release : calls->disown)(session->plan->device, session->blocks[number]);
+}
+
+void cuts_session_destroy(cuts_session *session) {
+    if (!session) return;
+    const driver_calls *calls = calls_of(session->plan);
+    if (session->sequence) {
+        calls->wait(session->sequence);
+        calls->discard(session->sequence);
+    }
+    for (uint64_t n = 0; session->blocks && n < session->plan->file.block_count; n++) release_block(session, n);
+    free(session->blocks);
+    free(session->callers);
+    free(session->is_moved);
+    pthread_mutex_destroy(&session->mutex);
+    release_plan(session->plan);
+    free(session);
+}
+
+static const char *role_name(uint32_t role) {
+    return role == CUTS_INPUT ? "input" : role == CUTS_OUTPUT ? "output" : "state";
+}
+
+/* Takes a caller's memory as the block of a tensor, unless it was there in the last run. */
+static cuts_status bind_memory(cuts_session *session, const tensor_record *tensor, const cuts_device *place, void *data) {
+    const char *role = role_name(tensor->role), *name = text_of(&session->plan->file, tensor->name);
+    uint32_t block = tensor->block;
+    if (session->blocks[block] && session->callers[block] == data) return CUTS_OK;
+    if (!data && tensor->nbytes) return fail(CUTS_ERROR_TENSOR, "%s '%s' is missing: its address is null", role, name);
+    int is_address = !place || place->type != OPENCL_DEVICE; /* a `cl_mem` is a handle */
+    if (is_address && (uintptr_t)data % ALIGNMENT && tensor->nbytes)
+        return fail(CUTS_ERROR_TENSOR, "%s '%s' begins at %p, expected a multiple of %d", role, name, data, ALIGNMENT);
+    device_memory memory;
+    TRY(calls_of(session->plan)->adopt(session->plan->device, place, data, tensor->nbytes, &memory));
+    if (session->blocks[block]) release_block(session, block);
+    session->blocks[block] = memory;
+    session->callers[block] = data;
+    session->is_moved[block] = 1;
+    return CUTS_OK;
+}
+
+static cuts_status check_count(const cuts_session *session, cuts_role role, uint32_t count, const void *list) {
+    uint32_t expected = session->plan->file.role_counts[role];
+    if (count != expected || (count && !list))
+        return fail(CUTS_ERROR_TENSOR, "expected %u %ss, found %u", expected, role_name(role), list ? count : 0);
+    return CUTS_OK;
+}
+
+/* Writes a shape as [1, 3, 224]. */
+static const char *shape_text(const int64_t *shape, int32_t rank, char *text, size_t room) {
+    size_t used = 0;
+    text[used++] = '[';
+    for (int32_t axis = 0; axis < rank && used + 24 < room; axis++)
+        used += (size_t)snprintf(text + used, room - used, axis ? ", %lld" : "%lld", (long long)shape[axis]);
+    snprintf(text + used, room - used, "]");
+    return text;
+}
+
+static cuts_status check_shape(const plan_file *file, const tensor_record *tensor, const cuts_tensor *given) {
+    const int64_t *shape = file->numbers + tensor->first_extent;
+    char expected[256], found[256];
+    int is_same = given->ndim == (int32_t)tensor->rank && (given->shape || !given->ndim);
+    for (uint32_t axis = 0; is_same && axis < tensor->rank; axis++) is_same = given->shape[axis] == shape[axis];
+    if (is_same) return CUTS_OK;
+    return fail(CUTS_ERROR_TENSOR, "%s '%s': expected shape %s, found %s", role_name(tensor->role),
+                text_of(file, tensor->name), shape_text(shape, (int32_t)tensor->rank, expected, sizeof expected),
+                shape_text(given->shape, given->shape ? given->ndim : 0, found, sizeof found));
+}
+
+static cuts_status check_strides(const plan_file *file, const tensor_record *tensor, const cuts_tensor *given) {
+    int64_t dense = 1;
+    if (!given->strides || !tensor->nbytes) return CUTS_OK;
+    for (int32_t axis = given->ndim - 1; axis >= 0; axis--) {
+        if (given->shape[axis] != 1 && given->strides[axis] != dense)
+            return fail(CUTS_ERROR_TENSOR, "%s '%s' has stride %lld at axis %d, expected %lld: pass a dense copy",
+                        role_name(tensor->role), text_of(file, tensor->name), (long long)given->strides[axis], axis,
+                        (long long)dense);
+        dense *= given->shape[axis];
+    }
+    return CUTS_OK;
+}
+
+static cuts_status bind_tensor(cuts_session *session, const tensor_record *tensor, const cuts_tensor *given) {
+    const plan_file *file = &session->plan->file;
+    if (memcmp(&given->dtype, &tensor->dtype, sizeof given->dtype))
+        return fail(CUTS_ERROR_TENSOR, "%s '%s': expected elements of DLPack's code %u with %u bits, found %u with %u",
+                    role_name(tensor->role), text_of(file, tensor->name), tensor->dtype.code, tensor->dtype.bits,
+                    given->dtype.code, given->dtype.bits);
+    TRY(check_shape(file, tensor, given));
+    TRY(check_strides(file, tensor, given));
+    if (given->device.type == OPENCL_DEVICE && given->byte_offset)
+        return fail(CUTS_ERROR_TENSOR, "%s '%s' begins within a cl_mem, expected at its beginning",
+                    role_name(tensor->role), text_of(file, tensor->name));
+    void *data = given->data ? (char *)given->data + given->byte_offset : NULL;
+    return bind_memory(session, tensor, &given->device, data);
+}
+
+static cuts_status bind_tensors(cuts_session *session, cuts_role role, const cuts_tensor *given, uint32_t count) {
+    TRY(check_count(session, role, count, given));
+    for (uint32_t n = 0; n < count; n++)
+        TRY(bind_tensor(session, find_tensor(&session->plan->file, role, n), given + n));
+    return CUTS_OK;
+}
+
+static cuts_status bind_pointers(cuts_session *session, cuts_role role, void *const *given, const uint64_t *nbytes,
+                                 uint32_t count) {
+    TRY(check_count(session, role, count, nbytes ? (const void *)given : NULL));
+    for (uint32_t n = 0; n < count; n++) {
+        const tensor_record *tensor = find_tensor(&session->plan->file, role, n);
+        if (nbytes[n] < tensor->nbytes)
+            return fail(CUTS_ERROR_TENSOR, "%s '%s' has %llu bytes, expected %llu", role_name(role),
+                        text_of(&session->plan->file, tensor->name), (unsigned long long)nbytes[n],
+                        (unsigned long long)tensor->nbytes);
+        TRY(bind_memory(session, tensor, NULL, given[n]));
+    }
+    return CUTS_OK;
+}
+
+/* Lets the next values of state be the present ones, without a copy: the blocks of both take turns. */
+static void swap_states(cuts_session *session) {
+    const tensor_record *state;
+    for (uint32_t n = 0; (state = find_tensor(&session->plan->file, CUTS_STATE, n)); n++) {
+        if (state->partner == NO_NUMBER) continue;
+        device_memory now = session->blocks[state->block];
+        session->blocks[state->block] = session->blocks[state->partner];
+        session->blocks[state->partner] = now;
+        session->is_moved[state->block] = session->is_moved[state->partner] = 1;
+    }
+}
+
+static cuts_status launch(cuts_session *session, void *stream) {
+    TRY(calls_of(session->plan)->launch(session->sequence, session->blocks, session->is_moved, stream));
+    memset(session->is_moved, 0, session->plan->file.block_count);
+    swap_states(session);
+    return CUTS_OK;
+}
+
+static cuts_status run_on_tensors(cuts_session *session, const cuts_tensor *inputs, uint32_t input_count,
+                                  const cuts_tensor *outputs, uint32_t output_count, void *stream) {
+    TRY(bind_tensors(session, CUTS_INPUT, inputs, input_count));
+    TRY(bind_tensors(session, CUTS_OUTPUT, outputs, output_count));
+    return launch(session, stream);
+}
+
+cuts_status cuts_session_run(cuts_session *session, const cuts_tensor *inputs, uint32_t input_count,
+                             const cuts_tensor *outputs, uint32_t output_count, void *stream) {
+    if (!session) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_run: expected a session, found null");
+    pthread_mutex_lock(&session->mutex);
+    cuts_status status = run_on_tensors(session, inputs, input_count, outputs, output_count, stream);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+static cuts_status run_on_pointers(cuts_session *session, void *const *inputs, const uint64_t *input_bytes,
+                                   uint32_t input_count, void *const *outputs, const uint64_t *output_bytes,
+                                   uint32_t output_count, void *stream) {
+    TRY(bind_pointers(session, CUTS_INPUT, inputs, input_bytes, input_count));
+    TRY(bind_pointers(session, CUTS_OUTPUT, outputs, output_bytes, output_count));
+    return launch(session, stream);
+}
+
+cuts_status cuts_session_run_pointers(cuts_session *session, void *const *inputs, const uint64_t *input_bytes,
+                                      uint32_t input_count, void *const *outputs, const uint64_t *output_bytes,
+                                      uint32_t output_count, void *stream) {
+    if (!session) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_run_pointers: expected a session, found null");
+    pthread_mutex_lock(&session->mutex);
+    cuts_status status = run_on_pointers(session, inputs, input_bytes, input_count, outputs, output_bytes, output_count,
+                                         stream);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+cuts_status cuts_session_synchronize(cuts_session *session) {
+    if (!session) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_synchronize: expected a session, found null");
+    return calls_of(session->plan)->wait(session->sequence);
+}
+
+/* Finds state and waits for the runs that use it. The session is locked on success. */
+static cuts_status lock_state(cuts_session *session, uint32_t index, const void *memory, uint64_t nbytes,
+                              const tensor_record **state) {
+    if (!session) return fail(CUTS_ERROR_ARGUMENT, "expected a session, found null");
+    *state = find_tensor(&session->plan->file, CUTS_STATE, index);
+    if (!*state) return fail(CUTS_ERROR_ARGUMENT, "the plan has no state %u", index);
+    if (nbytes != (*state)->nbytes || (nbytes && !memory))
+        return fail(CUTS_ERROR_TENSOR, "state '%s' has %llu bytes, found %llu", text_of(&session->plan->file, (*state)->name),
+                    (unsigned long long)(*state)->nbytes, (unsigned long long)(memory ? nbytes : 0));
+    pthread_mutex_lock(&session->mutex);
+    cuts_status status = calls_of(session->plan)->wait(session->sequence);
+    if (status != CUTS_OK) pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+cuts_status cuts_session_read_state(cuts_session *session, uint32_t index, void *target, uint64_t nbytes) {
+    const tensor_record *state;
+    TRY(lock_state(session, index, target, nbytes, &state));
+    cuts_status status = calls_of(session->plan)->download(session->plan->device, target, session->blocks[state->block],
+                                                           state->offset, nbytes);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+cuts_status cuts_session_write_state(cuts_session *session, uint32_t index, const void *source, uint64_t nbytes) {
+    const tensor_record *state;
+    TRY(lock_state(session, index, source, nbytes, &state));
+    cuts_status status = calls_of(session->plan)->upload(session->plan->device, session->blocks[state->block],
+                                                         state->offset, source, nbytes);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}
+
+static cuts_status reset_all(cuts_session *session) {
+    TRY(calls_of(session->plan)->wait(session->sequence));
+    const tensor_record *state;
+    for (uint32_t n = 0; (state = find_tensor(&session->plan->file, CUTS_STATE, n)); n++)
+        TRY(upload_images(session->plan, BLOCK_SESSION, session->blocks, state));
+    return CUTS_OK;
+}
+
+cuts_status cuts_session_reset_state(cuts_session *session) {
+    if (!session) return fail(CUTS_ERROR_ARGUMENT, "cuts_session_reset_state: expected a session, found null");
+    pthread_mutex_lock(&session->mutex);
+    cuts_status status = reset_all(session);
+    pthread_mutex_unlock(&session->mutex);
+    return status;
+}

@@ -1,0 +1,222 @@
+"""Runner of plans through ctypes, and its library, built once.
+
+Struct fields are those of `cuts_run.h`; `test_native_interface.py` compares them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import c_void_p as address
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from cuts.backends.opencl import choose_device
+from cuts.ir.types import DType
+from cuts.runtime.native import build_library
+
+INPUT, OUTPUT, STATE = 0, 1, 2
+#: Element types by DLPack's code and bits.
+DTYPES = {
+    (0, 8): DType.I8, (0, 16): DType.I16, (0, 32): DType.I32, (0, 64): DType.I64,
+    (1, 8): DType.U8, (1, 16): DType.U16, (1, 32): DType.U32, (1, 64): DType.U64,
+    (2, 16): DType.F16, (2, 32): DType.F32, (2, 64): DType.F64, (4, 16): DType.BF16,
+    (6, 8): DType.BOOL, (10, 8): DType.F8E4M3, (12, 8): DType.F8E5M2,
+}  # fmt: skip
+
+
+class DeviceStruct(ctypes.Structure):
+    """`cuts_device`."""
+
+    _fields_ = [("type", c_int32), ("ordinal", c_int32)]
+
+
+class DTypeStruct(ctypes.Structure):
+    """`cuts_dtype`."""
+
+    _fields_ = [("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16)]
+
+
+class TensorStruct(ctypes.Structure):
+    """`cuts_tensor`."""
+
+    _fields_ = [
+        ("data", address), ("device", DeviceStruct), ("ndim", c_int32), ("dtype", DTypeStruct),
+        ("shape", POINTER(c_int64)), ("strides", POINTER(c_int64)), ("byte_offset", c_uint64),
+    ]  # fmt: skip
+
+
+class TensorInfoStruct(ctypes.Structure):
+    """`cuts_tensor_info`."""
+
+    _fields_ = [
+        ("name", c_char_p), ("role", c_int), ("dtype", DTypeStruct), ("ndim", c_int32), ("shape", POINTER(c_int64)),
+        ("nbytes", c_uint64),
+    ]  # fmt: skip
+
+
+class PlanInfoStruct(ctypes.Structure):
+    """`cuts_plan_info`."""
+
+    _fields_ = [
+        ("name", c_char_p), ("target", c_char_p), ("dialect", c_char_p), ("inputs", c_uint32), ("outputs", c_uint32),
+        ("states", c_uint32), ("kernels", c_uint32), ("launches", c_uint32), ("constant_bytes", c_uint64),
+        ("session_bytes", c_uint64),
+    ]  # fmt: skip
+
+
+class OptionsStruct(ctypes.Structure):
+    """`cuts_options`."""
+
+    _fields_ = [
+        ("size", c_size_t), ("ordinal", c_int32), ("library", c_char_p), ("platform", c_char_p), ("context", address),
+        ("device", address),
+    ]  # fmt: skip
+
+
+class NativeError(Exception):
+    """Error of the library: the name of its status, and its text."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status, self.text = status, text
+
+
+@cache
+def native_library() -> ctypes.CDLL:
+    """Return the library, built once for a process."""
+    return open_library(build_library(mkdtemp(prefix="cuts-native-")))
+
+
+def open_library(path: Path) -> ctypes.CDLL:
+    """Return a built library with the types of its results."""
+    library = ctypes.CDLL(str(path))
+    library.cuts_status_name.restype = library.cuts_last_error.restype = c_char_p
+    library.cuts_plan_close.argtypes = library.cuts_session_destroy.argtypes = [address]
+    return library
+
+
+@cache
+def opencl_options() -> OptionsStruct:
+    """Return the options that open the OpenCL device of this package's tests."""
+    chosen = choose_device()
+    import pyopencl
+
+    folder = Path(pyopencl.__file__).parent
+    own = [*folder.glob(".libs/libOpenCL*"), *folder.parent.glob("pyopencl.libs/libOpenCL*")]
+    library = str(own[0]).encode() if own else None
+    return OptionsStruct(ctypes.sizeof(OptionsStruct), 0, library, chosen.platform.version.encode(), None, None)
+
+
+def describe_only() -> OptionsStruct:
+    """Return options that open a file without a device."""
+    return OptionsStruct(ctypes.sizeof(OptionsStruct), -1)
+
+
+def aligned_copy(array: Any, alignment: int = 64) -> Any:
+    """Return a dense, aligned copy of an array."""
+    dense = np.ascontiguousarray(array).reshape(np.shape(array))
+    whole = np.empty(dense.nbytes + alignment, np.uint8)
+    start = -whole.ctypes.data % alignment
+    copy = whole[start : start + dense.nbytes].view(dense.dtype).reshape(dense.shape)
+    copy[...] = dense
+    return copy
+
+
+class NativePlan:
+    """Opened packed plan with one session, or to be described."""
+
+    def __init__(self, content: bytes | Path, options: OptionsStruct | None = None) -> None:
+        self.library = native_library()
+        self.plan, self.session = address(), address()
+        options = options or opencl_options()
+        if isinstance(content, bytes):
+            self.check(
+                self.library.cuts_plan_open_memory(content, c_size_t(len(content)), byref(options), byref(self.plan))
+            )
+        else:
+            self.check(self.library.cuts_plan_open(str(content).encode(), byref(options), byref(self.plan)))
+        try:
+            self.session = self.new_session() if options.ordinal >= 0 else self.session
+        except NativeError:
+            self.close()
+            raise
+
+    def check(self, status: int) -> None:
+        """Raise `NativeError` for a status that is one."""
+        if status:
+            raise NativeError(self.library.cuts_status_name(status).decode(), self.library.cuts_last_error().decode())
+
+    def new_session(self) -> Any:
+        """Return another session of the plan."""
+        session = address()
+        self.check(self.library.cuts_session_create(self.plan, byref(session)))
+        return session
+
+    @property
+    def info(self) -> PlanInfoStruct:
+        """Description of the plan."""
+        found = PlanInfoStruct()
+        self.check(self.library.cuts_plan_describe(self.plan, byref(found)))
+        return found
+
+    def tensors(self, role: int) -> dict[str, tuple[DType, tuple[int, ...]]]:
+        """Return types and shapes of the tensors of a role by name."""
+        found = {}
+        for number in range((self.info.inputs, self.info.outputs, self.info.states)[role]):
+            tensor = TensorInfoStruct()
+            self.check(self.library.cuts_plan_tensor(self.plan, role, number, byref(tensor)))
+            dtype = DTYPES[tensor.dtype.code, tensor.dtype.bits]
+            found[tensor.name.decode()] = dtype, tuple(tensor.shape[: tensor.ndim])
+        return found
+
+    def run(self, inputs: Mapping[str, Any], session: Any = None) -> dict[str, Any]:
+        """Run on arrays by name, through tensors of DLPack's form."""
+        given = {name: aligned_copy(np.asarray(inputs[name], d.numpy)) for name, (d, _) in self.tensors(INPUT).items()}
+        results = {n: aligned_copy(np.zeros(shape, d.numpy)) for n, (d, shape) in self.tensors(OUTPUT).items()}
+        lists = [tensor_list([*arrays.values()]) for arrays in (given, results)]
+        self.check(
+            self.library.cuts_session_run(
+                session or self.session, lists[0], len(given), lists[1], len(results), address()
+            )
+        )
+        return results
+
+    def state(self, number: int) -> Any:
+        """Return the value of a state."""
+        dtype, shape = [*self.tensors(STATE).values()][number]
+        value = np.empty(shape, dtype.numpy)
+        pointer = address(value.ctypes.data)
+        self.check(self.library.cuts_session_read_state(self.session, number, pointer, c_uint64(value.nbytes)))
+        return value
+
+    def set_state(self, number: int, value: Any) -> None:
+        """Replace the value of a state."""
+        dense = np.ascontiguousarray(value)
+        pointer = address(dense.ctypes.data)
+        self.check(self.library.cuts_session_write_state(self.session, number, pointer, c_uint64(dense.nbytes)))
+
+    def reset_state(self) -> None:
+        """Give all state its initial values."""
+        self.check(self.library.cuts_session_reset_state(self.session))
+
+    def close(self) -> None:
+        """Destroy the session and close the plan."""
+        self.library.cuts_session_destroy(self.session)
+        self.library.cuts_plan_close(self.plan)
+
+
+def tensor_of(array: Any, device: int = 1) -> TensorStruct:
+    """Return an array as a tensor, by default in host memory."""
+    (key,) = (key for key, dtype in DTYPES.items() if dtype.numpy == array.dtype)
+    shape = (c_int64 * max(1, array.ndim))(*array.shape)
+    return TensorStruct(array.ctypes.data, DeviceStruct(device, 0), array.ndim, DTypeStruct(*key, 1), shape, None, 0)
+
+
+def tensor_list(arrays: Sequence[Any], device: int = 1) -> Any:
+    """Return arrays as a list of tensors."""
+    return (TensorStruct * max(1, len(arrays)))(*(tensor_of(array, device) for array in arrays))
