@@ -12,29 +12,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 #: The version; pyproject.toml reads it from here.
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from .compile import CompiledPlan, build, build_staged, load, torch_op
+    from .compile import CompiledPlan, load, torch_op
+    from .compile.build import build, build_staged
     from .frontends import graph_from_json, load_graph, save_graph
-    from .ir import CutsError, Graph, Node
+    from .ir import CutsError, DType, Graph, KernelFunction, Node, TensorType
     from .ops import Registry
     from .passes.graph import with_loss
+    from .runtime import LaunchParameters
     from .training import SGD, Adam, Training, grad, in_training
 
 __all__ = [
-    "SGD", "Adam", "CompiledPlan", "CutsError", "Graph", "Node", "Registry", "Training", "__version__", "build",
-    "build_staged", "grad",
-    "graph_from_json", "in_training", "load", "load_graph", "save_graph", "torch_op", "with_loss",
+    "SGD", "Adam", "CompiledPlan", "CutsError", "DType", "Graph", "KernelFunction", "LaunchParameters", "Node",
+    "Registry", "TensorType", "Training", "__version__", "build", "build_staged", "grad", "graph_from_json",
+    "in_training", "load", "load_graph", "save_graph", "torch_op", "with_loss",
 ]  # fmt: skip
 
 #: Package -> the public names it is home to.
 _HOMES = {
-    ".compile": ("CompiledPlan", "build", "build_staged", "load", "torch_op"),
+    ".compile": ("CompiledPlan", "load", "torch_op"),
+    ".compile.build": ("build", "build_staged"),  # a module whose name its package has
     ".frontends": ("graph_from_json", "load_graph", "save_graph"),
-    ".ir": ("CutsError", "Graph", "Node"),
+    ".ir": ("CutsError", "DType", "Graph", "KernelFunction", "Node", "TensorType"),
     ".ops": ("Registry",),
     ".passes.graph": ("with_loss",),
+    ".runtime": ("LaunchParameters",),
     ".training": ("SGD", "Adam", "Training", "grad", "in_training"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

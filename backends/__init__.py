@@ -1,7 +1,15 @@
 """Execution of kernels: targets, devices, compilers, the reference."""
 
 from .device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing, launch_all, middle_mean
-from .devices import find_target, open_device, open_sequence_launcher, open_transfers
+from .devices import (
+    AUTOMATIC,
+    TargetChoice,
+    choose_target,
+    find_target,
+    open_device,
+    open_sequence_launcher,
+    open_transfers,
+)
 from .host_memory import require_host_memory
 from .launch_sequence import (
     BlockAddress,

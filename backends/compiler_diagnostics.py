@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ..ir import BackendError, KernelFunction
 from ..store import cache_root, create_private_folder
-from .source import DIALECTS
 
 #: Folder in the cache, and number of stored files: a tuner that tries thousands of kernels keeps the newest.
 _FOLDER, _MAX_FILES = "refused", 32
@@ -41,7 +40,7 @@ def _write_files(kernel: KernelFunction, source: str, log: str) -> Path:
     """Write source and log, delete all but the newest files, and return the path of the source."""
     root = cache_root()
     folder = (root and create_private_folder(root / _FOLDER)) or Path(tempfile.mkdtemp(prefix="cuts-"))
-    path = folder / f"{kernel.name}{DIALECTS[kernel.dialect].suffix}"
+    path = folder / f"{kernel.name}{kernel.source_suffix}"
     path.write_text(source, encoding="utf-8")
     path.with_suffix(".log").write_text(log, encoding="utf-8")
     for old in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)[: -2 * _MAX_FILES]:

@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from pathlib import Path
+
+from attrs import frozen
+
 from ..ir import BackendError, Target
 from .device import Device
 from .launch_sequence import SequenceLauncher
 from .targets import DEFAULT_CUDA, described_target
 from .transfers import Transfers
 
+_LOG = logging.getLogger(__name__)
+#: Name of the target that `choose_target` chooses.
+AUTOMATIC = "auto"
+#: Folder in which NVIDIA's driver lists the GPUs of a Linux machine.
+_LISTED_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+@frozen
+class TargetChoice:
+    """Target of this machine, and a sentence about its GPU."""
+
+    name: str
+    note: str = ""
+
+
+def choose_target() -> TargetChoice:
+    """Return the target of this machine: its GPU, or OpenCL.
+
+    The GPU needs a driver, bindings and a compiler of kernels. Where one is missing, the note says which."""
+    from .cuda import find_toolchain, query_target
+
+    try:
+        device = query_target()
+        find_toolchain()
+    except BackendError as error:
+        return TargetChoice("opencl", f"target opencl; the GPU of this machine is left out: {error}" * has_listed_gpu())
+    return TargetChoice("cuda:device", f"target cuda: {device.name}; --target opencl takes the processor")
+
+
+def has_listed_gpu() -> bool:
+    """Return whether the driver lists a GPU that CUDA_VISIBLE_DEVICES does not hide."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1")
+    return not hidden and _LISTED_GPUS.is_dir() and any(_LISTED_GPUS.iterdir())
+
 
 def find_target(name: str) -> Target:
     """Return the target `name`: a dialect, `dialect:architecture`, or `dialect:alias`.
 
-    Plain "cuda" is the device of this machine when there is one, otherwise the described H200; "cuda:device" is always
-    the device. Raises `UsageError` for an unknown name and `BackendError` where "cuda:device" finds none.
+    "auto" is the GPU of this machine where there is one, otherwise OpenCL (`choose_target`). Plain "cuda" is the device
+    of this machine when there is one, otherwise the described H200; "cuda:device" is always the device.
+
+    Raises `UsageError` for an unknown name and `BackendError` where "cuda:device" finds none.
     """
+    if name.strip().lower() == AUTOMATIC:
+        choice = choose_target()
+        _LOG.info("%s", choice.note or f"target {choice.name}")
+        return find_target(choice.name)
     dialect, _, key = name.strip().lower().partition(":")
     if dialect == "cuda" and key in ("", "device"):
         return _cuda_device(required=key == "device")

@@ -67,7 +67,11 @@ def target_aliases() -> dict[str, str]:
 
     An alias means a known target, or a machine with figures of its own.
     """
-    aliases = {"cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one", "cuda:device": "the GPU of this machine"}
+    aliases = {"auto": "the GPU of this machine, opencl without one"}
+    aliases |= {
+        "cuda": f"the GPU of this machine, {DEFAULT_CUDA} without one",
+        "cuda:device": "the GPU of this machine",
+    }
     for item in descriptions():
         meaning = _name(item) if item.represents else f"{item.target.name} ({item.target.arch})"
         short = (alias for alias in item.aliases if alias != item.target.arch)

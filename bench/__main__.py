@@ -36,7 +36,13 @@ def main() -> int:
         print("usage: python -m cuts.bench NAME [options]\n")
         print("\n".join(f"  {known:<11} {purpose}" for known, (_, purpose) in COMMANDS.items()))
         return int(name not in ("", "-h", "--help"))
-    module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
+    try:
+        module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith("cuts."):
+            raise
+        print(f"cuts.bench {name} needs {error.name}, which is in the checkout only", file=sys.stderr)
+        return 4
     sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
     return int(getattr(module, "exit_code", _exit_code)(module.main))
 

@@ -9,13 +9,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from ..backends import Array, Timing, find_target
-from ..backends.source import DIALECTS
 from ..compile import CompiledPlan, Spec, build_graph, compile_model, compile_unmeasured, load_spec, tune_graph
 from ..ir import Budget, CompileOptions, Graph, Pruning, Target, UsageError
 from ..numerics import Comparison
 from ..search import Monitor, Settings, TuningSession, make_monitor, summary_lines, summary_values, tuning_session
 from .learning import learned_order
-from .models import compile_parts, load_graph
+from .models import compile_parts, load_graph, weight_costs
 from .options import refuse, set_defaults
 from .output import (
     AnyPlan,
@@ -129,6 +128,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     seconds = {"load": loaded - start, "compile": time.perf_counter() - loaded}
     inputs = read_inputs(plan, arguments) if arguments.verify or arguments.time else {}
     results, oracle = _compile_checks(arguments, plan, inputs)
+    costs = weight_costs(arguments, plan, inputs) if arguments.verify else {}
     times = _times(arguments, plan, inputs)
     with budget.stage("save"):
         plan.save(folder)
@@ -137,7 +137,7 @@ def run_compile(arguments: Namespace, session: TuningSession | None = None, moni
     _dump_kernels(arguments.dump, plan)
     if arguments.report:
         write_page(arguments.report, plan, arguments.given, results, times, session, budget)
-    _show_compiled(arguments, plan, folder, seconds, results, oracle, times, session, budget)
+    _show_compiled(arguments, plan, folder, seconds, results, oracle, costs, times, session, budget)
     if arguments.verbose:
         console.note_table(time_table(budget, session))
     if session is not None and session.tuner.executor.interrupted:
@@ -157,7 +157,7 @@ def _check(arguments: Namespace) -> None:
     if arguments.op is None:
         refuse(arguments, ["attr"], "attributes are those of the operation that --op names")
     else:
-        refuse(arguments, ["strict"], "--op names an operation of the vocabulary")
+        refuse(arguments, ["strict", "weights"], "--op names an operation of the vocabulary")
     if arguments.stop_after:
         refuse(arguments, ["output", "verify", "time", "report"], "--stop-after ends before there is a plan")
     if find_target(arguments.target).dialect == "reference":
@@ -267,8 +267,7 @@ def _dump_kernels(dump: str | None, plan: AnyPlan) -> None:
     if dump is None:
         return
     for number, kernel in enumerate(kernel for part in plan.parts for kernel in part.kernels):
-        suffix = DIALECTS[kernel.dialect].suffix if kernel.dialect in DIALECTS else ".txt"  # a library's routine
-        name = f"{number:04}-{kernel.name}{suffix}"
+        name = f"{number:04}-{kernel.name}{kernel.source_suffix}"
         write_text(Path(dump) / "kernels" / name, kernel.source)
 
 
@@ -277,7 +276,8 @@ def _compile_checks(
 ) -> tuple[tuple[Comparison, ...], str]:
     if not arguments.verify:
         return (), ""
-    results, oracle = compare_plan(plan, inputs, own_onnx(arguments.model or "", plan))
+    own = None if arguments.weights else own_onnx(arguments.model or "", plan)
+    results, oracle = compare_plan(plan, inputs, own)
     require_right_plan(plan, inputs, results, oracle)
     return results, oracle
 
@@ -309,6 +309,7 @@ def _show_compiled(
     seconds: Mapping[str, float],
     results: tuple[Comparison, ...],
     oracle: str,
+    costs: Mapping[str, float],
     times: Sequence[tuple[Timing, ...]],
     session: TuningSession | None,
     budget: Budget,
@@ -324,6 +325,7 @@ def _show_compiled(
             value["tuning"] = summary_values(session)
         if results:
             value["verify"] = console.comparison_values(results, oracle)
+            value |= console.weight_values(arguments.weights, costs)
         if any(times):
             value["times"] = [t.median for timings in times for t in timings]
         console.print_json(value)
@@ -334,6 +336,8 @@ def _show_compiled(
         screen.print(console.totals(part.plan), markup=False)
     if results:
         screen.print(console.comparison_table(results, oracle))
+    if costs:
+        screen.print(console.weight_table(arguments.weights, costs))
     for line in summary_lines(session) if session is not None else ():
         screen.print(line, markup=False)
     took = ", ".join(f"{name} {console.seconds(value)}" for name, value in seconds.items())

@@ -10,8 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..backends import Array, find_target
-from ..compile import Compile, CompiledPlan, Spec, StagedPlan, build_graph, load, load_model, load_spec, staged_plan
+from ..compile import (
+    Compile,
+    Spec,
+    StagedPlan,
+    build_graph,
+    load,
+    load_model,
+    load_spec,
+    quantise_model,
+    staged_plan,
+)
 from ..ir import CompileOptions, Graph, Target, VocabularyError
+from ..numerics import mean_error, run_reference
 from .one_op import graph_of_op
 from .options import refuse, set_defaults
 from .output import AnyPlan, note_uncompiled, read_inputs
@@ -19,7 +30,7 @@ from .output import AnyPlan, note_uncompiled, read_inputs
 #: Suffixes of the names of models.
 SUFFIXES = (".onnx", ".json", ".pt2")
 #: Options that only affect compilation.
-_MODEL_OPTIONS = ("target", "mode", "precision", "shape", "strict", "debug", "spec")
+_MODEL_OPTIONS = ("target", "mode", "precision", "weights", "shape", "strict", "debug", "spec")
 
 
 def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
@@ -30,11 +41,25 @@ def load_graph(arguments: Namespace, spec: Spec) -> Graph | None:
     if getattr(arguments, "op", None) is not None:
         return graph_of_op(arguments.op, spec.registry, arguments.shape, dict(arguments.attr))
     try:
-        return load_model(arguments.model, spec, dict(arguments.shape))
+        graph = load_model(arguments.model, spec, dict(arguments.shape))
     except VocabularyError:
-        if arguments.strict or not arguments.model.lower().endswith((".onnx", ".pt2")):
+        if arguments.strict or arguments.weights or not arguments.model.lower().endswith((".onnx", ".pt2")):
             raise
         return None
+    return quantise_model(graph, spec, arguments.weights) if arguments.weights else graph
+
+
+def weight_costs(arguments: Namespace, plan: AnyPlan, inputs: Mapping[str, Array]) -> Mapping[str, float]:
+    """Return the relative errors that rounded weights cause in the outputs.
+
+    Both are computed in float64; `mean_error` says relative to which size.
+    """
+    if not arguments.weights or isinstance(plan, StagedPlan):
+        return {}
+    spec = load_spec(arguments.spec)
+    graph = load_model(arguments.model, spec, dict(arguments.shape))
+    exact, rounded = run_reference(graph, spec.registry, inputs), plan.reference(inputs)
+    return {name: mean_error(rounded[name], exact[name]) for name in graph.outputs}
 
 
 def compile_parts(arguments: Namespace, spec: Spec, target: Target, compile_part: Compile) -> StagedPlan:
@@ -66,15 +91,17 @@ def is_model(path: str) -> bool:
     return path == "-" or (path.lower().endswith(SUFFIXES) and not Path(path).is_dir())
 
 
-def _build(arguments: Namespace) -> AnyPlan:
+def part_compiler(arguments: Namespace) -> tuple[Spec, Target, Compile]:
+    """Return the vocabulary, the target, and the function that compiles a graph."""
     spec, target = load_spec(arguments.spec), find_target(arguments.target)
-    arguments.model = arguments.plan
     options = CompileOptions(mode=arguments.mode, debug=arguments.debug, precision=arguments.precision)
+    return spec, target, lambda part: build_graph(part, spec, target, options)
+
+
+def _build(arguments: Namespace) -> AnyPlan:
+    spec, target, compile_part = part_compiler(arguments)
+    arguments.model = arguments.plan
     graph = load_graph(arguments, spec)
-
-    def compile_part(part: Graph) -> CompiledPlan:
-        return build_graph(part, spec, target, options)
-
     if graph is not None:
         return compile_part(graph)
     return staged_plan(arguments.model, spec, target, compile_part, shapes=dict(arguments.shape))

@@ -7,7 +7,10 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from ..backends import choose_target
+from ..frontends import WEIGHT_FORMATS
 from ..ir import PRECISIONS, PRUNING_RULES, UsageError, attribute_of
+from .output import console
 
 #: A parser, or a group of its options.
 Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -91,9 +94,13 @@ def add_verbosity(parser: argparse.ArgumentParser) -> None:
 def set_defaults(arguments: argparse.Namespace) -> None:
     """Fill in default options of compilation.
 
-    Until then None means that an option was not given.
+    Until then None means that an option was not given. Without a target it is that of the machine; a GPU is announced.
     """
-    arguments.target = arguments.target or "opencl"
+    if not arguments.target:
+        choice = choose_target()
+        arguments.target = choice.name
+        if choice.note:
+            console.note(choice.note)
     arguments.mode = arguments.mode or "mixed"
     arguments.precision = arguments.precision or "fp32"
 
@@ -138,7 +145,7 @@ def add_model_options(parser: Options) -> None:
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default opencl)",
+        help="opencl, cuda, cuda:sm_90, cuda:h200, reference, ... (default: the GPU of this machine, else opencl)",
     )
     parser.add_argument(
         "--mode",
@@ -149,6 +156,11 @@ def add_model_options(parser: Options) -> None:
         "--precision",
         choices=tuple(PRECISIONS),
         help="how values of f32 are stored between kernels and multiplied (default fp32: as they are)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=tuple(WEIGHT_FORMATS),
+        help="round constant factors of products to this format, and keep them packed (default: as they are)",
     )
     add_shape(parser, "fix an input's shape")
     parser.add_argument(

@@ -31,7 +31,7 @@ _PARTS, _PASSES = 8, 8
 
 
 def probe_machine(
-    target: str = "opencl", folder: str | os.PathLike[str] = ".", nbytes: int | None = None
+    target: str = "auto", folder: str | os.PathLike[str] = ".", nbytes: int | None = None
 ) -> tuple[Machine, str]:
     """Measure this machine; return its description and a comment on it.
 

@@ -1,9 +1,9 @@
-"""Public entry points: compile a model to a plan, open a plan."""
+"""Public entry points that compile a model to a plan."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -21,7 +21,6 @@ from ..ir import (
     UsageError,
     VocabularyError,
 )
-from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
 from .driver import build_graph
 from .loading import (
@@ -32,12 +31,14 @@ from .loading import (
     is_torch_model,
     load_model,
     load_spec,
+    quantise_model,
     with_torch_operators,
 )
-from .plan import CompiledPlan, open_plan
-from .staged import Compile, StagedPlan, model_plan, open_model, open_program, program_plan
+from .plan import CompiledPlan
+from .staged import Compile, StagedPlan, model_plan, program_plan
 
 if TYPE_CHECKING:
+    from ..frontends import WeightsName
     from ..frontends.onnx import Function
 
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
@@ -50,6 +51,7 @@ class BuildOptions(TypedDict, total=False):
     spec: Sequence[str | os.PathLike[str]]
     mode: Mode
     precision: PrecisionName
+    weights: WeightsName | None
     budget: float | None
     tune: bool
     frozen: bool
@@ -65,7 +67,7 @@ class BuildOptions(TypedDict, total=False):
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: Literal[False] = False,
     **options: Unpack[BuildOptions],
@@ -77,7 +79,7 @@ def build(
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     fallback: bool,
     **options: Unpack[BuildOptions],
@@ -88,12 +90,13 @@ def build(
 def build(
     model: ModelLike,
     args: Sequence[Any] | str | Target = (),
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     *,
     shapes: Shapes | None = None,
     spec: Sequence[str | os.PathLike[str]] = (),
     mode: Mode = "mixed",
     precision: PrecisionName = "fp32",
+    weights: WeightsName | None = None,
     budget: float | None = None,
     tune: bool = False,
     frozen: bool = False,
@@ -107,6 +110,8 @@ def build(
 ) -> CompiledPlan | StagedPlan:
     """Compile a model for a target.
 
+    The default target `auto` is the GPU of the machine where there is one, otherwise OpenCL.
+
     `shapes` fix dynamic dimensions; `spec` names files that declare further operations.
 
     A model is a file (graph.json, ONNX, an archive of `torch.export`), a graph, a `ModelProto`, an exported program of
@@ -114,6 +119,10 @@ def build(
     `options` has all of `mode`, `precision`, `budget`, `debug`, `deterministic` and `pruning`: give it, or them.
     `precision` names the policy by which values of f32 are stored between kernels and multiplied: `fp32`, `fp16` or
     `bf16`.
+
+    `weights` is the format of constant factors of products: `int8` and `fp8` (e4m3) with a scale for each channel,
+    `int4` with one for each group of 128. They are rounded to nearest here, stay packed in the plan and on the device,
+    and become real numbers where a kernel fetches them. The plan's reference has the rounded weights.
 
     With `debug` the plan checks every index that comes from data: one out of range is an error when it runs, which
     names the tensor, the position, the value and the expected range. Without it such an index counts as the nearest
@@ -135,7 +144,7 @@ def build(
     With `fallback`, operations that the vocabulary lacks run in PyTorch, or in ONNX Runtime, and everything else is
     compiled in parts: one warning names them.
 
-    Raises `UsageError` where the mode is unknown.
+    Raises `UsageError` where the mode or the format of weights is unknown.
     """
     chosen = _chosen_options(options, mode, precision, budget, debug, deterministic, Pruning(pruning, top))
     examples: Sequence[Any] = () if isinstance(args, (str, Target)) else args
@@ -147,8 +156,11 @@ def build(
     try:
         with chosen.begin().stage("import"):
             graph = load_model(model, vocabulary, shapes, examples)
+            graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
     except VocabularyError:
         if not fallback:
+            raise
+        if weights is not None:
             raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
         plan = staged_plan(model, vocabulary, machine, part, shapes=shapes, args=examples)
@@ -188,7 +200,7 @@ def _chosen_options(
 
 def build_staged(
     model: ModelLike,
-    target: str | Target = "opencl",
+    target: str | Target = "auto",
     functions: Mapping[str, Function] | None = None,
     *,
     shapes: Shapes | None = None,
@@ -232,18 +244,3 @@ def staged_plan(
     plan = program_plan(model, args, target, compile_part)
     check_fixed_shapes(plan.inputs, shapes or {})
     return plan
-
-
-def load(
-    folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
-) -> CompiledPlan | StagedPlan:
-    """Open a plan's folder.
-
-    A plan is code: load only plans from a trusted source.
-
-    `functions` are those that `cuts.build_staged` was given, where it was.
-    """
-    content = stages_type(folder)
-    if content is ProgramRecord:
-        return open_program(folder)
-    return open_model(folder, functions) if content is StagedRecord else open_plan(folder)

@@ -6,8 +6,8 @@ from time import perf_counter
 
 from ..backends.library import installed_libraries
 from ..ir import CompileOptions, Graph, Target
+from ..ops import warn_of_empty_results
 from .driver import build_graph, tune_graph
-from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan
 from .selection import PlanCache, decisions_digest, has_cached_decisions, prints_passes
@@ -82,7 +82,7 @@ def build_stored(
     cache = PlanCache.of_options(graph, spec, target, options, *wishes)
     found = cache.find() if cache else None
     if found is not None:
-        warn_of_empty_results(graph, spec)
+        warn_of_empty_results(graph, spec.registry)
         return found
     start = perf_counter()
     made = build_graph(graph, spec, target, options)

@@ -21,7 +21,7 @@ from ..ir import (
     Target,
     UsageError,
 )
-from ..ops import Registry
+from ..ops import Registry, warn_of_empty_results
 from ..passes import Emit, compile_graph
 from ..passes.graph import Checked, check_indices, memoised_passes
 from ..search import (
@@ -35,7 +35,6 @@ from ..search import (
     tuning_session,
     with_libraries,
 )
-from .empty_results import warn_of_empty_results
 from .loading import Spec
 from .plan import CompiledPlan, check_memory, plan_of
 from .selection import (
@@ -104,7 +103,7 @@ def compile_model(
     where kernels cannot follow the precision policy.
     """
     check_precision(options.precision, target)
-    warn_of_empty_results(graph, spec)
+    warn_of_empty_results(graph, spec.registry)
     if target.dialect == "reference":
         if options.stop_after or options.print_after:
             raise UsageError("target 'reference' runs no passes, so there is none to print or to stop after")

@@ -11,7 +11,18 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from attrs import evolve, field, frozen
 
-from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
+from ..ir import (
+    BackendError,
+    Graph,
+    GraphError,
+    Interface,
+    Source,
+    TensorType,
+    UsageError,
+    install_command,
+    quote,
+    verify_graph,
+)
 from ..ops import Registry
 from ..ops.language import Instances
 from ..search import reduced_garbage_collection
@@ -63,6 +74,19 @@ class Spec:
     def own(self) -> frozenset[str]:
         """The operations that the user declares."""
         return frozenset(self.registry) - frozenset(Registry.builtin())
+
+
+def quantise_model(graph: Graph, spec: Spec, weights: str) -> Graph:
+    """Return a canonical graph whose weights are rounded to a format.
+
+    Raises `UsageError` for an unknown format.
+    """
+    from ..frontends import find_weight_format, quantise_weights
+    from ..passes.graph import Canonicalise
+
+    format_ = find_weight_format(weights)
+    pure = Canonicalise(spec.instances).run(evolve(graph, interface=Interface()))
+    return evolve(quantise_weights(pure, spec.instances, format_), interface=graph.interface)
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
@@ -189,9 +213,7 @@ def _load_onnx(model: Any, spec: Spec, shapes: Shapes) -> Graph:
         from ..frontends.onnx import load_onnx
     except ImportError as error:
         name = model if isinstance(model, str) else "an ONNX model"
-        raise BackendError(
-            f"reading {name} needs the package onnx: {error}", hint="pip install 'cuts[onnx]'"
-        ) from error
+        raise BackendError(f"reading {name} needs the package onnx: {error}", hint=install_command("onnx")) from error
     return load_onnx(model, {name: tuple(shape) for name, shape in shapes.items()}, spec.instances.infer, spec.own)
 
 
@@ -204,7 +226,7 @@ def _load_torch(
         from ..frontends.torch import read_torch
     except ImportError as error:
         name = model if isinstance(model, str) else f"a {type(model).__name__}"
-        raise BackendError(f"reading {name} needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
+        raise BackendError(f"reading {name} needs PyTorch: {error}", hint=install_command("torch")) from error
     graph = read_torch(model, args, spec.instances.infer)
     check_fixed_shapes({name: graph.types[name] for name in graph.interface.caller_inputs(graph.inputs)}, shapes)
     return graph

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,31 +22,38 @@ from ..ir import (
     CompiledGraph,
     Graph,
     GraphError,
+    KernelFunction,
     PlanError,
     PrecisionName,
     Target,
     TensorType,
+    UsageError,
     quote,
 )
-from ..numerics import Comparison, compare, run_reference, value_tolerances
 from ..runtime import (
     HostState,
+    LaunchParameters,
     Plan,
     PlannedModel,
     Session,
     check_names,
     checked_inputs,
     checked_state,
+    launch_parameters,
     load_plan,
     make_plan,
     plan_files,
     random_inputs,
+    tensor_offset,
     write_folder,
 )
 from ..store import EntryStore
-from .loading import Spec, spec_of_texts
-from .overflow import first_overflow
 from .portable_plan import PortablePlan
+
+if TYPE_CHECKING:
+    from ..numerics import Comparison
+    from .loading import Spec
+    from .plan_reference import PlanReference
 
 
 class CompiledPlan(PortablePlan):
@@ -70,9 +77,39 @@ class CompiledPlan(PortablePlan):
         self._alone = RLock()
 
     @property
-    def kernels(self) -> tuple[Any, ...]:
-        """Kernels: source, geometry and schedule of each."""
+    def kernels(self) -> tuple[KernelFunction, ...]:
+        """Kernels: source, geometry, arguments and schedule of each."""
         return self.plan.kernels
+
+    @property
+    def launches(self) -> tuple[LaunchParameters, ...]:
+        """Launches of a run in order: kernel, binary, arguments in `arena`."""
+        return tuple(launch_parameters(self.plan))
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the one block of memory for a run."""
+        return self.plan.arena
+
+    @property
+    def constants(self) -> Mapping[str, Array]:
+        """Constants by name; they are in the arena before the first run."""
+        return self.plan.constants
+
+    def offset(self, tensor: str) -> int:
+        """Return the bytes from the arena's start to a tensor.
+
+        It is an input, an output or a constant.
+
+        Raises `UsageError` where the plan has no such tensor, or it does not lie in memory in order.
+        """
+        type_, storage = self.plan.types.get(tensor), self.plan.storages.get(tensor)
+        if type_ is None or storage is None:
+            known = ", ".join(map(quote, (*self.plan.inputs, *self.plan.outputs, *self.plan.constants)))
+            raise UsageError(f"plan {quote(self.name)} has no tensor {quote(tensor)}", hint=f"it has: {known}")
+        if any(n != 1 and a != b for n, a, b in zip(type_.shape, storage.strides, type_.strides, strict=True)):
+            raise UsageError(f"tensor {quote(tensor)} has strides {storage.strides}", hint="see plan.plan.storages")
+        return tensor_offset(self.plan, tensor)
 
     @property
     def target(self) -> Target:
@@ -194,8 +231,7 @@ class CompiledPlan(PortablePlan):
 
     def _reference(self, inputs: Mapping[str, object]) -> dict[str, Any]:
         """Compute all outputs in float64, those of state too."""
-        model = self._model()
-        return run_reference(model.graph, spec_of_texts(model.specs).registry, self._all_inputs(inputs))
+        return self._oracle.results(self._all_inputs(inputs))
 
     def _all_inputs(self, inputs: Mapping[str, object]) -> dict[str, Array]:
         """Return the inputs, checked, with the present state where it is not given."""
@@ -213,11 +249,7 @@ class CompiledPlan(PortablePlan):
 
         Floats have the precision `kind`.
         """
-        model = self._model()
-        arrays = self._all_inputs(inputs)
-        values = tuple(value for node in model.graph.nodes for value in node.outputs)
-        graph = evolve(model.graph, outputs=values)
-        return run_reference(graph, spec_of_texts(model.specs).registry, arrays, kind)
+        return self._oracle.values(self._all_inputs(inputs), kind)
 
     def random_inputs(self, seed: int = 0) -> dict[str, Any]:
         """Return random inputs of the right types."""
@@ -225,15 +257,12 @@ class CompiledPlan(PortablePlan):
 
     def own_operations(self) -> tuple[str, ...]:
         """Return the user-declared operations of the model, in order."""
-        model = self._model()
-        own = spec_of_texts(model.specs).own
-        return tuple(dict.fromkeys(node.op for node in model.graph.nodes if node.op in own))
+        return self._oracle.own_operations()
 
     def tolerances(self) -> dict[str, float]:
         """Return the relative rounding error for every value of the model."""
-        model = self._model()
         used = {str(name) for group in self.plan.groups for name in _as_list(group.get("algorithms"))}
-        return value_tolerances(model.graph, spec_of_texts(model.specs).registry, used, model.precision)
+        return self._oracle.tolerances(used)
 
     def verify(
         self, inputs: Mapping[str, object] | None = None, oracle: Mapping[str, Any] | None = None
@@ -257,7 +286,7 @@ class CompiledPlan(PortablePlan):
             raise GraphError(
                 f"the oracle has no output {quote(missing[0])}", hint=f"it has: {', '.join(map(quote, expected))}"
             )
-        results = tuple(compare(name, found[name], expected[name], allowed[name]) for name in names)
+        results = self._oracle.compare({name: found[name] for name in names}, expected, allowed)
         return results if all(result.ok for result in results) else self._apply_condition(results, given)
 
     def _run_stateless(self, inputs: Mapping[str, object], names: Sequence[str]) -> dict[str, Any]:
@@ -282,8 +311,7 @@ class CompiledPlan(PortablePlan):
         operation, and in double precision. A kernel may lose as much in each of two ways of rounding, so twice the loss
         is accepted.
         """
-        single, double = (self.reference_values(inputs, kind) for kind in (np.float32, np.float64))
-        lost = {name: compare(name, single[name], value, 0.0).error for name, value in double.items()}
+        lost = self._oracle.rounding_losses(self._all_inputs(inputs))
         return {name: max(value, 2 * lost.get(name, 0.0)) for name, value in self.tolerances().items()}
 
     def first_overflow(self, inputs: Mapping[str, object]) -> str:
@@ -291,7 +319,7 @@ class CompiledPlan(PortablePlan):
 
         Values come in the order of computation. The text is empty where each fits.
         """
-        return first_overflow(self._model(), self._all_inputs(inputs))
+        return self._oracle.first_overflow(self._all_inputs(inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
@@ -303,6 +331,13 @@ class CompiledPlan(PortablePlan):
 
     def reopen(self) -> Callable[[Path], CompiledPlan]:
         return open_plan
+
+    @property
+    def _oracle(self) -> PlanReference:
+        """The reference of the model, which reads declarations: a plan runs without it."""
+        from .plan_reference import PlanReference
+
+        return PlanReference.of(self._model())
 
     def _model(self) -> PlannedModel:
         if self.plan.model is None:

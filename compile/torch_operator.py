@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, quote
+from ..ir import BackendError, CompileOptions, PrecisionName, UsageError, install_command, quote
 from .cached_build import build_tuned
 from .external_buffers import SingleProgram, program_of, spec_of, target_of
 from .loading import Spec, load_spec
@@ -41,9 +41,7 @@ def torch_op(
     try:
         from ..frontends.torch import define_operator
     except ImportError as error:
-        raise BackendError(
-            f"an operator of PyTorch needs PyTorch: {error}", hint="pip install 'cuts[torch]'"
-        ) from error
+        raise BackendError(f"an operator of PyTorch needs PyTorch: {error}", hint=install_command("torch")) from error
     vocabulary = load_spec([spec] if isinstance(spec, (str, os.PathLike)) else spec)
     decl = vocabulary.registry[name or _only_operation(vocabulary)]
     options = CompileOptions(precision=precision, budget=budget)

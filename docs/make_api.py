@@ -33,6 +33,13 @@ plan.save("rms.plan")""",
     graph = cuts.graph_from_json(file.read())""",
     "Graph": """print(graph.inputs, graph.outputs, graph.types["y"])""",
     "Node": """print([node.op for node in graph.nodes])""",
+    "TensorType": """row = cuts.TensorType(cuts.DType.F32, (1, 64))
+print(row, row.nbytes, row.strides)""",
+    "DType": """print([kind.value for kind in cuts.DType], cuts.DType.F32.size)""",
+    "KernelFunction": """for kernel in plan.kernels:
+    print(kernel.name, kernel.grid, kernel.block, [argument.tensor for argument in kernel.arguments])""",
+    "LaunchParameters": """for launch in plan.launches:
+    print(launch.kernel.name, [(argument.tensor, argument.offset) for argument in launch.arguments])""",
     "Registry": """registry = cuts.Registry.builtin()
 print(len(list(registry)), registry["softmax"].attributes)""",
     "with_loss": """loss = cuts.with_loss(graph, "cross_entropy")""",
@@ -52,10 +59,15 @@ except cuts.CutsError as error:
 }
 #: Classes that other calls make, and those of their members that the document lists.
 MEMBERS = {
-    "CompiledPlan": "run verify reference random_inputs save inputs outputs target kernels state set_state reset_state",
+    "CompiledPlan": "run verify reference random_inputs save inputs outputs target kernels launches arena offset "
+    "constants state set_state reset_state",
     "Training": "build run step reference save",
     "Graph": "",
     "Node": "",
+    "TensorType": "strides",
+    "DType": "",
+    "KernelFunction": "",
+    "LaunchParameters": "",
     "Registry": "",
     "CutsError": "",
 }
@@ -97,7 +109,7 @@ def entry(name: str) -> Iterator[str]:
     value = getattr(cuts, name)
     yield from (f"## `cuts.{name}`", "")
     if name in MEMBERS:
-        yield from paragraphs(value, 1)
+        yield from paragraphs(value, 1 if MEMBERS[name] else None)
         if MEMBERS[name]:
             yield from ("| member | meaning |", "|---|---|", *members(value, MEMBERS[name]), "")
     elif callable(value):

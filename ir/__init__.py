@@ -70,6 +70,7 @@ from .compiled import (
     Storage,
     launches,
     processor_count,
+    source_suffix,
 )
 from .dfg import (
     Accumulate,
@@ -111,6 +112,7 @@ from .dfg import (
     with_indices,
     with_operands,
 )
+from .distribution import DISTRIBUTION, install_command
 from .errors import (
     BackendError,
     CutsError,
@@ -154,6 +156,7 @@ from .graph import (
     live_graph,
     needed_nodes,
     out_of_range,
+    subgraph,
     tensor_words,
 )
 from .kernel import (

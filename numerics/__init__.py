@@ -5,6 +5,7 @@ from .comparison import (
     compare,
     compare_outputs,
     magnitude,
+    mean_error,
     overflow_message,
     relative_error,
     require_correct,

@@ -55,6 +55,13 @@ class Comparison:
         return f"{quote(self.tensor)}: error {self.error:.3g}, tolerance {self.tolerance:.3g}: {verdict}{place}"
 
 
+def mean_error(found: Array, expected: Array) -> float:
+    """Return the root mean square of differences, relative to the expected."""
+    wide = np.asarray(expected, np.float64)
+    size = float(np.linalg.norm(wide))
+    return float(np.linalg.norm(np.asarray(found, np.float64) - wide)) / (size or 1.0)
+
+
 def compare(tensor: str, found: Array, expected: Array, allowed: float) -> Comparison:
     """Compare two arrays.
 

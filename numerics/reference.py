@@ -30,7 +30,7 @@ def run_reference(
 class Accumulation:
     """Terms and operations on the longest path to a value.
 
-    `narrowest` is the type of fewest digits on any path.
+    `narrowest` is the type of fewest digits on any path; constants are not rounded.
     """
 
     length: int = 0
@@ -62,7 +62,8 @@ def accumulations(graph: Graph, registry: Registry, algorithms: Collection[str] 
         length = max((source.length for source in sources), default=0) + own
         depth = max((source.depth for source in sources), default=0) + 1
         kinds = [source.narrowest for source in sources]
-        kinds += [graph.types[v].dtype for v in (*node.operands, *node.outputs) if graph.types[v].dtype.is_float]
+        rounded = (v for v in (*node.operands, *node.outputs) if v not in graph.constants)
+        kinds += [graph.types[v].dtype for v in rounded if graph.types[v].dtype.is_float]
         narrowest = max(kinds, key=epsilon, default=DType.F64)
         result |= dict.fromkeys(node.outputs, Accumulation(length, depth, narrowest))
     return result

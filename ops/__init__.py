@@ -4,6 +4,7 @@ Shapes and statements (`language`), gradients (`gradient`), reference, costs, ma
 """
 
 from .costs import program_costs
+from .empty_results import warn_of_empty_results
 from .fold import Folder
 from .index_checks import Finding, index_program
 from .language.inference import Instances

@@ -23,6 +23,7 @@ from .fusion import (
     split_piecewise_readers,
     sum_rows_first,
 )
+from .packing import pack_bits
 from .results import Algorithms, Statements
 
 _LOG = logging.getLogger("cuts.passes")
@@ -62,6 +63,8 @@ REWRITES = (
     program_rewrite("drop-unused", drop_unused, "units whose results nothing reads are removed",
         "fusion/fold_units.py"),
     program_rewrite("fold-units", fold_units, "units that no input reaches are constants", "fusion/fold_units.py"),
+    program_rewrite("pack-bits", pack_bits, "constants of bytes that units widen take as few bits as their numbers "
+        "need; each reader of a widened value computes its own", "packing/packed_units.py"),
     program_rewrite("share-sums", eliminate_common_reductions, "sums that several nodes compute are computed once",
         "fusion/sums/reduction_cse.py"),
     program_rewrite("compute-again", rematerialise, "light values between long sums are computed again after these",

@@ -21,23 +21,26 @@ from .files import (
     with_document,
     write_folder,
 )
-from .first_wrong_step import first_wrong_step
+from .first_wrong_step import WrongStep, first_wrong_step, wrong_steps
 from .memory import align_bytes
 from .onnx_oracle import has_onnxruntime, open_onnxruntime, run_onnxruntime
 from .placement import (
     CONSTANTS,
     SCRATCH,
+    ArgumentAddress,
     ConstantImages,
     LaunchDependencies,
+    LaunchParameters,
     PlacedPlan,
     Share,
     launch_dependencies,
+    launch_parameters,
     make_concurrent,
     place_over_blocks,
+    tensor_offset,
     without_elements,
 )
 from .plan import Plan, PlannedModel, make_plan
-from .report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from .session import Session
 from .state import HostState, checked_state
 from .versions import versions_of

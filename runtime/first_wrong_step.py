@@ -1,13 +1,43 @@
-"""Search for the first wrong kernel of a plan."""
+"""Search for the wrong kernels of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from attrs import frozen
 
 from ..backends import Array
 from ..ir import quote
-from ..numerics import compare_outputs, stored_overflow
 from .session import Session
+
+
+@frozen
+class WrongStep:
+    """Step that writes wrong values: number, wrong tensors, description."""
+
+    number: int
+    tensors: tuple[str, ...]
+    text: str
+
+
+def wrong_steps(
+    session: Session, inputs: Mapping[str, object], expected: Mapping[str, Array], allowed: Mapping[str, float]
+) -> Iterator[WrongStep]:
+    """Run step by step and yield each with a wrong result.
+
+    Its result is wrong, or overflows the type that it is stored in.
+    """
+    from ..numerics import compare_outputs, stored_overflow  # reads declarations; a plan runs without them
+
+    for number, written in session.trace(inputs):
+        found = {r.tensor: r.text for r in compare_outputs(written, expected, allowed) if not r.ok}
+        overflows = {name: stored_overflow(name, array, expected) for name, array in written.items()}
+        found = {name: text for name, text in overflows.items() if text} or found
+        if found:
+            kernel = session.plan.kernels[session.plan.steps[number].kernel]
+            members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
+            text = f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {next(iter(found.values()))}"
+            yield WrongStep(number, tuple(found), text)
 
 
 def first_wrong_step(
@@ -15,16 +45,9 @@ def first_wrong_step(
 ) -> str:
     """Run step by step and describe the first wrong kernel.
 
-    Its result is wrong, or overflows the type that it is stored in; return an empty text where each is right.
+    The text is empty where each is right.
     """
-    for number, written in session.trace(inputs):
-        found = [result.text for result in compare_outputs(written, expected, allowed) if not result.ok]
-        found = [text for name, array in written.items() if (text := stored_overflow(name, array, expected))] or found
-        if found:
-            kernel = session.plan.kernels[session.plan.steps[number].kernel]
-            members = session.plan.groups[number].get("nodes", ()) if number < len(session.plan.groups) else ()
-            return f"step {number}, kernel {kernel.name}, nodes {_names(members)}: {found[0]}"
-    return ""
+    return next((step.text for step in wrong_steps(session, inputs, expected, allowed)), "")
 
 
 def _names(members: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Array
-from ..ir import BackendError, processor_count
+from ..ir import BackendError, install_command, processor_count
 
 
 def has_onnxruntime() -> bool:
@@ -27,7 +27,7 @@ def run_onnxruntime(model: str | os.PathLike[str], inputs: Mapping[str, Array]) 
     try:
         onnxruntime = import_module("onnxruntime")
     except ImportError as error:
-        raise BackendError("comparing with ONNX Runtime needs it installed", hint="pip install 'cuts[test]'") from error
+        raise BackendError("comparing with ONNX Runtime needs it installed", hint=install_command("onnx")) from error
     try:
         session = _open(onnxruntime, os.fspath(model))
         wanted = {node.name for node in session.get_inputs()}

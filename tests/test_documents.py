@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from os.path import normpath
 from pathlib import Path
@@ -24,6 +25,7 @@ from cuts.cluster.storage.layer_files import PAGE
 from cuts.docs import make_api, make_c_api, make_results, make_tables
 from cuts.docs.make_modules import document, modules, purpose
 from cuts.docs.make_site import pending
+from cuts.ir import DISTRIBUTION, install_command
 from cuts.passes.statements.prefix_scan import MAX_LANE_ROW
 from cuts.passes.statements.sorts import MAX_SORTED_ROW
 from cuts.runtime.files.plan_document import PlanDocument
@@ -43,12 +45,13 @@ DECLARATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob(
 DATA = ["pyproject.toml", ".ci/run", *sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("backends/*/*.toml"))]
 #: Documents that scripts write, or that tests compare with the code, entry by entry.
 TABLES = {
+    "CHANGELOG.md",
     "docs/glossary.md",
     "docs/results.md",
     "docs/zoo.md",
     *(f"docs/reference/{n}.md" for n in ("c_interface", "cli", "environment", "plan_format", "python_api", "targets")),
 }
-MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2850, 8700, 3 << 20
+MAX_PROSE_LINES, MAX_BENCH_LINES, MAX_RESULT_BYTES = 2980, 8700, 3 << 20
 WIDTH = 120
 VARIABLE = re.compile(r"\bCUTS_[A-Z_]+\b")
 #: Folders of the package, and the others of the repository.
@@ -343,3 +346,33 @@ def test_the_code_has_every_term_of_the_glossary() -> None:
     terms = [term for row in rows for term in re.split(r", | \(", row.replace(")", ""))]
     assert len(terms) > 120
     assert [term for term in terms if plain(term) not in known] == []
+
+
+def test_installations_name_the_distribution_and_its_extras() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    extras = set(project["optional-dependencies"])
+    assert project["name"] == DISTRIBUTION
+    texts = {str(p): p.read_text("utf-8") for p in (*ROOT.rglob("*.py"), *ROOT.rglob("*.md")) if not is_hidden(p)}
+    for name, text in texts.items():
+        called = re.findall(r"install_command\((\".*?\")\)", text) + re.findall(r"pip install[^\n]*?\[(.*?)\]", text)
+        named = {extra.strip("\"' ") for call in called for extra in call.split(",")} - {"EXTRA"}
+        assert {extra for extra in named if re.fullmatch(r"\w+", extra)} <= extras, name
+        assert not re.search(r"pip install [\"']?cuts(?!-compiler)\b", text), name
+    assert install_command("cuda", "onnx") == "pip install 'cuts-compiler[cuda,onnx]'"
+    assert install_command() == "pip install cuts-compiler"
+
+
+def is_hidden(path: Path) -> bool:
+    """Return whether a path lies in a hidden folder."""
+    return any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+
+
+def test_the_reference_has_every_extra_of_the_package() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    rows = re.findall(r"^\| (`.*?`) \|", read("docs/reference/environment.md").partition("## Extras")[2], re.M)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(extras)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", read("CHANGELOG.md"), re.M)
+    assert versions[0] == cuts.__version__

@@ -67,7 +67,7 @@ class Training:
 
     def build(
         self,
-        target: str | Target = "opencl",
+        target: str | Target = "auto",
         *,
         mode: Mode = "mixed",
         budget: float | None = None,
@@ -76,7 +76,7 @@ class Training:
         memory: int | None = None,
         options: CompileOptions | None = None,
     ) -> CompiledPlan:
-        """Compile the training graph for a target.
+        """Compile the training graph for a target, like `cuts.build`.
 
         With `tune`, candidates are timed on the target's device, for at most `budget` seconds; with `frozen`, only
         results that the tuning database has are used. The plan takes at most `memory` bytes on the device: values of

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from ...ir import BackendError, DType, KernelFunction, TensorMap
+from ...ir import BackendError, DType, KernelFunction, TensorMap, install_command
 
 #: Bytes of a tensor map, the multiple at which it begins among parameters, and its packed type.
 MAP_BYTES, MAP_ALIGNMENT, MAP_KIND = 128, 64, "128s"
@@ -52,7 +52,7 @@ def _bindings() -> Any:
         return import_module("cuda.bindings.driver")
     except ImportError as error:
         raise BackendError(
-            f"a kernel with bulk copies needs cuda-bindings: {error}", hint="pip install 'cuts[cuda]'"
+            f"a kernel with bulk copies needs cuda-bindings: {error}", hint=install_command("cuda")
         ) from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ...ir import MMA_INSTRUCTIONS, Argument, DType, KernelFunction
-from ..source import DIALECTS
 
 #: Default number of threads of a block.
 THREADS = 256
@@ -163,6 +162,8 @@ def atom_kernel(name: str, trips: int, blocks: int) -> KernelFunction:
     Each block runs independent chains of accumulators, with `ATOM_WARPS` warps for each quarter of an SM.
     """
     atom = MMA_INSTRUCTIONS[name]
+    from ..source import DIALECTS  # the compiler of kernels, which no other kernel of this module needs
+
     dialect = DIALECTS["cuda"]
     kind = dialect.type(atom.accumulator)
     held = [f"d[k][{n}]" for n in range(atom.c.registers)]

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from ...ir import BackendError, KernelFunction, Target
+from ...ir import BackendError, KernelFunction, Target, install_command
 from ..device import Array
 from ..launch_sequence import LaunchSequence, SequenceLauncher, SequencePlan, moved_blocks
 from ..library import DIALECT, Routine
@@ -144,7 +144,7 @@ def _calls(cu: Any) -> DriverCalls:
         return DriverCalls(cu)
     except ImportError as error:
         raise BackendError(
-            f"running PyTorch's models on CUDA needs NVIDIA's bindings: {error}", hint="pip install cuda-bindings"
+            f"running PyTorch's models on CUDA needs NVIDIA's bindings: {error}", hint=install_command("cuda")
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import evolve
 
-from ...ir import BackendError, Target, UsageError
+from ...ir import BackendError, Target, UsageError, install_command
 from ..targets import DEFAULT_CUDA, described_device, described_target
 from .bindings import BindingsDriver
 from .calibrate import calibrate_target, load_ceilings
@@ -39,7 +39,7 @@ def driver() -> Any:
         open_context()
     except ImportError as error:
         raise BackendError(
-            f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint="pip install 'cuts[cuda]'"
+            f"running on CUDA needs cuda-bindings or PyCUDA, and a driver: {error}", hint=install_command("cuda")
         ) from error
     except BackendError:
         raise

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from ...ir import install_command
 from ..device import Buffer, Device, Launch, Pointer
 from .recognise import Matrix, Product, find_product
 from .routine import Library, Request, RoutineError
@@ -157,6 +158,4 @@ def open_library() -> CuBLAS:
     except (
         Exception
     ) as error:  # besides ImportError, the bindings raise errors of their own where the library is missing
-        raise RoutineError(
-            f"cuBLAS cannot be used: {error}", hint="pip install nvmath-python and nvidia-cublas"
-        ) from error
+        raise RoutineError(f"cuBLAS cannot be used: {error}", hint=install_command("libraries")) from error

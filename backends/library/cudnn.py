@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from attrs import evolve, frozen
 
-from ...ir import BackendError, DType, row_major
+from ...ir import BackendError, DType, install_command, row_major
 from ..device import Buffer, Device, Launch, Pointer
 from .recognise import Block, Convolution, find_convolution
 from .routine import Library, Request, RoutineError
@@ -319,6 +319,4 @@ def open_library() -> CuDNN:
     except (
         Exception
     ) as error:  # besides ImportError, the frontend raises errors of its own where the library is missing
-        raise RoutineError(
-            f"cuDNN cannot be used: {error}", hint="pip install nvidia-cudnn-frontend and nvidia-cudnn-cu13"
-        ) from error
+        raise RoutineError(f"cuDNN cannot be used: {error}", hint=install_command("libraries")) from error

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from ...ir import BackendError, KernelFunction, Target
+from ...ir import BackendError, KernelFunction, Target, install_command
 from ...store import cache_root, create_private_folder
 from ..compiler_diagnostics import compile_error
 from ..device import Array, Buffer, Device, Launch, MemoryPart, Pointer, Timing
@@ -53,7 +53,7 @@ def _import() -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise BackendError("target 'opencl' needs PyOpenCL", hint="pip install 'cuts[opencl]'") from error
+        raise BackendError("target 'opencl' needs PyOpenCL", hint=install_command("opencl")) from error
     return pyopencl
 
 
@@ -105,7 +105,7 @@ def choose_device() -> DeviceChoice:
         platforms = []
     if not platforms:
         raise BackendError(
-            "no OpenCL platform is installed", hint="pip install 'cuts[opencl]' brings PoCL, which runs on the CPU"
+            "no OpenCL platform is installed", hint=f"{install_command('opencl')} brings PoCL, which runs on the CPU"
         )
     wanted = os.environ.get("CUTS_OPENCL_PLATFORM", "").lower()
     matching = [p for p in platforms if wanted in f"{p.name} {p.version}".lower()]
@@ -124,7 +124,7 @@ def choose_device() -> DeviceChoice:
         _LOG.warning("%s computes a small kernel wrongly and is passed over", choice.text)
     raise BackendError(
         f"no OpenCL platform computes a small kernel with a barrier right: {'; '.join(c.text for c in choices)}",
-        hint="pip install 'cuts[opencl]' brings one that does; CUTS_OPENCL_PLATFORM=<part of a name> takes any",
+        hint=f"{install_command('opencl')} brings one that does; CUTS_OPENCL_PLATFORM=<part of a name> takes any",
     )
 
 

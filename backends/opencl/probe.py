@@ -3,7 +3,7 @@
 A platform for processors runs the threads of a block one after another, so its compiler splits a kernel at its
 barriers. PoCL 5.0 does that incorrectly, by each of its methods, where a result of a condition on the block is stored
 after a barrier under a condition on the thread: nothing is stored. One in twenty random kernels with barriers has this
-pattern. PoCL 3.0, which `pip install 'cuts[opencl]'` brings, is correct.
+pattern. PoCL 3.0, which the extra `opencl` brings, is correct.
 """
 
 from __future__ import annotations

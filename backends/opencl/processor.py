@@ -1,6 +1,6 @@
 """Processor names for a PoCL that does not know the processor.
 
-PoCL 3.0, which `pip install 'cuts[opencl]'` brings, asks its LLVM 14 for the processor's name. A newer one (AMD's
+PoCL 3.0, which the extra `opencl` brings, asks its LLVM 14 for the processor's name. A newer one (AMD's
 family 26) is "generic" to LLVM, a name that clang refuses: "unknown target CPU 'generic'", and no kernel is built. PoCL
 has no setting for it, but reads the name for each build from its description of a device: after the triple of the
 machine. This module writes an older processor there whose instructions the present one has.

@@ -23,7 +23,7 @@ from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, 
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
 from cuts.bench.operators.timing import Contender, by_torch, in_order, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
-from cuts.ir.errors import BackendError
+from cuts.ir import BackendError, install_command
 from cuts.ir.graph import Attribute
 from cuts.ir.machine import MATH_MODES, PRECISIONS
 from cuts.ir.types import DType, row_major
@@ -60,7 +60,7 @@ def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
         product.plan(preferences={"limit": PLANS})
         product.autotune(iterations=RUNS)
     except Exception as error:  # besides ImportError, nvmath raises errors of its own
-        raise BackendError(f"cuBLASLt cannot be used: {error}", hint="pip install nvmath-python") from error
+        raise BackendError(f"cuBLASLt cannot be used: {error}", hint=install_command("libraries")) from error
 
     def run(*given: Any) -> Any:
         a, b = factors(*given)

@@ -14,13 +14,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import cuts
 from attrs import frozen
 from cuts.ir.errors import CutsError
 from cuts.ir.machine import PRECISIONS
 from cuts.runtime.versions import versions_of
 from cuts.store import compiler_digest
 
-RESULTS = Path(__file__).parents[1] / "results"
+_CHECKOUT_RESULTS = Path(__file__).parents[1] / "results"
+#: Folder of the rows: that of a checkout; a folder below the current one where the package has none.
+RESULTS = _CHECKOUT_RESULTS if _CHECKOUT_RESULTS.is_dir() else Path("cuts-bench")
 Row = dict[str, Any]
 #: Fields of every row, with their defaults. `peers` are milliseconds by name, `error` is the relative error of the
 #: result, `budget_s` the seconds of the search. A suite may add fields of its own.
@@ -34,7 +37,7 @@ _RENAMED_FIELDS = {"gpu": "device", "budget": "budget_s"}
 _KERNEL_SOURCES = ("ir", "passes", "backends")
 #: Packages whose versions identify results.
 _PACKAGES = (
-    "cuts", "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cublas", "nvidia-cuda-nvrtc", "pycuda",
+    "torch", "nvidia-cudnn-cu13", "nvidia-cudnn-frontend", "nvidia-cublas", "nvidia-cuda-nvrtc", "pycuda",
     "cuda-bindings",
 )  # fmt: skip
 
@@ -291,7 +294,7 @@ def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the installed relevant packages."""
-    return versions_of(_PACKAGES)
+    return {"cuts": cuts.__version__} | versions_of(_PACKAGES)
 
 
 def _commit() -> str:

@@ -84,7 +84,7 @@ def command(arguments: Namespace) -> int:
     if action in ("info", "clear"):
         if what:
             raise UsageError(f"'cuts cache {action}' takes no key, found '{what}'")
-        _show(arguments, _info() if action == "info" else _clear())
+        _show(arguments, cache_info() if action == "info" else _clear())
         return 0
     if not what:
         raise UsageError(f"'cuts cache {action}' needs a file", hint="as in results.json.gz or cache.tar.xz")
@@ -106,7 +106,7 @@ def _show(arguments: Namespace, values: dict[str, Any]) -> None:
         print("\n".join(outline(values)))
 
 
-def _info() -> dict[str, Any]:
+def cache_info() -> dict[str, Any]:
     """Return the content of the store; the tuning database is not created."""
     path = database_path()
     if path is None or not path.exists():

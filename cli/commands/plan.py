@@ -75,7 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     own.add_argument("--batch", type=int, metavar="N", help="sequences of a mini-batch (default 256)")
     run = parser.add_argument_group("cuts plan run, cuts plan probe")
     run.add_argument(
-        "--target", default="opencl", metavar="TARGET", help="what blocks are compiled for (default opencl)"
+        "--target", default="auto", metavar="TARGET", help="what blocks are compiled for (default: a GPU, else opencl)"
     )
     run.add_argument(
         "--folder", default="model", metavar="DIR", help="where weights and the optimiser's state lie (default model)"
@@ -103,7 +103,7 @@ def command(arguments: Namespace) -> int:
     """
     first, *rest = arguments.inputs
     if first in ("run", "probe") and not Path(first).exists():
-        from .plan_run import probe_command, run_command
+        from ..plan_run import probe_command, run_command
 
         return run_command(arguments, rest) if first == "run" else probe_command(arguments, rest)
     if first == "hf" and not Path(first).exists():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ...backends import Array
 from ...ir import NumericsError, UsageError, quote
-from ..models import open_plan
+from ..models import open_plan, weight_costs
 from ..options import add_json, add_model_options, add_seed
 from ..output import AnyPlan, compare_plan, console, first_wrong, own_onnx, require_right_plan
 
@@ -33,14 +33,18 @@ def command(arguments: Namespace) -> int:
     """
     plan, inputs = open_plan(arguments)
     checks = [compare_plan(plan, inputs, None)]
-    model = arguments.onnx or own_onnx(arguments.plan, plan)
+    model = arguments.onnx or (None if arguments.weights else own_onnx(arguments.plan, plan))
     if model:
         checks.append(compare_plan(plan, inputs, model))
     for results, oracle in checks:
         if not arguments.json:
             console.output_console().print(console.comparison_table(results, oracle))
+    costs = weight_costs(arguments, plan, inputs)
     if arguments.json:
-        console.print_json({"plan": arguments.plan, "checks": [console.comparison_values(*check) for check in checks]})
+        found = {"plan": arguments.plan, "checks": [console.comparison_values(*check) for check in checks]}
+        console.print_json(found | console.weight_values(arguments.weights, costs))
+    elif costs:
+        console.output_console().print(console.weight_table(arguments.weights, costs))
     for results, oracle in checks:
         require_right_plan(plan, inputs, results, oracle)
     if arguments.steps:

@@ -210,6 +210,17 @@ def comparison_table(results: Sequence[Comparison], oracle: str) -> Table:
     return table(f"outputs against {oracle}", ["output", "error", "tolerance", "verdict"], rows)
 
 
+def weight_table(weights: str, costs: Mapping[str, float]) -> Table:
+    """Return the table of the accuracy that rounded weights cost."""
+    rows = [[name, f"{error:.3g}"] for name, error in costs.items()]
+    return table(f"cost of weights in {weights}", ["output", "relative error"], rows)
+
+
+def weight_values(weights: str | None, costs: Mapping[str, float]) -> dict[str, object]:
+    """Return the accuracy that rounded weights cost as JSON values."""
+    return {"weights": {"format": weights, "error": dict(costs)}} if costs else {}
+
+
 def totals(plan: Plan) -> str:
     """Return one line of a plan's figures."""
     weights = sum(array.nbytes for array in plan.constants.values())

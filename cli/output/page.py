@@ -13,7 +13,8 @@ from ...backends import Timing
 from ...ir import Budget, parse_ir
 from ...numerics import Comparison
 from ...passes.model import group_work
-from ...runtime import CandidateOutcome, Evidence, StepCurve, html_page, html_section, versions_of
+from ...runtime import versions_of
+from ...runtime.report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from ...search import Measurement, TuningSession, measured_candidates
 from .common import AnyPlan, write_text
 from .times import shares

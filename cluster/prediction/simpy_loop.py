@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...ir import BackendError
+from ...ir import BackendError, install_command
 
 
 def environment() -> Any:
@@ -15,5 +15,5 @@ def environment() -> Any:
     try:
         import simpy
     except ImportError as error:
-        raise BackendError("simulating a plan needs SimPy", hint="pip install 'cuts[cluster]'") from error
+        raise BackendError("simulating a plan needs SimPy", hint=install_command("cluster")) from error
     return simpy.Environment()

@@ -67,7 +67,7 @@ class Process:
         self,
         plan: ClusterPlan,
         folder: str | os.PathLike[str],
-        target: str = "opencl",
+        target: str = "auto",
         *,
         memory: float | None = None,
         engine: Engine | Callable[[Device], Engine] | None = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from ...backends import Array
-from ...ir import BackendError, CompileOptions, Graph, PlanError, Target, TensorType, quote
+from ...ir import BackendError, CompileOptions, Graph, PlanError, Target, TensorType, install_command, quote
 from ...runtime import PlannedPart, StagedRecord, check_names, load_stages, open_onnxruntime, save_staged
 from ..driver import build_graph
 from ..loading import Shapes, Spec, spec_of_texts
@@ -168,7 +168,7 @@ def model_plan(
         from ...frontends.onnx import staged_onnx
     except ImportError as error:
         raise BackendError(
-            f"reading ONNX models needs the package onnx: {error}", hint="pip install 'cuts[onnx]'"
+            f"reading ONNX models needs the package onnx: {error}", hint=install_command("onnx")
         ) from error
     source = Path(model) if isinstance(model, (str, os.PathLike)) else model
     stages = staged_onnx(
@@ -200,7 +200,7 @@ def open_model(folder: str | os.PathLike[str], functions: Mapping[str, Function]
         from ...frontends.onnx import PartKey, Specialisation, model_of_graph, staged_onnx
     except ImportError as error:
         message = f"plan {folder} runs nodes of ONNX, which needs the package onnx: {error}"
-        raise BackendError(message, hint="pip install 'cuts[onnx]'") from error
+        raise BackendError(message, hint=install_command("onnx")) from error
     spec = spec_of_texts(record.specs)
 
     def compile_part(graph: Graph) -> _Runner:

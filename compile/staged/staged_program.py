@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define
 
 from ...backends import Array
-from ...ir import BackendError, PlanError, Target, TensorType, UsageError
+from ...ir import BackendError, PlanError, Target, TensorType, UsageError, install_command
 from ...runtime import PlannedStage, ProgramRecord, check_names, checked_inputs, load_stages, save_program
 from ..external_buffers import program_of
 from ..graph_signatures import signature_of_record, signature_record
@@ -191,7 +191,7 @@ def program_plan(model: Any, args: Sequence[Any], target: Target, compile_part: 
     try:
         from ...frontends.torch import device_for, exported_program, program_name, stage_program
     except ImportError as error:
-        raise BackendError(f"a model of PyTorch needs PyTorch: {error}", hint="pip install 'cuts[torch]'") from error
+        raise BackendError(f"a model of PyTorch needs PyTorch: {error}", hint=install_command("torch")) from error
     plans: list[CompiledPlan] = []
 
     def compile_graph(captured: CapturedGraph, device: Any) -> _LazyProgram:
@@ -213,7 +213,7 @@ def open_program(folder: str | os.PathLike[str]) -> ProgramPlan:
         from ...frontends.torch import StoredStage, device_for, reopen_program
     except ImportError as error:
         raise PlanError(
-            f"plan {folder} runs operations of PyTorch, which is missing: {error}", hint="pip install 'cuts[torch]'"
+            f"plan {folder} runs operations of PyTorch, which is missing: {error}", hint=install_command("torch")
         ) from error
     device = device_for(record.target.dialect)
     plans = {n: CompiledPlan(stage.plan) for n, stage in enumerate(record.stages) if stage.plan is not None}

@@ -41,6 +41,8 @@ from .protos import (
     tensor_array,
 )
 
+#: Least bytes of a constant whose conversion to wider numbers is left to the compiler.
+MIN_PACKED_BYTES = 1 << 12
 #: Imports a node in its place: the importer, the node, its attributes and its name in errors.
 Structure: TypeAlias = Callable[["Importer", onnx.NodeProto, Mapping[str, Any], str], None]
 
@@ -246,8 +248,13 @@ class Importer:
         return can_fold(node) and not self.structures.reads(node) and all(name in self.constants for name in names)
 
     def _fold_by_any(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> None:
-        """Evaluate a node of constants by ONNX's reference, else by our declarations."""
+        """Evaluate a node of constants by ONNX's reference, else by our declarations.
+
+        A node that widens packed constants stays: the compiler decides where its result is computed.
+        """
         ours, failure = self._is_known(node), None
+        if ours and self._reads_packed(node) and self._widen(node, attributes, where):
+            return
         if not (ours and node.op_type in INEXACT):
             try:
                 self._fold(node, attributes, where)
@@ -269,6 +276,26 @@ class Importer:
                 self.nodes.append(each)
         if failure and any(name and name not in self.types and name not in self.aliases for name in node.output):
             raise failure
+
+    def _reads_packed(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node reads a large constant of numbers of at most two bytes."""
+        arrays = [self.constants[name] for name in self._names(node) if name]
+        return any(a.dtype.itemsize <= 2 and a.dtype != np.bool_ and a.nbytes >= MIN_PACKED_BYTES for a in arrays)
+
+    def _widen(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> bool:
+        """Convert a node of constants; return whether its results are larger, else leave the importer as it was."""
+        nodes, types, aliases = list(self.nodes), dict(self.types), dict(self.aliases)
+        read = sum(self.constants[name].nbytes for name in self._names(node) if name)
+        try:
+            self._convert(node, attributes, where)
+        except CutsError:
+            found = 0
+        else:
+            found = sum(self.types[name].nbytes for name in node.output if name in self.types)
+        if found > read:
+            return True
+        self.nodes[:], self.types, self.aliases = nodes, types, aliases
+        return False
 
     def _given_hint(self, node: onnx.NodeProto) -> str:
         """Return the hint for a failing node that depends on the values of given inputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..types import DType
 from .guard import Guard, substitute_guards
@@ -11,8 +11,13 @@ from .traversal import substitute
 
 #: Bytes of the widest access that buffers are aligned to.
 WIDEST_BYTES = 16
-#: Element types whose neighbours are loaded into registers, and stored from them, at once.
-VECTOR_TYPES = (DType.F32, DType.I32, DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2)
+#: Element types whose neighbours are loaded into registers, and stored from them, at once: numbers of neighbours that
+#: one access moves, most first.
+VECTOR_WIDTHS: Mapping[DType, tuple[int, ...]] = {
+    **dict.fromkeys((DType.F32, DType.I32), (4, 2)),
+    **dict.fromkeys((DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2), (8, 4, 2)),
+    **dict.fromkeys((DType.I8, DType.U8), (16, 8, 4)),
+}
 
 
 def linearise(indices: Sequence[Index], strides: Sequence[int]) -> Index:
@@ -42,9 +47,7 @@ def vector_widths(dtype: DType) -> tuple[int, ...]:
 
     A width counts the neighbours that one access moves between memory and registers.
     """
-    if dtype not in VECTOR_TYPES:
-        return ()
-    return tuple(n for n in (8, 4, 2) if n * dtype.size <= WIDEST_BYTES)
+    return VECTOR_WIDTHS.get(dtype, ())
 
 
 def longest_vector(dtypes: Iterable[DType], nbytes: int) -> int:
@@ -53,7 +56,7 @@ def longest_vector(dtypes: Iterable[DType], nbytes: int) -> int:
     One access moves `nbytes`: as many as the narrowest numbers among some element types allow, wider ones take several
     accesses.
     """
-    narrowest = min((d.size for d in dtypes if d.is_float), default=4)
+    narrowest = min((d.size for d in dtypes if d.is_float or d in VECTOR_WIDTHS), default=4)
     return max(nbytes // 4, min(nbytes, WIDEST_BYTES) // narrowest)
 
 

@@ -13,6 +13,15 @@ from .budget import (
     processor_count,
 )
 from .compiled_graph import CompiledGraph, CompileOptions, Mode, RepeatedSteps, Step, launches
-from .launch import FALLBACK_KEY, MAX_LABEL, WAITING_SUFFIX, Argument, KernelFunction, Storage, kernel_label
+from .launch import (
+    FALLBACK_KEY,
+    MAX_LABEL,
+    WAITING_SUFFIX,
+    Argument,
+    KernelFunction,
+    Storage,
+    kernel_label,
+    source_suffix,
+)
 from .object_cache import ObjectCache
 from .pruning import BOUND_PRUNING, PRUNING_RULES, Pruning, PruningRule

@@ -18,6 +18,7 @@ from ..types import DType
 WAITING_SUFFIX = "_waits"
 #: First word of the name of a kernel without operations.
 _NO_LABEL = "cuts"
+_SUFFIXES = {"cuda": ".cu", "opencl": ".cl"}
 #: Longest label of a kernel's name, and the end of that name: the digest of the kernel's content.
 MAX_LABEL, _CONTENT = 31, re.compile(rf"(?<=_)[0-9a-f]{{16}}({WAITING_SUFFIX})?$")
 #: Key in the facts of a library routine: the name of the fallback kernel, which it replaces.
@@ -89,6 +90,11 @@ class KernelFunction:
     dynamic_shared: int = 0
     info: Mapping[str, object] = field(factory=dict)
 
+    @property
+    def source_suffix(self) -> str:
+        """The suffix of a file of its source."""
+        return source_suffix(self.dialect)
+
     def with_label(self, operations: Iterable[str] = ()) -> KernelFunction:
         """Return the kernel named after its operations and its digest.
 
@@ -97,6 +103,13 @@ class KernelFunction:
         content = _CONTENT.search(self.name)
         name = f"{kernel_label(operations)}_{content.group()}" if content else self.name
         return self if name == self.name else evolve(self, name=name, source=self.source.replace(self.name, name))
+
+
+def source_suffix(dialect: str) -> str:
+    """Return the suffix of a source file.
+
+    The description of a library's routine is a text."""
+    return _SUFFIXES.get(dialect, ".txt")
 
 
 def kernel_label(operations: Iterable[str]) -> str:

@@ -13,4 +13,5 @@ from .graph import (
     fresh_name,
     live_graph,
     needed_nodes,
+    subgraph,
 )

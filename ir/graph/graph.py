@@ -172,6 +172,27 @@ def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[tuple[N
     return tuple(reversed(needed)), live
 
 
+def subgraph(graph: Graph, outputs: Sequence[str], available: Collection[str]) -> Graph:
+    """Return the part of a graph between available values and outputs.
+
+    x -> a -> b -> c -> y, outputs (c,), available {a}   ->   a -> b -> c
+
+    Its inputs are the available values, and inputs of the graph, that its nodes read. Constants come along.
+    """
+    known = {*available, *graph.inputs, *graph.constants} - set(outputs)
+    live, nodes = set(outputs), list[Node]()
+    for node in reversed(graph.nodes):
+        if live.intersection(node.outputs):
+            nodes.append(node)
+            live.update(value for value in node.operands if value not in known)
+    read = dict.fromkeys(value for node in reversed(nodes) for value in node.operands if value in known)
+    constants = {value: graph.constants[value] for value in read if value in graph.constants}
+    inputs = tuple(value for value in read if value not in constants)
+    defined = (*read, *(value for node in reversed(nodes) for value in node.outputs))
+    types = {value: graph.types[value] for value in defined}
+    return Graph(graph.name, inputs, tuple(outputs), types, tuple(reversed(nodes)), constants)
+
+
 def live_graph(graph: Graph) -> Graph:
     """Remove nodes, constants and types that no output needs.
 

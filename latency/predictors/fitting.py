@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import BackendError
+from ...ir import BackendError, install_command
 from ..convolution import Floats
 
 
@@ -24,7 +24,7 @@ def library(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise BackendError(
-            f"latency models need {name.partition('.')[0]}: {error}", hint="pip install 'cuts[latency]'"
+            f"latency models need {name.partition('.')[0]}: {error}", hint=install_command("latency")
         ) from error
 
 

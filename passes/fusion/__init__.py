@@ -1,6 +1,6 @@
 """Graph to fusion groups: kernel units, views, legality, normal form, Algorithm 1."""
 
-from ..statements import FusionError, Programs, Unit, apply_guards
+from ..statements import FusionError, Programs, Unit, apply_guards, issue_slots
 from .cut_units import copy_source
 from .fold_tables import Folding, collect_foldings, store_foldings
 from .fold_units import drop_unused, fold_units
@@ -21,7 +21,7 @@ from .grouping import (
     with_parts,
 )
 from .interpret import Points, along_row, interpret
-from .legality import Policy, box_extent, issue_slots
+from .legality import Policy, box_extent
 from .normal_forms import NormalForms
 from .normalise import Illegal
 from .piecewise import split_piecewise_readers

@@ -7,7 +7,7 @@ The float64 reference computes them, and rounds once to the declared type.
 
 `fold-constants` does this for whole nodes; this pass does it for statements within a declaration, from its indices, its
 tables and operands that are constant. Results that are large or take many steps are left to the kernels; copies are
-left too, as they may be views.
+left too, as they may be views, and units that widen packed constants (`passes.packing`).
 
 A constant condition that holds everywhere chooses: frameworks give attention a mask of all keys.
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from operator import is_
 
 import numpy as np
@@ -29,6 +30,7 @@ from attrs import evolve
 
 from ...ir import Array, Call, Expr, Program, Read, as_dtype, distinct
 from ...ops import evaluate
+from ..packing import PackedConstants
 from ..statements import Programs, Unit
 from .cut_units import copy_source
 
@@ -40,16 +42,20 @@ def fold_units(programs: Programs) -> Programs:
     """Return the programs with units that depend on no input as constants."""
     graph = programs.graph
     writers = Counter(tensor for unit in programs.units for tensor in unit.writes)
-    constants = dict(graph.constants)
+    known = PackedConstants(dict(graph.constants), programs.types)
     kept: list[Unit] = []
     for unit in programs.units:
         # A tensor that a loop overwrites is no constant, though it begins as one.
         kept_back = {*graph.outputs, *programs.slices}
         alone = all(writers[tensor] == 1 and tensor not in kept_back for tensor in unit.writes)
-        if alone and _is_fixed(unit, constants) and _is_small(unit, programs):
-            constants.update(_values(unit, programs, constants))
+        fixed = alone and unit.repeat is None and known.knows(unit.reads)
+        compute = partial(_values, unit, programs, known)
+        widens = fixed and known.widen(unit.statements, unit.reads, unit.writes, compute)
+        if fixed and not widens and not all(map(copy_source, unit.statements)) and _is_small(unit, programs):
+            known.constants.update(compute())
         else:
             kept.append(unit)
+    constants = known.constants
     true = {t for t, a in constants.items() if a.dtype == np.bool_ and not writers[t] and a.all()} - {*programs.slices}
     kept = [_choose_where(unit, true) if unit.repeat is None and true & {*unit.reads} else unit for unit in kept]
     if all(map(is_, kept, programs.units)) and len(kept) == len(programs.units):
@@ -78,20 +84,16 @@ def _choose(expr: Expr, true: Collection[str]) -> Expr:
     return done[id(expr)]
 
 
-def _is_fixed(unit: Unit, constants: Collection[str]) -> bool:
-    return all(t in constants for t in unit.reads) and not all(map(copy_source, unit.statements))
-
-
 def _is_small(unit: Unit, programs: Programs) -> bool:
     steps = sum(math.prod(v.extent for v in (*s.axes, *s.reduce)) for s in unit.statements)
     return steps <= _STEPS and sum(programs.types[t].size for t in unit.writes) <= _ELEMENTS
 
 
-def _values(unit: Unit, programs: Programs, constants: dict[str, Array]) -> dict[str, Array]:
+def _values(unit: Unit, programs: Programs, known: PackedConstants) -> dict[str, Array]:
     tensors = {tensor: programs.types[tensor] for tensor in unit.tensors}
     tables = {tensor: programs.tables[tensor] for tensor in unit.tensors if tensor in programs.tables}
     program = Program(tensors, unit.reads, unit.writes, unit.statements, tables)
-    found = evaluate(program, {tensor: constants[tensor] for tensor in unit.reads})
+    found = evaluate(program, {tensor: known.array(tensor) for tensor in unit.reads})
     return {tensor: as_dtype(values, tensors[tensor].dtype.numpy) for tensor, values in found.items()}
 
 

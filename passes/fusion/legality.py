@@ -23,9 +23,6 @@ from math import prod
 from attrs import evolve, frozen
 
 from ...ir import (
-    FUNCTIONS,
-    Call,
-    Cast,
     Expr,
     FusedGroup,
     Index,
@@ -52,6 +49,7 @@ from ...ir import (
     variables,
 )
 from ...ops.language import unused_name
+from ..statements import issue_slots
 from .normalise import Illegal, normalise
 
 
@@ -337,25 +335,6 @@ def _repetition(part: Expr, reduction: Reduction, segment: Segment, tensors: Map
     points = prod(v.extent for v in (*segment.axes, *reduction.reduce))
     sizes = [tensors[r.tensor].size for r in reads(part)]
     return points // max(1, *sizes, 1)
-
-
-def issue_slots(*bodies: Expr) -> int:
-    """Return the issue slots of the scalar operations of expressions.
-
-    Shared parts are counted once.
-    """
-    found: dict[Expr, int] = {}
-
-    def visit(node: Expr) -> None:
-        if node in found:
-            return
-        found[node] = FUNCTIONS[node.fn].issue if isinstance(node, Call) else 1 if isinstance(node, Cast) else 0
-        for child in node.children:
-            visit(child)
-
-    for body in bodies:
-        visit(body)
-    return sum(found.values())
 
 
 # ---- the box that lives in shared memory

@@ -17,9 +17,8 @@ from attrs import evolve
 
 from ...ir import Expr, Read, Statement, TensorType, Var, as_index, rebuild, substitute, substitute_expr
 from ...ops.language import unused_name
-from ..statements import Programs, Unit
+from ..statements import Programs, Unit, issue_slots
 from .cut_units import copy_source
-from .legality import issue_slots
 
 #: Most issue slots of a statement that is computed in pieces.
 MAX_ISSUE_SLOTS = 64

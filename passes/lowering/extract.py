@@ -39,7 +39,7 @@ from ...ir import (
     with_indices,
     with_operands,
 )
-from .threads import merge_windows, share_reciprocals, spread_copies, vectorise_accesses
+from .threads import merge_quotients, merge_windows, share_reciprocals, spread_copies, vectorise_accesses
 
 
 def extract(kernel: Kernel) -> Kernel:
@@ -49,7 +49,7 @@ def extract(kernel: Kernel) -> Kernel:
     quotients, and copies are interleaved with products.
     """
     threads = evolve(kernel, items=tuple(_item(i) for i in kernel.items))
-    return spread_copies(vectorise_accesses(merge_windows(share_reciprocals(threads))))
+    return spread_copies(vectorise_accesses(merge_quotients(merge_windows(share_reciprocals(threads)))))
 
 
 def _item(item: Item) -> Item:

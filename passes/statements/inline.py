@@ -19,7 +19,9 @@ from attrs import evolve, frozen
 
 from ...ir import (
     COMBINERS,
+    FUNCTIONS,
     Call,
+    Cast,
     Const,
     DType,
     Evaluation,
@@ -315,3 +317,22 @@ def split_argument_reduction(
         attained = Call("or", (attained, Call("isnan", (statement.body,))))
     body = Call("select", (attained, IndexValue(flat, dtype), Const(step - 1, dtype)))
     return best, evolve(statement, body=body, combine="min")
+
+
+def issue_slots(*bodies: Expr) -> int:
+    """Return the issue slots of the scalar operations of expressions.
+
+    Shared parts are counted once.
+    """
+    found: dict[Expr, int] = {}
+
+    def visit(node: Expr) -> None:
+        if node in found:
+            return
+        found[node] = FUNCTIONS[node.fn].issue if isinstance(node, Call) else 1 if isinstance(node, Cast) else 0
+        for child in node.children:
+            visit(child)
+
+    for body in bodies:
+        visit(body)
+    return sum(found.values())

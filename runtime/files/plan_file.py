@@ -23,8 +23,18 @@ from attrs import evolve, frozen
 from safetensors import deserialize
 from safetensors.numpy import save as save_tensors
 
-from ...backends.source import DIALECTS
-from ...ir import Array, CutsError, DType, Graph, KernelFunction, PlanError, parse_graph, print_graph, quote
+from ...ir import (
+    Array,
+    CutsError,
+    DType,
+    Graph,
+    KernelFunction,
+    PlanError,
+    parse_graph,
+    print_graph,
+    quote,
+    source_suffix,
+)
 from ..plan import Plan, PlannedModel, check_plan
 from .plan_document import (
     Document,
@@ -166,7 +176,7 @@ def _record(kernel: KernelFunction, binary: bool) -> KernelRecord:
 
 def source_path(number: int, dialect: str) -> str:
     """Return the path of a kernel's source in a plan's folder."""
-    return f"kernels/{number:04}{DIALECTS[dialect].suffix if dialect in DIALECTS else '.txt'}"
+    return f"kernels/{number:04}{source_suffix(dialect)}"
 
 
 def _binary_path(number: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import evolve
 
-from ...ir import Target, UsageError
+from ...ir import Target, UsageError, install_command
 from ...passes.model import estimate_time, lower_bound
 from .correction import Tree, feature_columns
 from .rank_fit import estimate, subtract_mean, weights_of
@@ -31,7 +31,7 @@ def fit_trees(parts: Sequence[tuple[RankPoints, Target]]) -> tuple[Tree, ...]:
     try:
         from sklearn.ensemble import GradientBoostingRegressor
     except ImportError as error:
-        raise UsageError("--learn needs scikit-learn", hint="pip install 'cuts[learned]'") from error
+        raise UsageError("--learn needs scikit-learn", hint=install_command("learned")) from error
     rows, wanted, weights = [], [], []
     for points, target in parts:
         plain = estimate_time(points.features, lower_bound(points.features, target), target, points.conflicts)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ...ir import BackendError, Target, UsageError, quote
+from ...ir import BackendError, Target, UsageError, install_command, quote
 from .share_out import UnitAnswer
 from .unit import SearchPlace, SearchUnit, place_here
 from .unit_search import search_unit
@@ -167,6 +167,6 @@ def _import_distributed() -> Any:
         import distributed
     except ImportError as error:
         raise UsageError(
-            "searching with a scheduler needs Dask distributed", hint="pip install 'cuts[distributed]'"
+            "searching with a scheduler needs Dask distributed", hint=install_command("distributed")
         ) from error
     return distributed

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir import UsageError
+from ...ir import UsageError, install_command
 from .search_domain import Array, Place
 
 #: Widths of the layers as printed. The paper keeps 15 % of the activations in dropout; here 15 % are dropped: with six
@@ -120,6 +120,6 @@ def _torch() -> Any:
         import torch
     except ImportError as error:
         raise UsageError(
-            "the strategy 'ppo' needs PyTorch", hint="pip install 'cuts[ppo]', or use --strategy rank"
+            "the strategy 'ppo' needs PyTorch", hint=f"{install_command('ppo')}, or use --strategy rank"
         ) from error
     return torch

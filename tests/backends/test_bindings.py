@@ -164,7 +164,7 @@ def test_missing_packages_are_named_in_the_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(query, "BindingsDriver", lambda: missing("cuda"))
     with pytest.raises(BackendError, match="cuda-bindings or PyCUDA") as caught:
         query.driver()
-    assert caught.value.hint == "pip install 'cuts[cuda]'"
+    assert caught.value.hint == "pip install 'cuts-compiler[cuda]'"
     query.import_driver.cache_clear()
 
 

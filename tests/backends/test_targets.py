@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import cuts
 import pytest
+from cuts.backends import choose_target, devices
 from cuts.backends.devices import find_target
 from cuts.backends.targets import Description, described_device, descriptions, known_targets, target_aliases
-from cuts.ir.errors import UsageError
+from cuts.cli.main import main
+from cuts.ir import DType, Graph, Node, TensorType
+from cuts.ir.errors import BackendError, UsageError
 from cuts.ir.machine import MMA_INSTRUCTIONS
 
 
 def test_every_known_name_finds_a_target() -> None:
     for name in (*known_targets(), *target_aliases()):
-        if name != "cuda:device":  # insists on a GPU
+        if name not in ("cuda:device", "auto"):  # the first insists on a GPU, the other may be any
             assert find_target(name).dialect == name.partition(":")[0]
 
 
@@ -150,3 +156,72 @@ def test_targets_without_coefficients_take_those_of_fitted_machines() -> None:
     h200, cpu = find_target("cuda:h200"), find_target("opencl:cpu")
     assert {item.target.costs for item in descriptions()} == {h200.costs}
     assert {item.target.core_costs for item in descriptions()} == {cpu.core_costs}
+
+
+class Machine:
+    """Devices of a machine, in place of its driver's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.patch, self.listed = monkeypatch, folder / "gpus"
+        self.listed.mkdir()
+        monkeypatch.setattr(devices, "_LISTED_GPUS", self.listed)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        self.answer("query_target", BackendError("no driver", hint="install it"))
+
+    def answer(self, call: str, answer: object) -> None:
+        """Let a query of CUDA return a value, or raise an error."""
+
+        def respond() -> object:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        self.patch.setattr(f"cuts.backends.cuda.{call}", respond)
+
+    def has_gpu(self, alias: str) -> None:
+        (self.listed / "0000:01:00.0").mkdir()
+        self.answer("query_target", find_target(alias))
+        self.answer("find_toolchain", "a compiler")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    return Machine(monkeypatch, tmp_path)
+
+
+def test_a_machine_without_gpu_has_opencl(machine: Machine) -> None:
+    assert (choose_target().name, choose_target().note) == ("opencl", "")
+    assert find_target("auto").dialect == "opencl"
+
+
+def test_a_gpu_is_taken_and_named(machine: Machine) -> None:
+    machine.has_gpu("cuda:a100")
+    assert choose_target().name == "cuda:device"
+    assert choose_target().note.startswith("target cuda: NVIDIA A100;")
+    assert find_target("auto").arch == "sm_80"
+
+
+@pytest.mark.parametrize("call", ["query_target", "find_toolchain"])
+def test_a_gpu_without_its_packages_is_left_out(machine: Machine, call: str) -> None:
+    machine.has_gpu("cuda:a100")
+    machine.answer(call, BackendError("it is missing", hint="pip install it"))
+    assert choose_target().name == "opencl"
+    assert choose_target().note.endswith("the GPU of this machine is left out: it is missing; pip install it")
+    machine.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_target().note == ""
+
+
+def test_a_build_and_a_command_take_the_gpu(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.has_gpu("cuda:a100")
+    type_ = TensorType(DType.F32, (2, 4))
+    graph = Graph("relu", ("x",), ("y",), {"x": type_, "y": type_}, (Node("relu_y", "relu", ("x",), ("y",)),))
+    monkeypatch.setattr("cuts.compile.plan.toolchains", lambda: ())
+    assert cuts.build(graph).target.name == "NVIDIA A100"
+    cuts.save_graph(graph, tmp_path / "relu.json")
+    assert main(["compile", str(tmp_path / "relu.json"), "-o", str(tmp_path / "plan")]) == 0
+    assert "target cuda: NVIDIA A100; --target opencl takes the processor" in capsys.readouterr().err
+    assert cuts.load(tmp_path / "plan").target.arch == "sm_80"
+    assert main(["compile", str(tmp_path / "relu.json"), "--target", "opencl", "-o", str(tmp_path / "plan")]) == 0
+    assert "NVIDIA A100" not in capsys.readouterr().err

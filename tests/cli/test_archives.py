@@ -133,7 +133,7 @@ def test_without_pytorch_an_archive_says_what_to_install(
     (tmp_path / "net.pt2").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "cuts.frontends.torch", None)
     result = cuts("compile", "net.pt2")
-    assert (result.code, "pip install 'cuts[torch]'" in result.err) == (4, True)
+    assert (result.code, "pip install 'cuts-compiler[torch]'" in result.err) == (4, True)
 
 
 @pytest.mark.filterwarnings("ignore")

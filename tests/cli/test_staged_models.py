@@ -13,7 +13,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-from cuts.compile.build import build_staged, load
+from cuts.compile.build import build_staged
+from cuts.compile.opening import load
 from cuts.ir.errors import PlanError
 from cuts.tests.cli.conftest import Cuts
 from cuts.tests.models import text_direction_classifier

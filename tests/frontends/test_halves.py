@@ -9,7 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cuts.compile.build import build, load
+from cuts.compile.build import build
+from cuts.compile.opening import load
 from cuts.frontends.graph_json import load_graph, save_graph
 from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType

@@ -16,9 +16,9 @@ onnx = pytest.importorskip("onnx")
 
 from cuts.backends.devices import find_target
 from cuts.backends.source.emit import emit
-from cuts.compile.build import load
 from cuts.compile.driver import build_graph
 from cuts.compile.loading import load_spec
+from cuts.compile.opening import load
 from cuts.frontends.graph_json import graph_from_json, graph_to_json
 from cuts.frontends.onnx.load import load_onnx  # onnx is optional
 from cuts.frontends.onnx.subgraphs.repeat import MAX_UNROLLED_STEPS

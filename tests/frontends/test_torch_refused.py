@@ -223,7 +223,7 @@ IN_PYTORCH = {
     "projected LSTM states": "proj_size", "interpolation of bytes, bilinear": "aten.upsample_bilinear2d",
     "interpolation of bytes, bicubic": "aten.upsample_bicubic2d", "multinomial": "aten.multinomial",
     "normal": "aten.normal", "uint16": "torch.uint16", "uint16 input": "torch.uint16",
-    "quantized_decomposed": "quantized_decomposed", "histogram": "aten.histogram",
+    "histogram": "aten.histogram",
     "rrelu": "aten.rrelu_with_noise_functional",
 }  # fmt: skip
 

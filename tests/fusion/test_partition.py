@@ -27,12 +27,13 @@ from cuts.passes.fusion.grouping.partition import (
     places,
 )
 from cuts.passes.fusion.grouping.partitioner import Owners, Partitioner
-from cuts.passes.fusion.legality import Policy, issue_slots
+from cuts.passes.fusion.legality import Policy
 from cuts.passes.fusion.normal_forms import NormalForms
 from cuts.passes.fusion.programs import build_programs
 from cuts.passes.fusion.views import find_views
 from cuts.passes.graph.base import run_passes
 from cuts.passes.pipeline import graph_passes
+from cuts.passes.statements import issue_slots
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
+from cuts import build
 from cuts.backends import BlockAddress
 from cuts.backends.cuda import l2_policy as passing
 from cuts.backends.cuda.graphs.graph import RECORDING
-from cuts.compile import build
 from cuts.ir import Graph, Node, TensorType
 from cuts.ir.types import DType
 from cuts.runtime import place_over_blocks

@@ -21,7 +21,8 @@ from cuts.backends.source.emit import emit
 from cuts.ir.compiled import CompiledGraph, CompileOptions
 from cuts.ops import Registry
 from cuts.passes.pipeline import compile_graph
-from cuts.runtime import CandidateOutcome, Evidence, Plan, StepCurve, html_page, html_section, make_plan
+from cuts.runtime import Plan, make_plan
+from cuts.runtime.report import CandidateOutcome, Evidence, StepCurve, html_page, html_section
 from cuts.runtime.report.chart import chart, ticks
 from cuts.runtime.report.dependency_arcs import arcs, sources
 from hypothesis import given

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.compile.build import load
 from cuts.compile.driver import build_graph, tune_graph, unfused_plan
 from cuts.compile.loading import Spec
+from cuts.compile.opening import load
 from cuts.compile.plan import CompiledPlan, plan_of
 from cuts.compile.selection.plan_validation import PlanValidator
 from cuts.ir.compiled import CompileOptions

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from attrs import field, frozen
 
-from ....ir import BackendError
+from ....ir import BackendError, install_command
 
-_WHEELS = "the wheels nvidia-cuda-nvrtc and cuda-bindings (pip install 'cuts[cuda]')"
-_EARLIER_WHEEL = "the wheel of NVRTC 12 beside the present compiler (pip install 'cuts[cuda12]')"
+_WHEELS = f"the wheels nvidia-cuda-nvrtc and cuda-bindings ({install_command('cuda')})"
+_EARLIER_WHEEL = f"the wheel of NVRTC 12 beside the present compiler ({install_command('cuda12')})"
 
 
 class RejectedSourceError(Exception):

@@ -101,7 +101,6 @@ class Dialect:
     shuffle: str = ""
     shuffle_from: str = ""
     warp: int
-    suffix: str
     atomics: Atomics
     register_load: str
     atom_result: str
@@ -323,7 +322,6 @@ CUDA = Dialect(
     shuffle="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
     shuffle_from="__shfl_sync(0xffffffffu, {value}, {source})",
     warp=32,
-    suffix=".cu",
     atomics=Atomics(
         qualifier=_DEVICE,
         pointer="{type}*",
@@ -410,7 +408,6 @@ OPENCL = Dialect(
     vectors=OPENCL_VECTORS,
     instructions=OPENCL_INSTRUCTIONS,
     warp=1,
-    suffix=".cl",
     atomics=Atomics(
         qualifier=_INLINE,
         pointer="volatile __global {type}*",

@@ -55,7 +55,7 @@ _CUDA_LOAD = "*reinterpret_cast<const {vector}*>(&{p}[{i}])"
 _CUDA_STORE = "*reinterpret_cast<{vector}*>(&{p}[{i}]) = make_{vector}({values});"
 _OPENCL_LOAD = "*(const {space}{vector}*)(&{p}[{i}])"
 _OPENCL_STORE = "*({space}{vector}*)(&{p}[{i}]) = ({vector})({values});"
-_COMPONENTS = tuple(f"s{n}" for n in range(8))
+_COMPONENTS = tuple(f"s{n:x}" for n in range(16))
 
 
 def _cuda_halves(name: str) -> Vectors:
@@ -69,12 +69,21 @@ def _cuda_bytes(name: str) -> Vectors:
     return Vectors("ushort{words}", _CUDA_LOAD, _CUDA_STORE, elements, f"cuts_pair_{name}({{0}}, {{1}})")
 
 
+def _cuda_integers(kind: str) -> Vectors:
+    """Return vectors of integers of a byte, four in a word."""
+    elements = tuple(f"(({kind})({{x}}.{{c}}{f' >> {8 * k}' if k else ''}))" for k in range(4))
+    word = " | ".join(f"(unsigned int)(unsigned char)({{{k}}}){f' << {8 * k}' if k else ''}" for k in range(4))
+    return Vectors("uint{words}", _CUDA_LOAD, _CUDA_STORE, elements, word)
+
+
 CUDA_VECTORS: Mapping[str, Vectors] = {
     "f32": Vectors("float{words}", _CUDA_LOAD, _CUDA_STORE),
     "i32": Vectors("int{words}", _CUDA_LOAD, _CUDA_STORE),
     "f16": _cuda_halves("f16"),
     "bf16": _cuda_halves("bf16"),
     **{name: _cuda_bytes(name) for name in FLOATS8},
+    "i8": _cuda_integers("signed char"),
+    "u8": _cuda_integers("unsigned char"),
 }
 
 OPENCL_VECTORS: Mapping[str, Vectors] = {
@@ -105,4 +114,6 @@ OPENCL_VECTORS: Mapping[str, Vectors] = {
         )
         for name in FLOATS8
     },
+    "i8": Vectors("char{words}", _OPENCL_LOAD, _OPENCL_STORE, names=_COMPONENTS),
+    "u8": Vectors("uchar{words}", _OPENCL_LOAD, _OPENCL_STORE, names=_COMPONENTS),
 }

@@ -7,59 +7,33 @@ numbers between two conversions, as ONNX Runtime's documentation defines them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import onnx
-from attrs import frozen
+
+from .contrib_text import NodeUse, Text, WriteText
+from .contrib_text import attributes_text as _attributes
+from .packed_products import packed_product
 
 DOMAIN = "com.microsoft"
 #: Operations of tensors that are laid out for one processor.
 _LAYOUT = "com.microsoft.nchwc."
 
 
-@frozen
-class _Use:
-    """Attributes of a node, and flags of its present operands."""
-
-    attributes: dict[str, Any]
-    present: tuple[bool, ...]
-
-    def has(self, position: int) -> bool:
-        return position < len(self.present) and self.present[position]
-
-    def get(self, name: str, default: Any) -> Any:
-        return self.attributes.get(name, default)
-
-
-#: Operands and results by name, and the lines between them.
-_Text = tuple[Sequence[str], Sequence[str], Sequence[str]]
-_Write = Callable[[_Use], _Text]
-
-
-def _attributes(**values: object) -> str:
-    """Return attributes in ONNX's notation."""
-    return (
-        "<" + ", ".join(f"{k} = {v!r}" if isinstance(v, float) else f"{k} = {v}" for k, v in values.items()) + ">"
-        if values
-        else ""
-    )
-
-
 def _real(name: str, **axis: int) -> str:
     return f"{name}_real = DequantizeLinear {_attributes(**axis)} ({name}, {name}_scale, {name}_zero)"
 
 
-def _elementwise(op: str) -> _Write:
+def _elementwise(op: str) -> WriteText:
     operands = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "y_scale", "y_zero")
     lines = (_real("a"), _real("b"), f"y_real = {op} (a_real, b_real)", "y = QuantizeLinear (y_real, y_scale, y_zero)")
     return lambda use: (operands, ("y",), lines)
 
 
-def _unary(op: str, *names: str) -> _Write:
+def _unary(op: str, *names: str) -> WriteText:
     """Return the text of an operation of one quantised tensor, with some of its attributes."""
 
-    def write(use: _Use) -> _Text:
+    def write(use: NodeUse) -> Text:
         given = {name: use.attributes[name] for name in names if name in use.attributes}
         lines = (
             _real("x"),
@@ -71,7 +45,7 @@ def _unary(op: str, *names: str) -> _Write:
     return write
 
 
-def _concat(use: _Use) -> _Text:
+def _concat(use: NodeUse) -> Text:
     count = (len(use.present) - 2) // 3
     parts = [f"x{n}" for n in range(count)]
     operands = ["y_scale", "y_zero", *(name for part in parts for name in (part, f"{part}_scale", f"{part}_zero"))]
@@ -79,7 +53,7 @@ def _concat(use: _Use) -> _Text:
     return operands, ("y",), (*map(_real, parts), whole, "y = QuantizeLinear (y_real, y_scale, y_zero)")
 
 
-def _product(use: _Use) -> _Text:
+def _product(use: NodeUse) -> Text:
     """Quantised matrix product with a bias in units of both scales."""
     operands = ("a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "c", "y_scale", "y_zero")
     flags = {
@@ -97,7 +71,7 @@ def _product(use: _Use) -> _Text:
     return operands, ("y",), [*lines, *(["y = QuantizeLinear (y_real, y_scale, y_zero)"] if ends else [])]
 
 
-def _rescaled_product(use: _Use) -> _Text:
+def _rescaled_product(use: NodeUse) -> Text:
     """Matrix product of dequantised operands."""
     bias = use.has(6)
     zeros = ", a_zero" if use.has(4) else "", ", b_zero" if use.has(5) else ""
@@ -106,7 +80,7 @@ def _rescaled_product(use: _Use) -> _Text:
     return ("a", "b", "a_scale", "b_scale", "a_zero", "b_zero", "bias"), ("y",), lines
 
 
-def _dynamic_product(use: _Use) -> _Text:
+def _dynamic_product(use: NodeUse) -> Text:
     """Matrix product whose first operand is quantised dynamically."""
     zero = ", b_zero" if use.has(3) else ""
     lines = [
@@ -118,15 +92,22 @@ def _dynamic_product(use: _Use) -> _Text:
     return ("a", "b", "b_scale", "b_zero", "bias"), ("y",), lines
 
 
-def _gelu(approximate: str) -> _Write:
-    def write(use: _Use) -> _Text:
+def _dequantize(use: NodeUse) -> Text:
+    """Real numbers of integers, with the attributes of later versions of the standard."""
+    given = {name: int(use.attributes[name]) for name in ("axis", "block_size") if name in use.attributes}
+    zero = ", z" if use.has(2) else ""
+    return ("x", "s", "z"), ("y",), [f"y = DequantizeLinear {_attributes(**given)} (x, s{zero})"]
+
+
+def _gelu(approximate: str) -> WriteText:
+    def write(use: NodeUse) -> Text:
         lines = ["h = Add (x, b)"] if use.has(1) else ["h = Identity (x)"]
         return ("x", "b"), ("y",), [*lines, f'y = Gelu <approximate = "{approximate}"> (h)']
 
     return write
 
 
-def _quick_gelu(use: _Use) -> _Text:
+def _quick_gelu(use: NodeUse) -> Text:
     lines = (
         f"k = Constant {_attributes(value_float=float(use.get('alpha', 1.702)))} ()",
         "h = Mul (k, x)",
@@ -136,7 +117,7 @@ def _quick_gelu(use: _Use) -> _Text:
     return ("x",), ("y",), lines
 
 
-def _skip_norm(use: _Use) -> _Text:
+def _skip_norm(use: NodeUse) -> Text:
     """Layer norm of a residual sum; the sum is the fourth result."""
     plus = ["more = Add (x, skip)", "total = Add (more, bias)"] if use.has(4) else ["total = Add (x, skip)"]
     bias = ", beta" if use.has(3) else ""
@@ -146,13 +127,13 @@ def _skip_norm(use: _Use) -> _Text:
     return ("x", "skip", "gamma", "beta", "bias"), ("y", "mean", "deviation", "total"), [*plus, norm]
 
 
-def _skip_rms_norm(use: _Use) -> _Text:
+def _skip_rms_norm(use: NodeUse) -> Text:
     plus = ["more = Add (x, skip)", "total = Add (more, bias)"] if use.has(3) else ["total = Add (x, skip)"]
     norm = f"y = RMSNormalization {_attributes(axis=-1, epsilon=float(use.get('epsilon', 1e-12)))} (total, gamma)"
     return ("x", "skip", "gamma", "bias"), ("y", "mean", "deviation", "total"), [*plus, norm]
 
 
-def _fused_product(use: _Use) -> _Text:
+def _fused_product(use: NodeUse) -> Text:
     """Matrix product of transposed operands, scaled."""
     lines = []
     names = {}
@@ -175,7 +156,7 @@ _ACTIVATIONS: dict[str, Sequence[str]] = {
 }
 
 
-def _fused_convolution(use: _Use) -> _Text:
+def _fused_convolution(use: NodeUse) -> Text:
     """Convolution, addend and activation."""
     given: dict[str, object] = {"group": int(use.get("group", 1)), "auto_pad": f'"{use.get("auto_pad", "NOTSET")}"'}
     for name in ("dilations", "kernel_shape", "pads", "strides"):
@@ -190,7 +171,7 @@ def _fused_convolution(use: _Use) -> _Text:
     return ("x", "w", "b", "z"), ("y",), [*lines, f"y = {function} {_attributes(**parameters)} (h)"]
 
 
-_TEXTS: dict[str, _Write] = {
+_TEXTS: dict[str, WriteText] = {
     "QLinearAdd": _elementwise("Add"), "QLinearMul": _elementwise("Mul"), "QLinearSigmoid": _unary("Sigmoid"),
     "QLinearLeakyRelu": _unary("LeakyRelu", "alpha"), "QLinearSoftmax": _unary("Softmax", "axis"),
     "QLinearConcat": _concat,
@@ -199,7 +180,8 @@ _TEXTS: dict[str, _Write] = {
     "DynamicQuantizeMatMul": _dynamic_product, "Gelu": _gelu("none"), "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu, "SkipLayerNormalization": _skip_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,
-    "FusedMatMul": _fused_product, "FusedConv": _fused_convolution,
+    "FusedMatMul": _fused_product, "FusedConv": _fused_convolution, "MatMulNBits": packed_product,
+    "DequantizeLinear": _dequantize,
 }  # fmt: skip
 
 
@@ -236,7 +218,7 @@ def contrib_body(node: onnx.NodeProto) -> onnx.FunctionProto | None:
         name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in values.items()
     }
     try:
-        operands, results, lines = _TEXTS[node.op_type](_Use(given, tuple(map(bool, node.input))))
+        operands, results, lines = _TEXTS[node.op_type](NodeUse(given, tuple(map(bool, node.input))))
         signature = f"{node.op_type} ({', '.join(operands)}) => ({', '.join(results)})"
         head = f'<domain: "{DOMAIN}", opset_import: ["" : 21]>'
         return onnx.parser.parse_function("\n".join([head, f"{signature} {{", *lines, "}"]))

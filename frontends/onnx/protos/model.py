@@ -19,7 +19,7 @@ from ....ir import Array, CutsWarning, DType, GraphError, TensorType, dtype_of_n
 from ...files import map_inside
 from .local_functions import inline_functions
 from .masks import convert_masked_writes
-from .narrow_weights import dequantise_weights
+from .narrow_weights import widen_weights
 from .order import sort_graph
 
 MIN_OPSET = 1
@@ -66,7 +66,7 @@ def read_model(source: str | Path | bytes | onnx.ModelProto) -> OnnxModel:
     model = inline_functions(model, name)
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     opset = _opset(model, name)
-    graph = dequantise_weights(convert_masked_writes(sort_graph(model.graph)), opset)
+    graph = widen_weights(convert_masked_writes(sort_graph(model.graph)), opset, folder)
     return OnnxModel(name, graph, opset, folder, opsets)
 
 

@@ -24,11 +24,6 @@ def _mm(ctx: ImportContext, a: Value, b: Value) -> Any:
     return ctx.cast(counts, DType.BOOL)
 
 
-def _int_mm(ctx: ImportContext, a: Value, b: Value) -> Any:
-    """Convert a product of bytes, added up in 32 bits."""
-    return ctx.emit("matmul", *(ctx.cast(value, DType.I32) for value in (a, b)))
-
-
 def _scaled_mm(
     ctx: ImportContext, a: Value, b: Value, a_scale: Value, b_scale: Value, bias: Value | None = None,
     result_scale: Value | None = None, dtype: torch.dtype | None = None, *_: Any,
@@ -249,6 +244,6 @@ TABLE: dict[str, Convert] = {
     "aten._scaled_dot_product_efficient_attention": _efficient_attention,
     "aten.native_layer_norm": _layer_norm, "aten._native_batch_norm_legit_no_training": _batch_norm,
     "aten.native_group_norm": _group_norm, "aten.native_dropout": _dropout,
-    "aten._int_mm": _int_mm, "aten._scaled_mm": _scaled_mm,
+    "aten._scaled_mm": _scaled_mm,
     "aten._trilinear": _trilinear,
 }  # fmt: skip

@@ -25,9 +25,9 @@ from math import prod
 from attrs import define, field
 
 from ....ir import Statement, rename_statement
-from ...statements import DefUse, Programs, Unit, apply, rewritten
+from ...statements import DefUse, Programs, Unit, apply, issue_slots, rewritten
 from ..cut_units import copy_source
-from ..legality import Policy, issue_slots
+from ..legality import Policy
 from .blocked_variance import MAX_BLOCK_ELEMENTS, ROW_NEIGHBOURS
 
 #: Fewest bytes of a value whose write matters.

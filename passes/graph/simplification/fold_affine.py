@@ -205,11 +205,18 @@ def _evaluate_affine(
 def _linear_choices(
     instance: Instance, inputs: tuple[str | None, ...], graph: Graph, dim: int | None
 ) -> Iterator[dict[str, int | None]]:
-    """Yield sets of constant operands that the result is linear in, largest first, with their dims."""
+    """Yield sets of constant operands that the result is linear in, largest first, with their dims.
+
+    An operand of fewer digits than the result would lose the digits of a scale.
+    """
+    digits = min(type_.dtype.element.digits for type_ in instance.output_types)
     known = [
         f
         for f, v in zip(instance.inputs, inputs, strict=False)
-        if f is not None and (v in graph.constants or v == _NEW)
+        if f is not None
+        and (v in graph.constants or v == _NEW)
+        and instance.program.tensors[f].dtype.is_float
+        and instance.program.tensors[f].dtype.element.digits >= digits
     ]
     for count in range(len(known), 0, -1):
         for names in combinations(known, count):

@@ -5,12 +5,13 @@
     %y: f32[2] = add(%x, %b)
 
 Nodes whose results would be large, or which take many steps, are left to the kernels; so are nodes that define an
-output of the graph.
+output of the graph, and those that widen packed constants (`passes.packing`).
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +19,8 @@ from attrs import evolve, frozen
 
 from ....ir import Array, DType, Graph, Node, Program, Read, as_dtype
 from ....ops import evaluate
-from ....ops.language import Instances
+from ....ops.language import Instance, Instances
+from ...packing import PackedConstants
 from ..rewrite import prune
 
 
@@ -33,29 +35,34 @@ class FoldConstants:
 
     def run(self, graph: Graph) -> Graph:
         """Return the graph with constant nodes as constants."""
-        constants = dict(graph.constants)
+        known = PackedConstants(dict(graph.constants), graph.types)
         nodes = []
         for node in graph.nodes:
-            folded = self._fold(node, graph, constants)
+            folded = self._fold(node, graph, known)
             if folded is None:
                 nodes.append(node)
             else:
-                constants.update(folded)
+                known.constants.update(folded)
         if len(nodes) == len(graph.nodes):
             return graph
-        return prune(evolve(graph, nodes=tuple(nodes), constants=constants))
+        return prune(evolve(graph, nodes=tuple(nodes), constants=known.constants))
 
-    def _fold(self, node: Node, graph: Graph, constants: dict[str, Array]) -> dict[str, Array] | None:
+    def _fold(self, node: Node, graph: Graph, known: PackedConstants) -> dict[str, Array] | None:
         """Return the values of a node's outputs, or None where it stays."""
-        if any(v not in constants for v in node.operands) or any(v in graph.outputs for v in node.outputs):
+        if not known.knows(node.operands) or any(v in graph.outputs for v in node.outputs):
+            return None
+        instance = self.instances.of_node(node, graph)
+        compute = partial(self._compute, node, instance, graph, known)
+        if known.widen(instance.program.statements, node.operands, node.outputs, compute):
             return None
         if sum(graph.types[v].size for v in node.outputs) > self.max_elements:
             return None
-        instance = self.instances.of_node(node, graph)
-        if _steps(instance.program) > self.max_steps:
-            return None
+        return None if _steps(instance.program) > self.max_steps else compute()
+
+    def _compute(self, node: Node, instance: Instance, graph: Graph, known: PackedConstants) -> dict[str, Array]:
+        """Return the values of the outputs of a node of known values."""
         operands = {
-            f: constants[v]
+            f: known.array(v)
             for f, v in zip(instance.inputs, node.inputs, strict=False)
             if f is not None and v is not None
         }

@@ -1,6 +1,7 @@
 """Optimisations of one thread's kernel: merged, vectorised and interleaved accesses, shared reciprocals."""
 
 from .interleaved_copies import spread_copies
+from .quotient_windows import merge_quotients
 from .reciprocal_division import share_reciprocals
 from .vectorise import vectorise_accesses
 from .windows import MAX_WINDOW_ELEMENTS, merge_windows

@@ -5,6 +5,7 @@ from .access import (
     copied_width,
     decoding_cost,
     has_division,
+    packed_vector,
     row_conflicts,
     running_axis,
     shared_row_vector,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
-from ....ir import FusedGroup, Read, Target, Var
+from ....ir import FloorDiv, FusedGroup, Read, Target, Var, as_index
 from ...geometry import (
     Count,
     Cover,
@@ -89,6 +89,33 @@ def access_vector(
             return np.where(aligned % found, 1, found) if reads_shared_matrices(geometry.structure.mma) else found
     if geometry.structure.reduction_threads and any(axis == loop[-1] for loop in (*geometry.structure.loops, *rows)):
         return np.gcd(geometry.row_vector, widest)
+    return 1
+
+
+def packed_vector(read: Read, shape: Sequence[int], geometry: Geometry, widest: int) -> Count:
+    """Return how many packed words one access moves.
+
+    A word has several neighbours of a vector.
+    The words are read at quotients of the innermost axis of a dim or a loop, or do not depend on its innermost axes.
+    """
+    loops = geometry.structure.loops if geometry.structure.reduction_threads else ()
+    lines = [
+        *zip(geometry.structure.dims, geometry.vector, strict=True),
+        *((loop, geometry.row_vector) for loop in loops),
+    ]
+    terms = read.indices[-1].terms if read.indices else ()
+    running = [primary for primary, factor in terms if factor == 1]
+    if len(running) != 1 or not terms:
+        return 1
+    (place,) = running
+    for line, vector in lines:
+        if isinstance(place, FloorDiv) and len(terms) == 1 and place.num == as_index(line[-1]):
+            count, most = place.den, gcd(widest, shape[-1])
+        elif place in line[:-1] and places_of(read.indices).isdisjoint(inner := line[line.index(place) + 1 :]):
+            count, most = prod(v.extent for v in inner), copied_width(read, shape, geometry, widest)
+        else:
+            continue
+        return np.gcd(np.maximum(1, vector // count), most)
     return 1
 
 

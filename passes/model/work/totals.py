@@ -39,6 +39,7 @@ from ..memory_access import (
     access_vector,
     decoding_cost,
     has_division,
+    packed_vector,
     row_conflicts,
     shared_conflicts,
     shared_row_vector,
@@ -165,6 +166,8 @@ class Totals:
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, kind.shape, geometry, widest, place.rows)
+        if kind.dtype.is_int:
+            vector = np.maximum(vector, packed_vector(read, kind.shape, geometry, widest))
         if read.tensor in self.group.shared:
             vector = np.maximum(vector, shared_row_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)

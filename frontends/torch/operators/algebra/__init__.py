@@ -1,6 +1,12 @@
-"""Algebra beyond the core: grouped products, distances, special functions, factorisations."""
+"""Algebra beyond the core: grouped and quantised products, distances, special functions, factorisations."""
 
 from ...import_context import Convert
-from . import distances, groups, matrices, special
+from . import distances, groups, matrices, quantised_products, special
 
-TABLE: dict[str, Convert] = {**groups.TABLE, **distances.TABLE, **special.TABLE, **matrices.TABLE}
+TABLE: dict[str, Convert] = {
+    **groups.TABLE,
+    **distances.TABLE,
+    **special.TABLE,
+    **matrices.TABLE,
+    **quantised_products.TABLE,
+}

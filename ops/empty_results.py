@@ -8,11 +8,10 @@ from __future__ import annotations
 import warnings
 
 from ..ir import CutsWarning, Graph, quote
-from ..ops.language import children, syntax
-from .loading import Spec
+from .language import Registry, children, syntax
 
 
-def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
+def warn_of_empty_results(graph: Graph, registry: Registry) -> None:
     """Warn of every reduction over operands with elements whose result has none.
 
     Data movement may select nothing; a reduction to no elements is a window that does not fit.
@@ -21,7 +20,7 @@ def warn_of_empty_results(graph: Graph, spec: Spec) -> None:
         empty = [name for name in node.outputs if not graph.types[name].size]
         if not empty or not all(graph.types[name].size for name in node.operands):
             continue
-        if any(_reduces(assignment.value) for assignment in spec.registry.of(node).assignments):
+        if any(_reduces(assignment.value) for assignment in registry.of(node).assignments):
             result = f"its result {quote(empty[0])} has no elements: {graph.types[empty[0]]}"
             given = ", ".join(f"{quote(name)}: {graph.types[name]}" for name in node.operands)
             place = f"{node.span.position}: " if node.span else ""

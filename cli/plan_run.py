@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attrs import asdict
 
-from ...cluster import (
+from ..cluster import (
     ClusterPlan,
     Report,
     Runner,
@@ -23,8 +23,8 @@ from ...cluster import (
     storage_utilisation,
     write_checkpoint,
 )
-from ...ir import UsageError
-from ..output import console, write_text
+from ..ir import UsageError
+from .output import console, write_text
 
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 

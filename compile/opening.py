@@ -1,0 +1,30 @@
+"""Opening of plans, without the compiler: `cuts.load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..runtime import ProgramRecord, stages_type
+from .plan import CompiledPlan, open_plan
+
+if TYPE_CHECKING:
+    from .staged import StagedPlan
+
+
+def load(
+    folder: str | os.PathLike[str], functions: Mapping[str, Callable[..., Any]] | None = None
+) -> CompiledPlan | StagedPlan:
+    """Open a plan's folder.
+
+    A plan is code: load only plans from a trusted source.
+
+    `functions` are those that `cuts.build_staged` was given, where it was.
+    """
+    content = stages_type(folder)
+    if content is None:
+        return open_plan(folder)
+    from .staged import open_model, open_program  # parts of such a plan may still be compiled
+
+    return open_program(folder) if content is ProgramRecord else open_model(folder, functions)

@@ -1,0 +1,159 @@
+"""Quantises weights by rounding to nearest, by channel or group.
+
+    const %w: f32[4096, 512]                       const %w.int4: i8[4096, 512], %w.scale: f32[32, 512]
+    %y = matmul(%x, %w)                     ->     %w = dequantize(%w.int4, %w.scale) {axis = 0, block = 128}
+                                                   %y = matmul(%x, %w)
+
+A weight is a constant of floats that a sum of products reads at plain axes, some of them reduced. Scales are positive
+and symmetric: the number of largest size in a channel or group becomes the largest of the format. The compiler keeps
+the integers packed (`passes.packing`). The graph is in canonical form, so that weights are read where they lie.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+from attrs import evolve, frozen
+
+from ..ir import (
+    Array,
+    CutsWarning,
+    DType,
+    Graph,
+    Node,
+    Read,
+    Statement,
+    TensorType,
+    UsageError,
+    Var,
+    as_dtype,
+    factors,
+    fresh_name,
+    stored_factor,
+    sums_products,
+)
+from ..ops.language import Instances
+
+WeightsName: TypeAlias = Literal["int8", "int4", "fp8"]
+#: Fewest elements of a weight: smaller constants cost nothing.
+MIN_ELEMENTS = 1 << 10
+
+
+@frozen
+class WeightFormat:
+    """Numbers of quantised weights.
+
+    They have an element type, a largest one, and the length of a group that has a scale (0: a channel).
+    """
+
+    name: WeightsName
+    dtype: DType
+    largest: float
+    group: int = 0
+
+
+_ROWS = (
+    WeightFormat("int8", DType.I8, 127.0),
+    WeightFormat("int4", DType.I8, 7.0, 128),
+    WeightFormat("fp8", DType.F8E4M3, 448.0),
+)
+WEIGHT_FORMATS: Mapping[str, WeightFormat] = {row.name: row for row in _ROWS}
+
+
+def find_weight_format(name: str) -> WeightFormat:
+    """Return a format by its name.
+
+    Raises `UsageError` for an unknown name.
+    """
+    if name not in WEIGHT_FORMATS:
+        raise UsageError(f"unknown weights '{name}'", hint=f"weights are: {', '.join(WEIGHT_FORMATS)}")
+    return WEIGHT_FORMATS[name]
+
+
+def quantise_weights(graph: Graph, instances: Instances, format_: WeightFormat) -> Graph:
+    """Return a canonical graph with quantised weights.
+
+    Warns where it has none.
+    """
+    wanted = {value: reduced for node in graph.nodes for value, reduced in _weights(node, graph, instances)}
+    wanted = {value: reduced for value, reduced in wanted.items() if value not in graph.outputs}
+    if not wanted:
+        text = f"graph '{graph.name}' has no weights to quantise: no constant matrix of {MIN_ELEMENTS} floats or more"
+        warnings.warn(text, CutsWarning, stacklevel=2)
+        return graph
+    constants, types = dict(graph.constants), dict(graph.types)
+    names = {node.name for node in graph.nodes}
+    nodes: list[Node] = []
+    for value, reduced in wanted.items():
+        axis, block = _blocks(types[value].shape, reduced, format_.group)
+        numbers, scale = quantise_array(constants.pop(value), format_, axis, block, types[value].dtype)
+        inputs = []
+        for array, suffix in ((numbers, format_.name), (scale, "scale")):
+            name = fresh_name(types, f"{value}.{suffix}")
+            dtype = format_.dtype if array is numbers else types[value].dtype
+            constants[name], types[name] = array, TensorType(dtype, array.shape)
+            inputs.append(name)
+        node = fresh_name(names, f"{value}.dequantize")
+        names.add(node)
+        nodes.append(Node(node, "dequantize", tuple(inputs), (value,), {"axis": axis, "block": block}))
+    return evolve(graph, nodes=(*nodes, *graph.nodes), constants=constants, types=types)
+
+
+def quantise_array(weight: Array, format_: WeightFormat, axis: int, block: int, dtype: DType) -> tuple[Array, Array]:
+    """Return the numbers of a weight and their scales.
+
+    Each block along an axis has a scale; `dtype` is the type of the scales.
+    """
+    extent = weight.shape[axis]
+    starts = np.arange(0, extent, block)
+    values = np.asarray(weight, np.float64)
+    largest = np.maximum.reduceat(np.abs(values), starts, axis=axis)
+    scale = as_dtype(np.where(largest > 0, largest / format_.largest, 1.0), dtype.numpy)
+    scale = np.where(scale > 0, scale, as_dtype(1.0, dtype.numpy))  # a scale that is too small for its type
+    steps = np.repeat(scale.astype(np.float64), block, axis=axis).take(np.arange(extent), axis=axis)
+    divided = values / steps
+    whole = np.rint(divided) if format_.dtype.is_int else divided
+    return as_dtype(np.clip(whole, -format_.largest, format_.largest), format_.dtype.numpy), scale
+
+
+def _weights(node: Node, graph: Graph, instances: Instances) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the weights of a node, each with its reduced dims."""
+    if not any(v in graph.constants for v in node.operands):
+        return
+    instance = instances.of_node(node, graph)
+    values = {f: v for f, v in zip(instance.inputs, node.inputs, strict=False) if f is not None and v is not None}
+    for statement in instance.program.statements:
+        for read in _factors(statement):
+            value = values.get(read.tensor)
+            if value is None or value not in graph.constants:
+                continue
+            type_ = graph.types[value]
+            axes = [_axis(read, dim) for dim in range(len(type_.shape))]
+            reduced = tuple(dim for dim, axis in enumerate(axes) if axis in statement.reduce)
+            large = type_.dtype.is_float and type_.size >= MIN_ELEMENTS
+            if large and None not in axes and 0 < len(reduced) < len(axes):
+                yield value, reduced
+
+
+def _factors(statement: Statement) -> Iterator[Read]:
+    """Yield the plain factors of a sum of products."""
+    for factor in factors(statement.body) if sums_products(statement) else ():
+        stored = stored_factor(factor)
+        if isinstance(stored, Read):
+            yield stored
+
+
+def _axis(read: Read, dim: int) -> Var | None:
+    """Return the axis that indexes a dim alone, else None."""
+    index = read.indices[dim]
+    (primary, factor), *rest = index.terms or ((None, 0),)
+    return primary if isinstance(primary, Var) and factor == 1 and not rest and not index.const else None
+
+
+def _blocks(shape: Sequence[int], reduced: Sequence[int], group: int) -> tuple[int, int]:
+    """Return the longest reduced dim, and the length of its blocks: groups, or all of it."""
+    axis = max(reduced, key=lambda dim: shape[dim])
+    return axis, min(group or shape[axis], shape[axis])

@@ -1,0 +1,65 @@
+"""Modules that opening and running a plan import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import cuts
+import pytest
+from cuts import compile as facade
+from cuts.ir import DType, Graph, Node, TensorType
+from cuts.tests.needs import needs_opencl
+
+ROOT = Path(__file__).parents[2]
+#: Packages of the compiler, and of others that only it or a report needs.
+COMPILER = (
+    "cuts.passes", "cuts.search", "cuts.ops", "cuts.numerics", "cuts.frontends", "cuts.backends.source",
+    "cuts.runtime.report", "lark", "jinja2", "onnx", "torch", "rich", "sklearn",
+)  # fmt: skip
+PROGRAM = f"""
+import sys
+import numpy
+import cuts
+plan = cuts.load(sys.argv[1])
+found = {{name for name in {COMPILER} if name in sys.modules}}
+y = plan.run({{"x": numpy.ones((2, 4), "f4")}})["y"]
+print(*sorted(found | {{name for name in {COMPILER} if name in sys.modules}}), y.shape)
+"""
+TYPE = TensorType(DType.F32, (2, 4))
+GRAPH = Graph("relu", ("x",), ("y",), {"x": TYPE, "y": TYPE}, (Node("relu_y", "relu", ("x",), ("y",)),))
+
+
+@needs_opencl
+def test_a_plan_runs_without_the_compiler(tmp_path: Path) -> None:
+    cuts.build(GRAPH, target="opencl").save(tmp_path / "plan")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "plan")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stdout.strip(), done.returncode) == ("(2, 4)", 0), done.stderr
+
+
+def test_lazy_names_are_no_modules() -> None:
+    for home in {*cuts._HOMES, *(f".compile{home}" for home in facade._HOMES)}:
+        import_module(home, "cuts")
+    assert callable(cuts.build)
+    assert not [name for name in facade._HOME if isinstance(getattr(facade, name), ModuleType)]
+
+
+@pytest.mark.parametrize("package", [cuts, facade], ids=lambda package: package.__name__)
+def test_lazy_names_are_those_for_type_checkers(package: object) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))  # type: ignore[attr-defined]
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        f".{node.module}": {alias.name for alias in node.names}
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+    }
+    homes: dict[str, tuple[str, ...]] = package._HOMES  # type: ignore[attr-defined]
+    assert imported == {home: set(names) for home, names in homes.items()}
+    for names in homes.values():
+        assert all(getattr(package, name) is not None for name in names)
