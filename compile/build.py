@@ -13,7 +13,6 @@ from ..backends import find_target
 from ..ir import CompileOptions, Mode, PrecisionName, Target, UsageError, VocabularyError
 from ..runtime import ProgramRecord, StagedRecord, stages_type
 from .cached_build import build_stored
-from .driver import build_graph
 from .loading import (
     ModelLike,
     Shapes,
@@ -25,10 +24,10 @@ from .loading import (
     with_torch_operators,
 )
 from .plan import CompiledPlan, open_plan
-from .staged import Compile, StagedPlan, model_plan, open_model, open_program, program_plan
 
 if TYPE_CHECKING:
     from ..frontends.onnx import Function
+    from .staged import Compile, StagedPlan
 
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
@@ -181,6 +180,8 @@ def build_staged(
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
     chosen = options or CompileOptions()
+    from .driver import build_graph
+
     compile_part = lambda graph: build_graph(graph, vocabulary, machine, chosen)  # noqa: E731
     plan = staged_plan(model, vocabulary, machine, compile_part, functions, shapes, args)
     plan.warn()
@@ -200,6 +201,8 @@ def staged_plan(
 
     Raises `UsageError` for functions of a PyTorch model: its operations are registered with PyTorch.
     """
+    from .staged import model_plan, program_plan
+
     if not is_torch_model(model):
         return model_plan(model, spec, target, compile_part, functions, shapes)
     if functions:
@@ -219,6 +222,8 @@ def load(
     `functions` are those that `cuts.build_staged` was given, where it was.
     """
     content = stages_type(folder)
-    if content is ProgramRecord:
-        return open_program(folder)
-    return open_model(folder, functions) if content is StagedRecord else open_plan(folder)
+    if content not in (ProgramRecord, StagedRecord):
+        return open_plan(folder)
+    from .staged import open_model, open_program
+
+    return open_program(folder) if content is ProgramRecord else open_model(folder, functions)

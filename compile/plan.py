@@ -45,7 +45,6 @@ from ..runtime import (
 )
 from ..store import EntryStore
 from .loading import Spec, spec_of_texts
-from .overflow import first_overflow
 from .portable_plan import PortablePlan
 
 
@@ -291,6 +290,8 @@ class CompiledPlan(PortablePlan):
 
         Values come in the order of computation. The text is empty where each fits.
         """
+        from .overflow import first_overflow
+
         return first_overflow(self._model(), self._all_inputs(inputs))
 
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -7,7 +7,6 @@ from a stranger is like running their program: kernels are code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 
 import numpy as np
 from attrs import field, frozen
@@ -38,6 +37,8 @@ def cuts_version() -> str:
 
     "unknown" when it runs from a folder that was never installed.
     """
+    from importlib import metadata  # its import takes longer than to read a plan
+
     try:
         return metadata.version("cuts")
     except metadata.PackageNotFoundError:

@@ -173,7 +173,10 @@ def faces() -> dict[Path, frozenset[str]]:
     """Return the names that each package's `__init__.py` hands out."""
     return {
         module.parent: frozenset(
-            alias.name for node in parse_module(module).body if isinstance(node, ast.ImportFrom) for alias in node.names
+            alias.name
+            for node in ast.walk(parse_module(module))
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
         )
         for module in MODULES
         if module.name == "__init__.py"
