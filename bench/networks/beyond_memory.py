@@ -29,7 +29,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances
-from cuts.cli.commands.plan_run import size_of
+from cuts.cli.plan_run import size_of
 from cuts.cluster import ClusterPlan, Runner, load_cluster_plan, predict, rank, save_cluster_plan, storage_utilisation
 from cuts.cluster.graphs import initial_weights, layer_kind
 from cuts.cluster.plans import Machine, Transformer
@@ -100,7 +100,7 @@ def plan_of(case: BeyondCase, share: float, target: str) -> ClusterPlan:
     peak = 1e10 if find_target(target).dialect == "opencl" else 989e12
     memory = share * case.step_bytes
     machine = Machine("here", 1, 1, peak, 0.4, memory, 10e9, 5e9, 1e11, 1e11)
-    only = {"micro": MICRO[case.name], "resident": "nothing"}
+    only: dict[str, int | str] = {"micro": MICRO[case.name], "resident": "nothing"}
     found = rank(case.model, machine, training=case.training, limit=1, only=only).ranked[0]
     return ClusterPlan(case.model, evolve(machine, memory=memory), found.way, case.training, found.terms)
 
@@ -142,8 +142,8 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     shutil.rmtree(folder, ignore_errors=True)
     clear_host(case, options)
     if case.training and not options.no_kill:
-        row["losses_after_a_kill"] = losses_after_kill(case, plan, root, options)
-        row["resumes"] = row["losses_after_a_kill"] == report.losses[-len(row["losses_after_a_kill"]) :]
+        losses = losses_after_kill(case, plan, root, options)
+        row |= {"losses_after_a_kill": losses, "resumes": losses == report.losses[-len(losses) :]}
     return row
 
 
