@@ -28,6 +28,17 @@ FAULTS = (
 )
 REPORT = "this is a fault of cuts, not of the graph: please report it with the graph and the exception that caused it"
 
+#: Name under which the package is installed; it is imported as `cuts`, a name that another published project has.
+DISTRIBUTION = "cuts-compiler"
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs the package with these extras.
+
+    In an environment that has the package it adds the packages of the extras.
+    """
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'" if extras else f"pip install {DISTRIBUTION}"
+
 
 class CutsError(Exception):
     """Base of every error that `cuts` raises on purpose.
