@@ -29,7 +29,7 @@ from typing import Any
 from attrs import asdict, evolve, frozen
 from cuts.backends import find_target
 from cuts.bench.tools.records import circumstances
-from cuts.cli.commands.plan_run import size_of
+from cuts.cli.plan_run import size_of
 from cuts.cluster import ClusterPlan, Runner, load_cluster_plan, predict, rank, save_cluster_plan, storage_utilisation
 from cuts.cluster.graphs import initial_weights, layer_kind
 from cuts.cluster.plans import Machine, Transformer
