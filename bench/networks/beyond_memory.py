@@ -100,7 +100,7 @@ def plan_of(case: BeyondCase, share: float, target: str) -> ClusterPlan:
     peak = 1e10 if find_target(target).dialect == "opencl" else 989e12
     memory = share * case.step_bytes
     machine = Machine("here", 1, 1, peak, 0.4, memory, 10e9, 5e9, 1e11, 1e11)
-    only = {"micro": MICRO[case.name], "resident": "nothing"}
+    only: dict[str, int | str] = {"micro": MICRO[case.name], "resident": "nothing"}
     found = rank(case.model, machine, training=case.training, limit=1, only=only).ranked[0]
     return ClusterPlan(case.model, evolve(machine, memory=memory), found.way, case.training, found.terms)
 
@@ -130,7 +130,7 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     finally:
         runner.close()
     taken = fmean(report.seconds)
-    row = {
+    row: dict[str, Any] = {
         "name": case.name, "parameters": case.model.parameters, "bytes": case.step_bytes, "way": asdict(plan.way),
         "limit": plan.machine.memory, "memory": report.memory, "filled_seconds": filled,
         "predicted": predicted.terms["total"], "terms": dict(predicted.terms), "seconds": report.seconds,
@@ -142,8 +142,8 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     shutil.rmtree(folder, ignore_errors=True)
     clear_host(case, options)
     if case.training and not options.no_kill:
-        row["losses_after_a_kill"] = losses_after_kill(case, plan, root, options)
-        row["resumes"] = row["losses_after_a_kill"] == report.losses[-len(row["losses_after_a_kill"]) :]
+        after = losses_after_kill(case, plan, root, options)
+        row |= {"losses_after_a_kill": after, "resumes": after == report.losses[-len(after) :]}
     return row
 
 
