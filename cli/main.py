@@ -1,7 +1,7 @@
 """Command line: `cuts COMMAND`.
 
-Each command is a module of this package by its name, with its arguments (`add_arguments`) and its work (`command`).
-Only the module of the requested command is imported.
+Each command is a module of `commands/` or `machines/` by its name, with its arguments (`add_arguments`) and its work
+(`command`). Only the module of the requested command is imported.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ COMMANDS: dict[str, str] = {
     "plan": "plan models larger than GPU memory on a cluster, and run them",
 }
 
+#: Commands whose modules are in `machines/`, others are in `commands/`.
+MACHINE_COMMANDS = ("device", "latency", "plan", "predict")
 
 _EXIT_CODES = """exit codes:
   0    done
@@ -82,7 +84,8 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def _module(command: str) -> Any:
-    return import_module(f".commands.{command}", __package__)
+    package = "machines" if command in MACHINE_COMMANDS else "commands"
+    return import_module(f".{package}.{command}", __package__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

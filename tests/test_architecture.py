@@ -136,6 +136,7 @@ SISTERS = {
     "runtime/report": {"files"},
     "cli/output": set(),
     "cli/commands": {"output"},
+    "cli/machines": {"output"},
 }
 #: Most lines of a file, and those that files are written for.
 MAX_FILE_LINES, AIMED_FILE_LINES = 400, 250

@@ -130,7 +130,7 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     finally:
         runner.close()
     taken = fmean(report.seconds)
-    row = {
+    row: dict[str, Any] = {
         "name": case.name, "parameters": case.model.parameters, "bytes": case.step_bytes, "way": asdict(plan.way),
         "limit": plan.machine.memory, "memory": report.memory, "filled_seconds": filled,
         "predicted": predicted.terms["total"], "terms": dict(predicted.terms), "seconds": report.seconds,
@@ -142,8 +142,8 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     shutil.rmtree(folder, ignore_errors=True)
     clear_host(case, options)
     if case.training and not options.no_kill:
-        losses = losses_after_kill(case, plan, root, options)
-        row |= {"losses_after_a_kill": losses, "resumes": losses == report.losses[-len(losses) :]}
+        after = losses_after_kill(case, plan, root, options)
+        row |= {"losses_after_a_kill": after, "resumes": after == report.losses[-len(after) :]}
     return row
 
 

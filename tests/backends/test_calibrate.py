@@ -148,8 +148,8 @@ def test_damaged_or_other_version_ceilings_are_not_used(damage: dict[str, object
 def test_measured_ceilings_are_shown_and_steer_the_target(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("cuts.cli.commands.device.find_target", lambda name: H200)
-    monkeypatch.setattr("cuts.cli.commands.device.open_device", lambda target: device())
+    monkeypatch.setattr("cuts.cli.machines.device.find_target", lambda name: H200)
+    monkeypatch.setattr("cuts.cli.machines.device.open_device", lambda target: device())
     assert main(["device", "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^clock +1\.9e\+09$", shown, re.MULTILINE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuts.cli import main
-from cuts.cli.commands.predict import short
+from cuts.cli.machines.predict import short
 from cuts.ir import UsageError
 
 pytest.importorskip("sklearn", reason="the selection is learned by scikit-learn")
@@ -231,7 +231,7 @@ def test_a_model_is_predicted_layer_by_layer(
         states.append(state)
         return predictor(target, precision, "cold")
 
-    monkeypatch.setattr("cuts.cli.commands.predict.find_predictor", find)
+    monkeypatch.setattr("cuts.cli.machines.predict.find_predictor", find)
     assert main(["predict", str(tmp_path / "small.onnx"), "--json"]) == 0
     assert states == ["warm"]
     values = json.loads(capsys.readouterr().out)

@@ -1,0 +1,1 @@
+"""Commands about machines: devices, profiles, predictions and clusters, a module each."""
