@@ -34,8 +34,9 @@ Programs in `examples/native/` use the library from C, C++ and Rust.
   each thread.
 * **CUDA.** The first run records a graph; later runs launch it, with new addresses where memory moved. The library uses
   the device's primary context, as PyTorch and the CUDA runtime do.
-* **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages and routines without a
-  generated kernel cannot be exported. Results that are the same in each run are no tensors and have no outputs.
+* **Limits.** Linux on little-endian 64-bit machines. Plans that check indices, plans in stages or for ranges of sizes,
+  and routines without a generated kernel cannot be exported. Results that are the same in each run are no tensors and
+  have no outputs.
 """
 _ENTRY = re.compile(r"/\*\* ((?:.|\n)*?) \*/\n((?:.+\n)+)")
 

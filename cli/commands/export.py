@@ -6,7 +6,7 @@ import shutil
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ...compile import CompiledPlan, load
+from ...compile import CompiledPlan, DynamicPlan, load
 from ...ir import UsageError
 from ...runtime.native import SOURCE_FOLDER, write_packed
 from ..options import add_json
@@ -34,9 +34,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 def command(arguments: Namespace) -> int:
     """Write a plan that runs without Python, and print its files.
 
-    Raises `UsageError` for a plan in stages.
+    Raises `UsageError` for a plan in stages, or for ranges of sizes.
     """
     plan = load(arguments.plan)
+    if isinstance(plan, DynamicPlan):
+        raise UsageError(
+            f"{arguments.plan} is a plan for ranges of sizes, which needs Python",
+            hint="compile the model for one size of each dim",
+        )
     if not isinstance(plan, CompiledPlan):
         raise UsageError(
             f"{arguments.plan} is a plan in stages, which needs Python", hint="compile the model with --strict"

@@ -5,13 +5,14 @@ Struct fields are those of `cuts_run.h`; `test_native_interface.py` compares the
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64
 from ctypes import c_void_p as address
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -87,9 +88,17 @@ class NativeError(Exception):
 
 
 @cache
+def scratch_folder() -> Path:
+    """Return a folder that is removed at the end of the process."""
+    folder = TemporaryDirectory(prefix="cuts-native-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
 def native_library() -> ctypes.CDLL:
     """Return the library, built once for a process."""
-    return open_library(build_library(mkdtemp(prefix="cuts-native-")))
+    return open_library(build_library(scratch_folder()))
 
 
 def open_library(path: Path) -> ctypes.CDLL:

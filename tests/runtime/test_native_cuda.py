@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_double, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +24,7 @@ from cuts.runtime.native.runner_layout import MIN_SWAPPED_BYTES, layout_of
 from cuts.tests.needs import needs_c_compiler
 
 from .handmade import COLUMNS, ROWS, example_plan, expected_outputs, random_x
-from .native_runner import NativeError, NativePlan, OptionsStruct, aligned_copy, tensor_list
+from .native_runner import NativeError, NativePlan, OptionsStruct, aligned_copy, scratch_folder, tensor_list
 from .test_state import ONES, running_sum
 
 pytestmark = needs_c_compiler()
@@ -44,7 +43,7 @@ LAUNCHING_CALLS = (
 @cache
 def fake_path() -> Path:
     """Return the library of the driver in C, built once."""
-    path = Path(mkdtemp(prefix="cuts-fake-")) / "libfakecuda.so"
+    path = scratch_folder() / "libfakecuda.so"
     compile_c(path, [C_FOLDER / "fake_cuda.c"], ["-shared"])
     return path
 

@@ -88,6 +88,15 @@ def test_export_prints_its_files(
 
 
 @needs_opencl
+def test_a_plan_for_ranges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "rows.plan")
+    words = ["--shape", "x=rowsx2", "--dynamic", "rows=1..8", "--target", "opencl", "-o", path]
+    assert main(["compile", str(EXAMPLES / "perceptron.json"), *words]) == 0
+    assert main(["export", path]) == 2
+    assert "is a plan for ranges of sizes, which needs Python" in capsys.readouterr().err
+
+
+@needs_opencl
 def test_exported_sources_build_a_library(plan: CompiledPlan, tmp_path: Path) -> None:
     plan.save(tmp_path / "model.plan")
     folder = tmp_path / "model-c"
