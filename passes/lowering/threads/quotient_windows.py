@@ -55,7 +55,7 @@ def _phase(phase: Phase) -> Phase:
     found = {load: window for load in loads if (window := _window(load, phase.unrolled)) is not None}
     if not found:
         return phase
-    done: dict[Value, Value] = dict(found)
+    done: dict[Value, Value] = {**found}
     roots = tuple(with_operands(root, lambda operand: _replace(operand, done)) for root in phase.roots)
     added = dict.fromkeys(axis for window in found.values() for axis in window.axes)
     return evolve(phase, roots=roots, unrolled=(*phase.unrolled, *added))
