@@ -160,7 +160,7 @@ def _dequantise_groups(
     return ctx.cast(real, out)
 
 
-_NAMES = {
+_NAMES: dict[str, tuple[Convert, Convert]] = {
     "per_tensor": (_quantise_whole, _dequantise_whole), "per_channel": (_quantise_slices, _dequantise_slices),
     "per_token": (_quantise_tokens, _dequantise_tokens), "per_channel_group": (_quantise_groups, _dequantise_groups),
 }  # fmt: skip
