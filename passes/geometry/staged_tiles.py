@@ -16,17 +16,24 @@ from ...ir import (
     SWIZZLES,
     WIDEST_BYTES,
     Expr,
+    FloorDiv,
     FusedGroup,
     Index,
+    IndexValue,
+    Mod,
     Read,
     Reduction,
     Segment,
     Var,
     dtype_of,
     expr_variables,
+    is_affine,
     operands,
+    primaries,
+    primary_index,
     reads,
     variables,
+    walk,
 )
 from .footprint import Count, ceil_div, product
 from .matrix_instructions import reads_shared_matrices
@@ -307,5 +314,17 @@ def _expressible(indices: tuple[Index, ...], expr: Expr, plain: frozenset[Var]) 
 
 @lru_cache(maxsize=1 << 14)
 def main_read(operand: Expr, axes: frozenset[Var] | None = None) -> Read:
-    """Return the operand's first read of most axes, of all by default."""
-    return max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))
+    """Return the operand's first read of most axes, of all by default.
+
+    A word with several numbers is read at the place of the number.
+    """
+    main = max(reads(operand), key=lambda r: len(expr_variables(r) if axes is None else expr_variables(r) & axes))
+    last = main.indices[-1] if main.indices else Index()
+    words = [primary for primary, factor in last.terms if isinstance(primary, FloorDiv) and factor == 1]
+    if len(words) != 1 or not is_affine((word := words[0]).num):
+        return main
+    picked = (p for n in walk(operand) if isinstance(n, IndexValue) for p in primaries(n.index))
+    if Mod(word.num, word.den) not in picked:
+        return main
+    number = (last - primary_index(word)) * word.den + word.num
+    return Read(main.tensor, (*main.indices[:-1], number), main.guards, main.fill)

@@ -41,6 +41,7 @@ from ...ir import (
 from ..geometry import MIN_COPY_BYTES, line_fetch, main_read, whole_row_fetch
 from .index_values import Context, value_of
 from .layout import AxisBinding, Tile
+from .substitute_phase import words_along
 
 #: The variable that numbers a thread's elements of a fetch.
 TRIP = "f"
@@ -199,9 +200,11 @@ def _is_vector(
     """Return whether a load moves neighbours along a variable at once: they begin at a multiple of their number, exist
     together, and the tensor is aligned to one access.
     """
+    load = evolve(load, address=substitute(load.address, places))
+    load, element = words_along(load, element) or (load, element)
     nbytes = min(element.extent * load.dtype.size, WIDEST_BYTES)
     if load.space != "global" or aligned.get(load.buffer, nbytes) % nbytes:
         return False
     guards = tuple(Guard(substitute(g.index, places), g.low, g.high) for g in load.guards) + valid
-    address = vector_address(substitute(load.address, places), element)
+    address = vector_address(load.address, element)
     return address is not None and vector_guards(guards, element) is not None

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from ....ir import (
-    FloorDiv,
     Index,
     Item,
     Kernel,
@@ -27,14 +26,11 @@ from ....ir import (
     Var,
     Window,
     as_index,
-    own_indices,
     own_variables,
     post_order,
-    primaries,
-    substitute,
-    substitute_guards,
     with_operands,
 )
+from ..substitute_phase import words_along
 
 
 def merge_quotients(kernel: Kernel) -> Kernel:
@@ -52,9 +48,8 @@ def _phase(phase: Phase) -> Phase:
     every = post_order(phase.roots)
     shared = {node.load for node in every if isinstance(node, Window)}
     loads = (node for node in every if isinstance(node, Load) and node not in shared)
-    found: dict[Value, Window] = {
-        load: window for load in loads if (window := _window(load, phase.unrolled)) is not None
-    }
+    windows = ((load, _window(load, phase.unrolled)) for load in loads)
+    found: dict[Value, Window] = {load: window for load, window in windows if window is not None}
     if not found:
         return phase
     done: dict[Value, Value] = dict(found)
@@ -64,36 +59,15 @@ def _phase(phase: Phase) -> Phase:
 
 
 def _window(load: Load, unrolled: Sequence[Var]) -> Window | None:
-    """Return a load of integers as a window over the quotients of unrolled variables, None where it reads at none."""
-    found: dict[Var, int] = {}
+    """Return a load as a window over the words along unrolled variables, None where it reads no words."""
+    axes: dict[Var, Index] = {}
     moved = load
-    for variable in unrolled if load.dtype.is_int else ():
-        if variable in own_variables(moved) and (divisor := _divisor(moved, variable)):
-            found[variable] = divisor
-            moved = _substitute(moved, variable, as_index(_quotient(variable, divisor)) * divisor)
-    axes = {_quotient(v, d): as_index(v) // d for v, d in found.items() if v.extent > d}
-    return Window(moved, tuple(axes), tuple(axes.values())) if found else None
-
-
-def _divisor(load: Load, variable: Var) -> int:
-    """Return d > 1 where a load depends on a variable only by its quotient by d, else 0."""
-    every = [p for index in own_indices(load) for p in primaries(index)]
-    for divisor in sorted({p.den for p in every if isinstance(p, FloorDiv)}, reverse=True):
-        if divisor > 1 and variable.extent % divisor == 0:
-            rest = Var("rest", divisor)
-            place = as_index(_quotient(variable, divisor)) * divisor + rest
-            if rest not in own_variables(_substitute(load, variable, place)):
-                return divisor
-    return 0
-
-
-def _quotient(variable: Var, divisor: int) -> Var:
-    return Var(f"{variable.name}q{divisor}", variable.extent // divisor)
-
-
-def _substitute(load: Load, variable: Var, place: Index) -> Load:
-    at = {variable: place}
-    return evolve(load, address=substitute(load.address, at), guards=substitute_guards(load.guards, at))
+    for variable in unrolled:
+        if variable in own_variables(moved) and (words := words_along(moved, variable)):
+            moved, word = words
+            axes[word] = as_index(variable) // (variable.extent // word.extent)
+    places = {word: place for word, place in axes.items() if word.extent > 1}
+    return Window(moved, tuple(places), tuple(places.values())) if axes else None
 
 
 def _replace(node: Value, done: dict[Value, Value]) -> Value:
