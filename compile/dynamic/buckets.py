@@ -20,7 +20,7 @@ from .model_family import ModelFamily
 
 #: Most sizes of a dim that are candidates for buckets.
 MAX_CANDIDATES = 8
-#: Cost of padding to the end of a bucket, as a share of a size's own time.
+#: Cost of padding the end of a bucket to the next one, as a share of its own time.
 WASTE = 0.1
 
 Compile = Callable[[Graph], CompiledPlan]

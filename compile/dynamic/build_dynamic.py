@@ -21,8 +21,8 @@ def build_dynamic(
 ) -> DynamicPlan:
     """Compile a model's buckets.
 
-    `buckets` has the sizes that end the buckets of a dim; the cost model chooses those of other dims, so that padding
-    costs at most `waste` of a size's own time.
+    `buckets` has the sizes that end the buckets of a dim. Those of other dims end at powers of two, but for those whose
+    next one takes at most the share `waste` longer by the cost model.
 
     Raises `UsageError` for buckets of a dim that the model does not have.
     """

@@ -97,7 +97,7 @@ class DynamicPlan(PortablePlan):
 
     A dim is named by the caller, as a symbol of the model, or after the first axis that has its size (`x.0`). The model
     is imported at some sizes; a number that differs must be an affine extent of the dims, such as `32*h`, and state has
-    one size. Of the powers of two the cost model keeps the fewest buckets at which padding costs at most a tenth.
+    one size. Buckets end at powers of two, but for those whose next one takes at most a tenth longer by the cost model.
 
     Threads that call `run` on one bucket wait for one another.
     """
