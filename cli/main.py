@@ -1,6 +1,7 @@
 """Command line: `cuts COMMAND`.
 
-Each command is a module of this package by its name, with its arguments (`add_arguments`) and its work (`command`).
+Each command is a module of `commands` or `inspection` by its name, with its arguments (`add_arguments`) and its work
+(`command`).
 Only the module of the requested command is imported.
 """
 
@@ -39,6 +40,8 @@ COMMANDS: dict[str, str] = {
 }
 
 
+#: Commands whose modules are in `inspection`, with the searches that they need.
+_LOOKING_COMMANDS = ("inspect", "compare", "bisect")
 _EXIT_CODES = """exit codes:
   0    done
   2    the command line is not understood, or an option cannot apply
@@ -82,7 +85,8 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def _module(command: str) -> Any:
-    return import_module(f".commands.{command}", __package__)
+    package = "inspection" if command in _LOOKING_COMMANDS else "commands"
+    return import_module(f".{package}.{command}", __package__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -136,6 +136,7 @@ SISTERS = {
     "runtime/report": {"files"},
     "cli/output": set(),
     "cli/commands": {"output"},
+    "cli/inspection": {"output"},
 }
 #: An entry of the command line that lies where Python looks for it.
 ENTRIES = {Path("compile/__main__.py")}
