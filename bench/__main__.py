@@ -18,6 +18,7 @@ COMMANDS = {
     "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
+    "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
     "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
     "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),

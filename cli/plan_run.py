@@ -29,7 +29,7 @@ from .output import console, write_text
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-def size_of(text: str) -> float:
+def size_of(text: str, option: str = "--memory") -> float:
     """Return a number of bytes from a text such as 512M.
 
     Raises `UsageError` for another text.
@@ -40,7 +40,7 @@ def size_of(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise UsageError(f"--memory: expected a size such as 512M or 2G, found '{text}'")
+        raise UsageError(f"{option}: expected a size such as 512M or 2G, found '{text}'")
     return value
 
 
@@ -65,6 +65,7 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
         engine=connect(plan.way),
         batches=batches,
         seed=arguments.seed,
+        host=_host_folder(arguments),
         weights=(lambda layer: weights.layer(plan.model, layer)) if weights else None,
     )
     try:
@@ -84,6 +85,21 @@ def run_command(arguments: Namespace, names: list[str]) -> int:
     if runner.engine.rank == 0:
         console.print_json(values) if arguments.json else _show(values, runner.report)
     return 0
+
+
+def _host_folder(arguments: Namespace) -> tuple[str, float] | None:
+    """Return the second folder and its bytes.
+
+    Raises `UsageError` for one without the other.
+    """
+    if not arguments.host_folder and not arguments.host_memory:
+        return None
+    if not arguments.host_folder or not arguments.host_memory:
+        raise UsageError(
+            "expected --host-folder and --host-memory together, found one",
+            hint="--host-folder /dev/shm/model --host-memory 60G",
+        )
+    return arguments.host_folder, size_of(arguments.host_memory, "--host-memory")
 
 
 def _export(path: str, runner: Runner) -> None:

@@ -22,7 +22,6 @@ from ..ir import (
     VocabularyError,
 )
 from .cached_build import build_stored
-from .driver import build_graph
 from .dynamic import (
     DimRange,
     DynamicPlan,
@@ -43,11 +42,11 @@ from .loading import (
     with_torch_operators,
 )
 from .plan import CompiledPlan
-from .staged import Compile, StagedPlan, model_plan, program_plan
 
 if TYPE_CHECKING:
     from ..frontends import WeightsName
     from ..frontends.onnx import Function
+    from .staged import Compile, StagedPlan
 
 MODES: tuple[Mode, ...] = ("no-fusion", "fusion", "mixed")
 
@@ -255,6 +254,8 @@ def build_staged(
     vocabulary = with_torch_operators(load_spec(spec), model)
     machine = find_target(target) if isinstance(target, str) else target
     chosen = options or CompileOptions()
+    from .driver import build_graph
+
     compile_part = lambda graph: build_graph(graph, vocabulary, machine, chosen)  # noqa: E731
     plan = staged_plan(model, vocabulary, machine, compile_part, functions, shapes, args)
     plan.warn()
@@ -274,6 +275,8 @@ def staged_plan(
 
     Raises `UsageError` for functions of a PyTorch model: its operations are registered with PyTorch.
     """
+    from .staged import model_plan, program_plan
+
     if not is_torch_model(model):
         return model_plan(model, spec, target, compile_part, functions, shapes)
     if functions:

@@ -7,10 +7,9 @@ from time import perf_counter
 from ..backends.library import installed_libraries
 from ..ir import CompileOptions, Graph, Target
 from ..ops import warn_of_empty_results
-from .driver import build_graph, tune_graph
 from .loading import Spec
 from .plan import CompiledPlan
-from .selection import PlanCache, decisions_digest, has_cached_decisions, prints_passes
+from .selection import PlanCache, decisions_digest
 
 #: Shortest build, in seconds, whose plan is cached for later processes, and the most bytes of weights that are cached
 #: with a plan that no search made.
@@ -35,6 +34,8 @@ def build_tuned(
 
     Raises `UsageError` where a frozen result is missing.
     """
+    from .driver import build_graph, tune_graph  # the passes are imported where no plan is cached
+
     if not (tune or frozen) or target.dialect == "reference":
         return build_graph(graph, spec, target, options)
     from ..search import Settings, tuning_session
@@ -84,6 +85,9 @@ def build_stored(
     if found is not None:
         warn_of_empty_results(graph, spec.registry)
         return found
+    from .driver import build_graph
+    from .selection import has_cached_decisions
+
     start = perf_counter()
     made = build_graph(graph, spec, target, options)
     slow = perf_counter() - start > MIN_CACHED_BUILD_SECONDS
@@ -94,6 +98,6 @@ def build_stored(
 
 def _is_stored(graph: Graph, target: Target, options: CompileOptions) -> bool:
     """Return whether the plan of a graph is worth to be stored: its passes run only for it."""
-    watched = prints_passes(options) or options.plain or options.verifies_stages or options.budget is not None
+    watched = options.shows or options.plain or options.verifies_stages or options.budget is not None
     small = sum(array.nbytes for array in graph.constants.values()) <= MAX_CACHED_WEIGHT_BYTES
     return small and not watched and target.dialect != "reference"

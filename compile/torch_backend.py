@@ -24,11 +24,11 @@ from ..ir import (
     PruningRule,
     Target,
     UsageError,
+    precisions_of,
     quote,
 )
 from ..store import Key, digest_parts
 from .cached_build import build_cached
-from .driver import precisions_of
 from .external_buffers import program_of, spec_of, target_of
 from .graph_signatures import find_signature, save_signature
 from .selection import find_plan, target_facts

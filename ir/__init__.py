@@ -197,6 +197,7 @@ from .kernel import (
     phases,
     turn_variable,
 )
+from .lazy_exports import lazy_exports
 from .machine import (
     ACCUMULATOR_THREADS,
     ACCUMULATOR_VECTOR,
@@ -232,8 +233,10 @@ from .machine import (
     SharedMatrixLayout,
     Target,
     TensorMap,
+    check_precision,
     copy_row,
     matrix_load_row,
+    precisions_of,
     promotion_interval,
 )
 from .recurrence import (

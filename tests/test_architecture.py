@@ -190,8 +190,7 @@ def faces() -> dict[Path, frozenset[str]]:
     return {
         module.parent: frozenset(
             alias.name
-            for part in parse_module(module).body
-            for node in (part.body if isinstance(part, ast.If) else [part])  # of a package that imports at first use
+            for node in ast.walk(parse_module(module))
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         )

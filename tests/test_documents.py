@@ -17,14 +17,21 @@ import cuts
 import pytest
 from attrs import fields as fields_of
 from cuts.backends import known_targets, target_aliases
+from cuts.backends.launch_sequence import MAX_RECORDED_LAUNCHES
 from cuts.bench.paper import PaperTable, read_table, tables_of
 from cuts.cli.main import COMMANDS, make_parser
+from cuts.cluster.storage.disk import MAX_REQUESTS
+from cuts.cluster.storage.layer_files import PAGE
 from cuts.docs import make_api, make_c_api, make_results, make_tables
 from cuts.docs.make_modules import document, modules, purpose
 from cuts.docs.make_site import pending
 from cuts.ir import DISTRIBUTION, install_command
+from cuts.passes.statements.prefix_scan import MAX_LANE_ROW
+from cuts.passes.statements.sorts import MAX_SORTED_ROW
 from cuts.runtime.files.plan_document import PlanDocument
 from cuts.runtime.native import LAYOUTS
+from cuts.search.tasks.pruning_certificate import MAX_EXACT_POINTS
+from cuts.store.eviction import MAX_BYTES
 
 ROOT = Path(__file__).parents[1]
 #: Written by scripts, and not kept.
@@ -285,11 +292,28 @@ def test_tables_of_a_document_are_current(path: Path) -> None:
     assert text == make_tables.fill_tables(text), "run python docs/make_tables.py"
 
 
+#: Figures of documents that are constants of the code: they cannot differ.
+CONSTANTS_OF_DOCUMENTS = [
+    ("docs/architecture.md", f"up to {MAX_RECORDED_LAUNCHES:,}, are recorded"),
+    ("docs/architecture.md", f"beyond {MAX_BYTES >> 30} GiB are deleted"),
+    ("docs/schedule_space.md", f"up to {MAX_EXACT_POINTS:,} points are counted whole"),
+    ("docs/fusion.md", f"Rows beyond {MAX_LANE_ROW:,} elements"),
+    ("docs/fusion.md", f"rows of up to {MAX_SORTED_ROW:,}"),
+    ("docs/cluster.md", f"{MAX_REQUESTS} requests in flight"),
+    ("docs/cluster.md", f"page of {PAGE:,} bytes"),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), CONSTANTS_OF_DOCUMENTS)
+def test_figures_of_a_document_are_constants(name: str, words: str) -> None:
+    assert words in " ".join(read(name).split())
+
+
 COMPUTED_TABLES = [
     (document, table)
     for document in ("bigcuts", "latency")
     for table in tables_of(document).values()
-    if table.make is not None and not table.device
+    if table.make is not None and not table.device and (document, table.number) not in make_tables.SLOW_TABLES
 ]
 
 

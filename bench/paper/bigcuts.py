@@ -7,30 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from attrs import evolve
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.cluster.planning import FORMS, rank
-from cuts.cluster.planning.table import BLOCKS, block_models, printed_table, reproduce
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
-from .registry import PaperTable, TableRequest, row_of
-
-
-def markdown(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a Markdown table; a missing value is an empty cell."""
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def stamp_rows(number: str, request: TableRequest, found: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Row]:
-    """Yield the rows that a request names."""
-    for name, fields in found:
-        if not request.names or name in request.names:
-            yield row_of(number, name, "", fields, request.commit)
-
+from .markdown import markdown_table, stamp_rows
+from .registry import PaperTable
+from .table_5_6 import BLOCKS, block_models, printed_table, reproduce
 
 # ---- Table 5.5
 
@@ -51,7 +38,7 @@ def _clusters_text(rows: Sequence[Row]) -> str:
         ]
         for row in rows
     ]
-    return markdown([*heads, "between GPUs, GB/s", "between nodes, GB/s"], lines)
+    return markdown_table([*heads, "between GPUs, GB/s", "between nodes, GB/s"], lines)
 
 
 # ---- Table 5.6
@@ -73,7 +60,7 @@ def _cells_text(rows: Sequence[Row]) -> str:
             [way, *(_cell_text(found.get((block, policy, way))) for block, policy in columns)]
             for way in printed_table()["GPT-3 A PR"]
         ]
-        texts.append(markdown(["(DP, WP, P)", *(f"{block} {policy}" for block, policy in columns)], lines))
+        texts.append(markdown_table(["(DP, WP, P)", *(f"{block} {policy}" for block, policy in columns)], lines))
     return "\n\n".join(texts)
 
 
@@ -105,7 +92,7 @@ def _policies_text(rows: Sequence[Row]) -> str:
         own = {row["policy"]: row for row in rows if (row["block"], row["form"]) == key}
         texts = [f"({', '.join(map(str, row['way']))}) {row['seconds']:,.0f} s" for row in own.values()]
         lines.append([*key, *texts, min(own, key=lambda policy: own[policy]["seconds"])])
-    return markdown(["block", "form", *(f"{policy}: (DP, WP, P)" for policy in ("PR", "AR")), "best"], lines)
+    return markdown_table(["block", "form", *(f"{policy}: (DP, WP, P)" for policy in ("PR", "AR")), "best"], lines)
 
 
 # ---- Figure 5.4
@@ -130,7 +117,7 @@ def _inference_text(rows: Sequence[Row]) -> str:
         [place, *(f"{r['policy']} ({', '.join(map(str, r['way']))}) {r['seconds']:.4g} s" for r in ranked)]
         for place, ranked in enumerate(zip(*columns, strict=True), 1)
     ]
-    return markdown(["place", *FORMS], lines)
+    return markdown_table(["place", *FORMS], lines)
 
 
 # ---- runs
@@ -140,7 +127,8 @@ def _runs() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the runs on two GPUs that recorded the storage's rate, with the commit and date of each."""
     for run in json.loads((RESULTS / "cluster_run_2.json").read_text(encoding="utf-8")):
         if "with_disk" in run:
-            kept = {name: run[name] for name in ("predicted", "taken", "disk", "with_disk", "commit", "date")}
+            kept = {name: run[name] for name in ("predicted", "disk", "with_disk", "commit", "date")}
+            kept["taken"] = fmean(run["seconds"])  # of all steps, as the storage's rate is
             yield run["case"], {**kept, "device": run["gpu"], "policy": run["way"]["policy"]}
 
 
@@ -154,7 +142,7 @@ def _runs_text(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     heads = ["case", "policy", "predicted, s", "measured, s", "error", "storage", "predicted with it, s"]
-    return markdown([*heads, "error"], lines)
+    return markdown_table([*heads, "error"], lines)
 
 
 TABLES = (

@@ -11,7 +11,8 @@ import numpy as np
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.latency.dataset import Samples, load_profile, packaged_profiles
 
-from .bigcuts import markdown, stamp_rows
+from .markdown import markdown_table, stamp_rows
+from .own_plans import networks_text, predicted_networks, timed_networks
 from .registry import PaperTable
 
 _REPORT = "python -m cuts.tests.latency.report -o bench/results/latency.json"
@@ -55,7 +56,7 @@ def _accuracy_text(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     heads = ["precision", "model", "within 10 %", "RMSE, ms", "paper, P1: within 10 %"]
-    return markdown([*heads, "paper, P1: RMSE, ms"], lines)
+    return markdown_table([*heads, "paper, P1: RMSE, ms"], lines)
 
 
 # ---- sets of a profile
@@ -78,7 +79,7 @@ def _sets() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _sets_text(rows: Sequence[Row]) -> str:
     lines = [[row["profile"], f"`{row['kind']}`", row["operations"], row["fp32"], row["tf32"]] for row in rows]
-    return markdown(["profile", "set", "operations", "layers, fp32", "layers, tf32"], lines)
+    return markdown_table(["profile", "set", "operations", "layers, fp32", "layers, tf32"], lines)
 
 
 # ---- Figures 1, 4 and 6: sweeps of output channels
@@ -122,7 +123,7 @@ def _steps_text(rows: Sequence[Row]) -> str:
         for row in rows
     ]
     heads = ["sweep", "layers", "choices of kernels", "switches", "falls of more than 3 %"]
-    return markdown([*heads, "time ratio at a new block", "time ratio on a plateau"], lines)
+    return markdown_table([*heads, "time ratio at a new block", "time ratio on a plateau"], lines)
 
 
 TABLES = (
@@ -138,5 +139,9 @@ TABLES = (
     PaperTable(
         "figure-1", "steps and switches of kernels along the output channels (Figures 1 and 4)", _steps_text,
         lambda: list(sweeps()), lambda request: stamp_rows("figure-1", request, _steps()),
+    ),
+    PaperTable(
+        "own", "networks of cuts, without their plans; the model has not seen the network", networks_text,
+        lambda: list(timed_networks()), predicted_networks,
     ),
 )  # fmt: skip

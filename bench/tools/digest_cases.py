@@ -20,9 +20,18 @@ from cuts.bench.networks.systems import ModelCase
 from cuts.bench.tools.recorded_domain import recorded_domain
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
-from cuts.compile.driver import precisions_of
 from cuts.compile.selection.cached_decisions import decision_key
-from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
+from cuts.ir import (
+    CompiledGraph,
+    CompileOptions,
+    CutsError,
+    FusedGroup,
+    Graph,
+    Storage,
+    Target,
+    parse_ir,
+    precisions_of,
+)
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError, compile_graph
 from cuts.runtime import make_plan

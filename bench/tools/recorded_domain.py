@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field
 from cuts.ir import BOUND_PRUNING, Pruning
-from cuts.passes.schedule import Point, make_space
+from cuts.passes.schedule import Point, Space, make_space
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
 from cuts.search.strategies import FullSpace, Place, place_of
@@ -89,6 +89,11 @@ class RecordedDomain:
     def best(self) -> float:
         """Shortest time of all."""
         return min(self.seconds.values(), default=inf)
+
+    @property
+    def space(self) -> Space:
+        """Schedule space of the points."""
+        return self.full.space
 
     @property
     def discards(self) -> bool:

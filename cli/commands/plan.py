@@ -80,6 +80,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     run.add_argument(
         "--folder", default="model", metavar="DIR", help="where weights and the optimiser's state lie (default model)"
     )
+    run.add_argument(
+        "--host-folder", metavar="DIR", help="folder in host memory (tmpfs) or on a faster disk for a part of the files"
+    )
+    run.add_argument("--host-memory", metavar="BYTES", help="bytes that the host folder may take, such as 60G")
     run.add_argument("--memory", metavar="BYTES", help="cap of device memory, such as 512M or 2G (default the plan's)")
     run.add_argument("--steps", type=int, default=1, metavar="N", help="mini-batches to train on (default 1)")
     run.add_argument(

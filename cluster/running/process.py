@@ -76,6 +76,7 @@ class Process:
         seed: int = 0,
         direct: bool = True,
         weights: Callable[[int], Mapping[str, Array]] | None = None,
+        host: tuple[str | os.PathLike[str], float] | None = None,
     ) -> None:
         check_runnable(plan)
         self.plan, self.model, self.way = plan, plan.model, plan.way
@@ -100,11 +101,10 @@ class Process:
         self.level = RESIDENT.index(self.way.resident)
         self.offload = self.way.activations.endswith("offload")
         self.batches = batches or random_batches(self.model, self.way.micro, seed)
-        own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else folder
-        own = os.path.join(own, f"part-{self.part}") if self.way.wp > 1 else own
         self.store: LayerStore = open_store(
-            own, self.model, self.names,
+            self._own_folder(folder), self.model, self.names,
             training=plan.training, seed=seed, part=self.part, parts=self.way.wp, weights=weights,
+            host=(self._own_folder(host[0]), host[1]) if host else None,
         )  # fmt: skip
         self.engine.minimum(0)
         self.kernels = kernels or compile_kernels(plan, target)
@@ -120,6 +120,11 @@ class Process:
         self.report.first_step = self.done
         self.generation: int | None = None  # of the weights in memory
         self.sums: dict[int, Buffer] = {}  # of gradients, by layer
+
+    def _own_folder(self, folder: str | os.PathLike[str]) -> str:
+        """Return the folder of this process's group and part."""
+        own = os.path.join(folder, f"group-{self.group}") if self.way.dp > 1 else os.fspath(folder)
+        return os.path.join(own, f"part-{self.part}") if self.way.wp > 1 else own
 
     def _allocate(self) -> None:
         model, kernels = self.model, self.kernels

@@ -27,7 +27,7 @@ Moved = Callable[[int, int], None]
 class Disk:
     """Pool of threads that move pieces.
 
-    `direct` bypasses the page cache, with a fallback where a file system refuses it.
+    `direct` bypasses the page cache, with a fallback on each file system that refuses it.
     """
 
     def __init__(
@@ -38,9 +38,11 @@ class Disk:
         prepare: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.direct = direct and hasattr(os, "O_DIRECT")
+        self._allowed = direct and hasattr(os, "O_DIRECT")
+        self._refusing: set[int] = set()  # file systems without direct access
         self._pool = ThreadPoolExecutor(lanes, thread_name_prefix="cuts-disk", initializer=prepare)
-        self._files: dict[tuple[Path, bool, bool], int] = {}
+        self._files: dict[tuple[Path, bool], int] = {}
+        self._stale: list[int] = []  # files that direct access was refused for
         self._lock = threading.Lock()
         self.read_bytes = 0
         self.written_bytes = 0
@@ -50,9 +52,17 @@ class Disk:
     def close(self) -> None:
         """Wait for running requests and close all files."""
         self._pool.shutdown(wait=True)
-        for file in self._files.values():
+        for file in (*self._files.values(), *self._stale):
             os.close(file)
         self._files.clear()
+
+    @property
+    def direct(self) -> bool:
+        """Return whether no file system has refused direct access."""
+        return self._allowed and not self._refusing
+
+    def _is_direct(self, path: Path) -> bool:
+        return self._allowed and (not self._refusing or os.stat(path).st_dev not in self._refusing)
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Run something in the pool."""
@@ -61,20 +71,20 @@ class Disk:
     def file(self, path: Path, *, write: bool) -> int:
         """Return an open file, direct where that is possible."""
         with self._lock:
-            key = (path, write, self.direct)
+            key = (path, write)
             if key not in self._files:
                 self._files[key] = self._open(path, os.O_RDWR if write else os.O_RDONLY)
             return self._files[key]
 
     def _open(self, path: Path, flags: int) -> int:
         try:
-            if self.direct:
+            if self._is_direct(path):
                 try:
                     return os.open(path, flags | os.O_DIRECT)
                 except OSError as error:
                     if error.errno != errno.EINVAL:
                         raise
-                    self.direct = False  # this file system has no direct access
+                    self._refusing.add(os.stat(path).st_dev)
             return os.open(path, flags)
         except OSError as error:
             raise storage_error(error, path, 0) from error
@@ -94,7 +104,7 @@ class Disk:
                         self.file(path, write=False), [host.data[got : -(-end // PAGE) * PAGE]], start + got
                     )
                 except OSError as error:
-                    if self._falls_back(error):
+                    if self._falls_back(error, path):
                         continue
                     raise storage_error(error, path, end - got) from error
                 if count == 0:
@@ -126,7 +136,7 @@ class Disk:
                 try:
                     sent += self._pwrite(self.file(path, write=True), path, host.data[sent:end], start + sent)
                 except OSError as error:
-                    if self._falls_back(error):
+                    if self._falls_back(error, path):
                         continue
                     raise storage_error(error, path, end - sent) from error
             with self._lock:
@@ -153,17 +163,19 @@ class Disk:
             self._outstanding += len(begins)
         return [self._pool.submit(move_piece, begin, min(begin + PIECE_BYTES, nbytes)) for begin in begins]
 
-    def _falls_back(self, error: OSError) -> bool:
+    def _falls_back(self, error: OSError, path: Path) -> bool:
         """Fall back to the page cache where direct access was refused; return whether to try again."""
         with self._lock:
-            if not self.direct or error.errno not in (errno.EINVAL, errno.EFAULT):
+            if error.errno not in (errno.EINVAL, errno.EFAULT) or not self._is_direct(path):
                 return False
-            self.direct = False
+            self._refusing.add(os.stat(path).st_dev)
+            for key in [key for key in self._files if not self._is_direct(key[0])]:
+                self._stale.append(self._files.pop(key))  # other threads may still use it
             return True
 
     def _pwrite(self, file: int, path: Path, data: memoryview, start: int) -> int:
         """Write some bytes; an incomplete page at the end goes through the page cache."""
-        if not self.direct or (start % PAGE == 0 and len(data) % PAGE == 0):
+        if not self._is_direct(path) or (start % PAGE == 0 and len(data) % PAGE == 0):
             return os.pwritev(file, [data], start)
         whole = len(data) // PAGE * PAGE
         if start % PAGE == 0 and whole:
@@ -176,7 +188,7 @@ class Disk:
 
     def sync(self) -> None:
         """Wait until everything written is on the disk itself."""
-        for (path, write, _), file in list(self._files.items()):
+        for (path, write), file in list(self._files.items()):
             if write:
                 try:
                     os.fsync(file)

@@ -5,6 +5,7 @@ the disk, `progress.json` names the new one, by an atomic rename. So after an in
 `progress.json` is complete, and training resumes from it.
 
     model.json                       the model of the folder
+    host-LAYER.json                  another folder, in host memory or on a faster disk, and its layers
     progress-STAGE.json              finished steps
     weights-G/layer-003.safetensors  parameters after an even (G = 0) or odd number of steps
     mean-G/, square-G/               the optimiser's values; in mixed precision master-G/, the parameters in fp32
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from ...backends import Array
 from ...ir import DType, PlanError
@@ -33,6 +34,17 @@ from .layer_files import FileLayout, check, create, layout, storage_error
 def state_kinds(model: Transformer) -> tuple[str, ...]:
     """Return the kinds of optimiser state, by the names of the files."""
     return ("mean", "square", "master") if model.precision == "mixed" else ("mean", "square")
+
+
+@frozen
+class HostFolder:
+    """Second folder, in host memory (tmpfs) or on a faster disk.
+
+    It has all files of its `layers`.
+    """
+
+    folder: Path
+    layers: frozenset[int]
 
 
 @frozen
@@ -49,6 +61,7 @@ class LayerStore:
     state: Mapping[str, FileLayout]
     part: int = 0
     parts: int = 1
+    host: HostFolder | None = None
 
     @classmethod
     def describe(cls, folder: Path, model: Transformer, part: int = 0, parts: int = 1) -> Self:
@@ -74,7 +87,13 @@ class LayerStore:
     def path(self, kind: str, layer: int, generation: int = 0) -> Path:
         """Return the file of a kind of a layer's values."""
         folder = kind if kind == "gradients" else f"{kind}-{generation}"
-        return self.folder / folder / f"layer-{layer:03}.safetensors"
+        root = self.host.folder if self.host and layer in self.host.layers else self.folder
+        return root / folder / f"layer-{layer:03}.safetensors"
+
+    def layer_bytes(self, layer: int, *, training: bool) -> int:
+        """Return the bytes of all files of a layer."""
+        weights, state = (self.layout(kind, layer).file_bytes for kind in ("weights", "mean"))
+        return 3 * weights + 2 * len(state_kinds(self.model)) * state if training else weights
 
     def parameters(self, layer: int, generation: int) -> dict[str, Array]:
         """Return a layer's parameters of a generation, from its file."""
@@ -122,8 +141,12 @@ def open_store(
     part: int = 0,
     parts: int = 1,
     weights: Callable[[int], Mapping[str, Array]] | None = None,
+    host: tuple[str | os.PathLike[str], float] | None = None,
 ) -> LayerStore:
     """Open a model's folder, or make it.
+
+    `host` is a second folder with its bytes: it takes the files of as many layers, spread evenly over the model so that
+    both move at once. A folder that has one keeps it.
 
     It begins with the `weights` of each layer, or with random ones. Raises `PlanError` where it is another model's or
     damaged.
@@ -135,11 +158,32 @@ def open_store(
     described = json.dumps(asdict(model), indent=1)
     if marker.exists() and marker.read_text(encoding="utf-8") != described:
         raise PlanError(f"{folder}: holds another model than {model.name}", hint="name another folder: --folder DIR")
+    store = evolve(store, host=_open_host(store, layers, training, host))
     for layer in layers:
         _open_layer(store, layer, training, weights or (lambda number: initial_weights(model, number, seed)))
     if not marker.exists():
         _replace(marker, described)
     return store
+
+
+def _open_host(
+    store: LayerStore, layers: list[int], training: bool, host: tuple[str | os.PathLike[str], float] | None
+) -> HostFolder | None:
+    """Return the second folder of a store: the one that it has, else a new one where it is asked for."""
+    path = store.folder / f"host-{layers[0]}.json"
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return HostFolder(Path(found["folder"]), frozenset(found["layers"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PlanError(f"{path}: expected a folder and its layers: {error}") from error
+    if host is None or (store.folder / "model.json").exists():
+        return None
+    folder, room = Path(os.path.abspath(host[0])), host[1]
+    share = min(1.0, room / sum(store.layer_bytes(layer, training=training) for layer in layers))
+    chosen = [layer for place, layer in enumerate(layers) if int((place + 1) * share) > int(place * share)]
+    _replace(path, json.dumps({"folder": str(folder), "layers": chosen}))
+    return HostFolder(folder, frozenset(chosen))
 
 
 def _open_layer(store: LayerStore, layer: int, training: bool, weights: Callable[[int], Mapping[str, Array]]) -> None:

@@ -35,12 +35,11 @@ from ...search import (
     TuningSession,
     decisions_text,
     known_answer,
-    known_answers,
     machine_of,
     question_of,
 )
-from ...store import cache_root, digest
 from ..loading import Spec
+from .plan_cache import may_replay
 from .plan_selection import (
     MAX_SUM_RATIO,
     CandidatePlan,
@@ -88,7 +87,7 @@ def compile_measured(
     Raises `NumericsError` where no plan is right.
     """
     database = session.database
-    if prints_passes(options):
+    if options.shows:
         made = session.begin()
         return CandidatePlan(run(options, made.compile), made.findings)
     if session.further or not database.may_know(graph.name):
@@ -325,25 +324,9 @@ def _replay_final(known: DecisionRecord, compilations: _Compilations) -> Candida
 
 def has_cached_decisions(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> bool:
     """Return whether a compilation can replay cached decisions without a search."""
-    if not _may_replay(target, options):
+    if not may_replay(target, options):
         return False
     return known_answer(decision_key(graph, spec, target, options), target) is not None
-
-
-def decisions_digest(target: Target, options: CompileOptions) -> str:
-    """Return a digest of all decisions that a compilation may replay."""
-    return digest(repr(known_answers(target))) if _may_replay(target, options) else ""
-
-
-def _may_replay(target: Target, options: CompileOptions) -> bool:
-    """Return whether a compilation may replay decisions: for a GPU, where results are cached."""
-    passes = prints_passes(options) or options.debug
-    return target.lockstep and not target.on_host and not passes and cache_root() is not None
-
-
-def prints_passes(options: CompileOptions) -> bool:
-    """Return whether the passes run for their printed output."""
-    return bool(options.print_after or options.dump or options.stop_after)
 
 
 def decision_key(graph: Graph, spec: Spec, target: Target, options: CompileOptions) -> Question:

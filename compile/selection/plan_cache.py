@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import frozen
@@ -18,10 +19,13 @@ from attrs import frozen
 from ...backends.library import installed_libraries
 from ...ir import BOUND_PRUNING, Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
 from ...runtime import plan_content, plan_of_files, save_plan, with_document
-from ...search import Settings, TuningSession, machine_of
+from ...search import known_answers, machine_of
 from ...store import EntryStore, Facts, Key, cache_root, create_private_folder, digest, digest_parts, field_facts
 from ..loading import Spec
 from ..plan import CompiledPlan, compile_binaries
+
+if TYPE_CHECKING:
+    from ...search import Settings, TuningSession
 
 
 @frozen
@@ -88,6 +92,20 @@ def _key(graph: Graph, spec: Spec, target: Target, options: CompileOptions, **wi
 def target_facts(target: Target) -> Facts:
     """Return the facts of a target that every plan depends on."""
     return {**field_facts(target), "machine": machine_of(target)}
+
+
+def decisions_digest(target: Target, options: CompileOptions) -> str:
+    """Return a digest of all decisions that a compilation may replay."""
+    return digest(repr(known_answers(target))) if may_replay(target, options) else ""
+
+
+def may_replay(target: Target, options: CompileOptions) -> bool:
+    """Return whether a compilation may replay decisions.
+
+    It may for a GPU, where results are cached.
+    """
+    passes = options.shows or options.debug
+    return target.lockstep and not target.on_host and not passes and cache_root() is not None
 
 
 def find_plan(name: str, target: Target) -> CompiledPlan | None:

@@ -15,7 +15,7 @@ from ..files import plain
 from ..plan import Plan
 from .chart import StepCurve, chart
 from .dependency_arcs import ROW, WIDTH, arcs
-from .page import TEMPLATES
+from .page import template
 
 #: Records of a group that the page shows outside of the table of its facts.
 _SHOWN_SEPARATELY = ("merges", "parts")
@@ -61,7 +61,7 @@ def html_section(plan: Plan, evidence: Evidence, name: str = "plan", title: str 
     limits = list(dict.fromkeys(str(_group(plan, n).get("limit", "")) for n in range(len(plan.steps))))
     longest = max(spent, default=0.0) or 1.0
     return Markup(
-        TEMPLATES.get_template("section.html").render(
+        template("section.html").render(
             name=name,
             title=title,
             figures=[(key, _text(value)) for key, value in _figures(plan).items()],

@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING
 
 from ..tuner import SearchExecutor, TaskRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 #: Seconds between plain lines, and between updates of the bar.
 LINE_SECONDS, UPDATE_SECONDS = 5.0, 0.1
@@ -46,6 +48,8 @@ class Monitor:
             return
         width = min(BAR_COLUMNS, self._terminal.width // 6)
         if self._bar is None:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
             columns = (TextColumn("tuning"), BarColumn(width), TextColumn("{task.description}"), TimeElapsedColumn())
             self._bar = Progress(*columns, console=self._terminal, transient=True, redirect_stdout=False)
             self._bar.add_task("", total=1.0)
@@ -96,5 +100,9 @@ def make_monitor(quiet: bool = False, environment: Mapping[str, str] = os.enviro
     """Return the monitor that suits standard error."""
     if quiet:
         return Monitor(lambda line: None)
-    terminal = sys.stderr.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI")
-    return Monitor(lambda line: print(line, file=sys.stderr, flush=True), Console(stderr=True) if terminal else None)
+    terminal: Console | None = None
+    if sys.stderr.isatty() and environment.get("TERM") != "dumb" and not environment.get("CI"):
+        from rich.console import Console
+
+        terminal = Console(stderr=True)
+    return Monitor(lambda line: print(line, file=sys.stderr, flush=True), terminal)

@@ -16,6 +16,7 @@ from .exhaustive_bayes import ExhaustiveBayes
 from .model_guided import Genetic, Random, Rank
 from .ppo import Ppo
 from .printed_genetic import PrintedGenetic
+from .printed_ppo import PrintedPpo, StepwisePpo
 from .proposer import Strategy
 from .search_domain import FullSpace, SearchDomain
 
@@ -27,6 +28,8 @@ STRATEGIES: Mapping[str, Callable[[SearchDomain, Sequence[ScoredCandidate], int,
     "genetic": Genetic,
     "genetic-printed": PrintedGenetic,
     "ppo": Ppo,
+    "ppo-printed": PrintedPpo,
+    "ppo-stepwise": StepwisePpo,
     "bayes": Bayes,
     "frugal": EarlyStoppingBayes,
     "thorough": ExhaustiveBayes,

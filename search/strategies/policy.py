@@ -28,7 +28,7 @@ class KnobPolicy:
     """Policy over the points of all structures, with a value function."""
 
     def __init__(self, width: int, shapes: Sequence[Sequence[int]], seed: int) -> None:
-        self._torch = torch = _torch()
+        self._torch = torch = import_torch()
         self._shapes = [tuple(s) for s in shapes]
         self._starts, total = [], len(self._shapes)
         for shape in self._shapes:
@@ -115,7 +115,11 @@ class KnobPolicy:
         return torch.stack(logs), torch.stack(entropies)
 
 
-def _torch() -> Any:
+def import_torch() -> Any:
+    """Return PyTorch.
+
+    Raises `UsageError` where it is not installed.
+    """
     try:
         import torch
     except ImportError as error:

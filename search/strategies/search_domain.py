@@ -26,6 +26,11 @@ class SearchDomain(Protocol):
     """Points that a search may propose."""
 
     @property
+    def space(self) -> Space:
+        """Schedule space of the points."""
+        ...
+
+    @property
     def shapes(self) -> Sequence[tuple[int, ...]]:
         """Number of values of each parameter of each structure."""
         ...

@@ -10,13 +10,16 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import cattrs
 from attrs import frozen
 
 from ...ir import BOUND_PRUNING, CompileOptions, Graph
-from ...passes import Decisions
 from ...store import describe, digest
+
+if TYPE_CHECKING:
+    from ...passes import Decisions
 
 #: Fact of a machine that affects times but hardly the partition of a graph.
 COMPILER = "compiler"
@@ -78,6 +81,8 @@ class DecisionRecord:
 
     def read(self) -> Decisions | None:
         """Return the decisions; None where the text is damaged."""
+        from ...passes import Decisions
+
         try:
             found = json.loads(self.decisions)
             for group in found["groups"]:

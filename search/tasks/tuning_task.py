@@ -13,7 +13,6 @@ from attrs import field, frozen
 
 from ...backends.cuda import toolchains
 from ...ir import BackendError, FusedGroup, Schedule, Storage, Target, parse_ir, print_ir, use_former_keywords
-from ...passes.fusion import form_text
 from ...store import describe, digest
 
 #: Changes whenever a stored time would no longer mean the same: the way of timing, the text forms.
@@ -41,6 +40,8 @@ class TuningTask:
 
     @description.default
     def _describe(self) -> str:
+        from ...passes.fusion import form_text
+
         work = form_text(self.form) + "".join(f"# {line}\n" for line in _layouts(self.form, self.storages))
         parts = {"format": str(FORMAT), "work": work, "machine": dict(sorted(self.machine.items()))}
         return describe(parts)

@@ -277,6 +277,23 @@ def test_a_model_much_larger_than_its_memory_runs(tmp_path: Path) -> None:
     assert made.report.memory <= 1.2e6 < 4 * model.parameters / 3
 
 
+def test_host_memory_and_disk_share_a_folder(uninterrupted_run: Any, tmp_path: Path) -> None:
+    compiled = kernels(MODEL, True, True)
+    plan = ClusterPlan(MODEL, HERE, TRAINING[6], True)
+    store = open_store(tmp_path / "sizes", MODEL, [0, 1, 2, 3], training=False)
+    room = 2.2 * store.layer_bytes(0, training=True)
+    made = Runner(plan, tmp_path / "disk", kernels=compiled, seed=3, host=(tmp_path / "host", room))
+    first = made.train(1).losses
+    made.close()
+    again = Runner(plan, tmp_path / "disk", kernels=compiled, seed=3)  # it knows where its files are
+    losses = first + again.train(3).losses
+    again.close()
+    assert losses == uninterrupted_run[0]
+    files = [again.store.path("weights", layer, 1) for layer in range(4)]
+    assert [path.read_bytes() for path in files] == uninterrupted_run[1]
+    assert [path.is_relative_to(tmp_path / "host") for path in files] == [False, True, False, True]
+
+
 def test_too_little_memory_is_one_error_with_usage(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"more than fits in the 0\.2 MB of device memory") as caught:
         runner(tmp_path, INFERENCE[0], training=False, memory=2e5).infer(0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import evolve
+from cuts.bench.paper.table_5_6 import BLOCKS, printed_table, reproduce
 from cuts.cluster.planning.planner import rank, score
-from cuts.cluster.planning.table import BLOCKS, printed_table, reproduce
 from cuts.cluster.planning.thesis import AS_PRINTED
 from cuts.cluster.plans.files import load_machine, load_transformer
 from cuts.cluster.plans.ways import Way, columns

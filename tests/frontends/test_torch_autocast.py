@@ -15,9 +15,8 @@ torch = pytest.importorskip("torch")
 
 from cuts.backends.devices import find_target
 from cuts.compile import torch_backend
-from cuts.compile.driver import precisions_of
 from cuts.frontends.torch.dynamo_backend.dynamo import UncompiledWarning
-from cuts.ir import CompileOptions, CutsWarning
+from cuts.ir import CompileOptions, CutsWarning, precisions_of
 from cuts.ir.errors import UsageError
 from cuts.ir.types import DType
 from cuts.numerics.comparison import magnitude, relative_error

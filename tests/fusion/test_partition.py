@@ -17,6 +17,7 @@ from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
 from cuts.passes.fusion.grouping.groups import Group, form_key, rename_group
+from cuts.passes.fusion.grouping.optimal_partition import optimal_partition
 from cuts.passes.fusion.grouping.partition import (
     algorithm_1,
     combine_partitions,
@@ -420,3 +421,39 @@ def test_element_counts_permit_only_merges_of_maps(made: object) -> None:
         patch.setattr("cuts.passes.fusion.normalise.check_counts", lambda statements, live: None)
         solved = [GroupBuilder(views, parts.builder.policy).fuse(*pair) for pair in pairs]
     assert [isinstance(found, Group) for found in announced] == [isinstance(found, Group) for found in solved]
+
+
+def total(parts: Partitioner, groups: Sequence[Group]) -> float:
+    return sum(parts.cost(group) for group in groups)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_the_optimal_partition_beats_algorithm_1(made: object) -> None:
+    parts = partitioner(made, TARGET)  # type: ignore[arg-type]
+    initial = parts.singletons()
+    found, path = algorithm_1(parts, initial), improve(parts, initial)
+    best = optimal_partition(parts, initial, path)
+    assert found is not None
+    assert best is not None
+    parts.schedule(best)  # asserts that the quotient graph has no cycle
+    assert sorted(u for g in best for u in g.units) == sorted(u for g in initial for u in g.units)
+    assert total(parts, best) <= total(parts, path) * (1 + 1e-12)
+    along_edges = [p for p in found if all(len(g.units) == 1 or g in path for g in p)]
+    assert total(parts, best) <= min(total(parts, list(p)) for p in along_edges) * (1 + 1e-12)
+
+
+def test_the_optimal_partition_crosses_a_slower_merge() -> None:
+    class Dear:
+        """All pairs are slower than their parts, the whole is faster."""
+
+        def cost(self, group: FusedGroup) -> float:
+            (output,) = group.segments[0].outputs
+            return {1: 1.0, 2: 2.5, 3: 1.0}[repr(output.body).count("Call(")]
+
+    parts = Partitioner(partitioner(CHAIN, TARGET).builder, Dear())
+    initial = parts.singletons()
+    best = optimal_partition(parts, initial)
+    assert best is not None
+    assert [len(group.units) for group in best] == [3]
+    assert len(improve(parts, initial)) == 3

@@ -23,8 +23,11 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup, Output, Reduction, Segment
 from cuts.ir.text import parse_ir, print_ir
 from cuts.ir.types import DType, TensorType
-from cuts.passes.lowering.extract import expand, extract, mark, substitute_phase
+from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
+from cuts.passes.lowering.substitute_phase import substitute_phase
+
+from .test_extraction import expand, mark
 
 F32 = DType.F32
 TYPES = {"x": TensorType(F32, (1, 2, 4, 4)), "f": TensorType(F32, (2, 2))}

@@ -18,14 +18,17 @@ from cuts.ir.errors import UsageError
 from cuts.ir.text import use_former_keywords
 from cuts.passes.schedule import make_space
 from cuts.search.database import Database
+from cuts.search.learned import layer_numbers
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
 from cuts.search.settings import Settings
 from cuts.search.strategies import FullSpace, Observation, place_of, strategy_on
 from cuts.search.strategies.bayes import FIRST_CANDIDATES, Bayes
 from cuts.search.strategies.ppo import generalised_advantages, moving_average, reward
 from cuts.search.strategies.printed_genetic import selection
+from cuts.search.strategies.printed_ppo import OBSERVED_NUMBERS, PRINTED_FORM, STEPWISE_FORM, PrintedPpo
 from cuts.search.strategies.proposer import interleave_structures
 from cuts.search.tuner.executor import SearchExecutor
+from cuts.tests.search_space import groups
 
 from .fakes import FakeBench, Inline, by_threads, problem_of
 from .test_tuner import strategies
@@ -214,3 +217,34 @@ def test_neighbours_in_a_pool_are_recorded_points(ground: RecordedDomain) -> Non
     assert near
     assert point not in near
     assert {place_of(p) for p in near} <= ground.seconds.keys()
+
+
+@pytest.mark.parametrize("name", ["ppo-printed", "ppo-stepwise"])
+def test_printed_ppo_sets_one_parameter_a_round(ground: RecordedDomain, name: str) -> None:
+    pytest.importorskip("torch")
+    strategy = strategy_on(ground, name, [], 0, False)
+    assert isinstance(strategy, PrintedPpo)
+    known: list[Observation] = []
+    for _ in range(3):
+        found = [s.point for s in strategy.propose(known, inf, 3) if s.point is not None]
+        assert len({place_of(p) for p in found}) == len(found) == 3
+        known += [Observation(p, ground.seconds[place_of(p)]) for p in found]
+    assert strategy.learned == 6
+    start = strategy.starts[place_of(known[-1].point)]
+    rounds = list(strategy._rounds(start, place_of(known[-1].point)))
+    assert all(len(state) == OBSERVED_NUMBERS for state, _, _ in rounds)
+    assert [block for _, block, _ in rounds][1:] == [
+        (known[-1].point.structure, axis) for axis in range(len(known[-1].point.places))
+    ]
+    assert tuple(choice for _, _, choice in rounds) == (known[-1].point.structure, *known[-1].point.places)
+
+
+def test_printed_average_is_divided_by_the_step() -> None:
+    assert PRINTED_FORM.average(2.0, 1.0, 4) == pytest.approx((0.8 * 2.0 + 1.0) / 4)
+    assert STEPWISE_FORM.average(2.0, 1.0, 4) == pytest.approx(0.8 * 2.0 + 0.2 * 1.0)
+
+
+def test_the_observation_has_the_layers_own_numbers() -> None:
+    assert layer_numbers(groups.conv(2, 16, 32, 14)) == (2, 16, 32, 3, 3, 14, 14, 1, 1)
+    assert layer_numbers(groups.matmul(64, 96, 48)) == (64, 48, 96, 1, 1, 1, 1, 1, 0)
+    assert layer_numbers(groups.pointwise(64, 32)) == (2048, 1, 1, 1, 1, 1, 1, 1, 0)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 
 import cuts
+import cuts.compile as compile_package
+import cuts.compile.selection as selection
+import cuts.search as search
+import cuts.search.tasks as tasks
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.compile import cached_build
+from cuts.compile import cached_build, driver
 from cuts.ir import CompileOptions, Graph, parse_graph
+from cuts.ir.lazy_exports import typed_imports
 from cuts.store import Key, entries
 
 GRAPH = """
@@ -33,8 +40,8 @@ def count_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     """Return a function that counts the builds so far."""
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cached_build, "MIN_CACHED_BUILD_SECONDS", 0.0)
-    built, build = list[Graph](), cached_build.build_graph
-    monkeypatch.setattr(cached_build, "build_graph", lambda graph, *rest: (built.append(graph), build(graph, *rest))[1])
+    built, build = list[Graph](), driver.build_graph
+    monkeypatch.setattr(driver, "build_graph", lambda graph, *rest: (built.append(graph), build(graph, *rest))[1])
     return lambda: len(built)
 
 
@@ -83,7 +90,7 @@ def test_decisions_of_a_search_replace_stored_plans(
 ) -> None:
     cuts.build(small(), target=TARGET, options=OPTIONS)
     monkeypatch.setattr(cached_build, "decisions_digest", lambda *asked: "after a search")
-    monkeypatch.setattr(cached_build, "has_cached_decisions", lambda *asked: True)
+    monkeypatch.setattr(selection, "has_cached_decisions", lambda *asked: True)
     for _ in range(2):
         cuts.build(small(), target=TARGET, options=OPTIONS)
     assert count_builds() == 3, "a replay is not stored: it depends on measurements too"
@@ -99,3 +106,33 @@ def test_builds_that_are_watched_or_limited_run(
         cuts.build(small(), target=TARGET, options=evolve(OPTIONS, **changed))
     assert len(ran) == 2
     assert not count_builds()
+
+
+#: Modules that a process does without where the plan is stored: the passes, and libraries of commands and reports.
+NEEDLESS = ("cuts.passes", "cuts.compile.driver", "cuts.search.building", "rich", "jinja2")
+
+
+def test_stored_plans_need_no_import_of_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cached_build, "MIN_CACHED_BUILD_SECONDS", 0.0)
+    cuts.build(small(), target=TARGET, options=OPTIONS)
+    code = f"""
+import sys
+import cuts, numpy
+from cuts.ir import CompileOptions, parse_graph
+graph = parse_graph({GRAPH!r}, {{"w": numpy.full((8, 16), 1.0, numpy.float32)}})
+plan = cuts.build(graph, target={TARGET!r}, options=CompileOptions(verify=False))
+print(len(plan.kernels), sorted(set({NEEDLESS!r}) & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[0] == "1 []", done.stderr
+
+
+def test_lazy_packages_export_names_for_type_checkers() -> None:
+    for package in (compile_package, search, tasks, selection):
+        names = typed_imports(Path(str(package.__file__)).read_text("utf-8"))
+        assert names
+        for name in names:
+            assert getattr(package, name) is not None
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'no_such_name'"):
+            _ = package.no_such_name

@@ -6,45 +6,21 @@ no error of another. Within a piece, a line with an error is blanked and the res
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
 from attrs import evolve
-from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
 
 from ....ir import CutsError, ParseError, Source, Span, raise_all
 from .syntax import Declaration, Expression, Item
-from .transform import TreeBuilder
 
 #: A value to put into a message: an expression in braces.
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEAD = re.compile(r"^(?:op|family)\b", re.MULTILINE)
 _NAMED_HEAD = re.compile(r"^(?P<kind>op|family)\s+(?P<name>\w+)", re.MULTILINE)
-_MAX_SYNTAX_ERRORS = 8
-_MAX_DEPTH = 100
-_MAX_DIGITS = 40
-_READABLE = {
-    "NAME": "a name", "NUMBER": "a number", "STRING": "a string", "REDUCE": "a reduction", "SPREAD": "'...'",
-    "COMPARE": "a comparison", "DIVIDE": "'/'", "STAR": "'*'", "PLUS": "'+'", "MINUS": "'-'", "CONCAT": "'++'",
-    "POWER": "'**'", "OPTIONAL": "'?'", "COLON": "':'", "LSQB": "'['", "RSQB": "']'", "LPAR": "'('", "RPAR": "')'",
-    "LBRACE": "'{'", "RBRACE": "'}'", "COMMA": "','", "EQUAL": "'='",
-    "LESSTHAN": "'<'", "VBAR": "'|'", "$END": "the end",
-}  # fmt: skip
-_OPERATORS = {"COMPARE", "DIVIDE", "STAR", "PLUS", "MINUS", "CONCAT", "POWER", "IF", "OUTSIDE", "AND", "OR"}
-_ITEMS = {"IN", "OUT", "TEMP", "ATTR", "LET", "TABLE", "REQUIRE", "TYPE", "EACH", "ALGORITHM", "GRAD", "ARRIVING"}
-
-
-@lru_cache(maxsize=1)
-def _lark() -> Lark:
-    grammar = files(__package__.partition(".")[0] + ".spec").joinpath("cuts.lark").read_text()
-    return Lark(
-        grammar, parser="lalr", start=["declaration", "expr"], propagate_positions=True, maybe_placeholders=True
-    )
 
 
 def parse(source: Source) -> tuple[Declaration, ...]:
@@ -56,16 +32,15 @@ def parse(source: Source) -> tuple[Declaration, ...]:
 
 def parse_all(source: Source) -> tuple[tuple[Declaration, ...], list[CutsError]]:
     """Return the declarations that parse, and the errors of the others."""
+    from .grammar import build_declaration
+
     declarations: list[Declaration] = []
     starts = [m.start() for m in _HEAD.finditer(source.text)] + [len(source.text)]
     errors: list[CutsError] = list(_stray_text(source, starts[0]))
     for start, end in pairwise(starts):
-        try:
-            declarations.append(_build(source, start, source.text[start:end], "declaration"))
-        except UnexpectedInput as error:
-            errors.extend(_syntax_errors(source, start, source.text[start:end], error))
-        except ParseError as error:
-            errors.append(error)
+        declaration, found = build_declaration(source, start, source.text[start:end])
+        declarations += [declaration] if declaration else []
+        errors += found
     return tuple(declarations), errors
 
 
@@ -85,12 +60,8 @@ def parse_piece(source: Source, start: int, end: int) -> Declaration:
 
     Raises `ParseError` where it is none.
     """
-    text = source.text[start:end]
-    try:
-        declaration: Declaration = _build(source, start, text, "declaration")
-        return declaration
-    except UnexpectedInput as error:
-        raise _syntax_error(source, start, text, error) from error
+    declaration: Declaration = _build(source, start, source.text[start:end], "declaration")
+    return declaration
 
 
 def parse_written(source: Source) -> Declaration:
@@ -128,41 +99,15 @@ def _written_items(text: str) -> tuple[Item, ...]:
 
 def parse_expression(source: Source, start: int, text: str) -> Expression:
     """Parse one expression that stands at an offset of a source."""
-    try:
-        node: Expression = _build(source, start, text, "expr")
-        return node
-    except UnexpectedInput as error:
-        raise _syntax_error(source, start, text, error) from error
+    node: Expression = _build(source, start, text, "expr")
+    return node
 
 
 def _build(source: Source, start: int, text: str, rule: str) -> Any:
-    tree = _lark().parse(text, start=rule)
-    _check_depth(source, start, tree)
-    _check_numbers(source, start, tree)
-    return TreeBuilder(source, start).transform(tree)
+    """Return a syntax tree; Lark is imported where a text is parsed, as a cached plan needs no declaration."""
+    from .grammar import build
 
-
-def _check_depth(source: Source, start: int, tree: Tree[Token]) -> None:
-    """Refuse expressions nested so deep that later walks over them would exhaust the stack."""
-    level: list[Tree[Token]] = [tree]
-    for _ in range(_MAX_DEPTH):
-        level = [child for node in level for child in node.children if isinstance(child, Tree)]
-        if not level:
-            return
-    meta = next((node.meta for node in level if not node.meta.empty), None)
-    span = Span(source, start + meta.start_pos, start + meta.end_pos) if meta else Span(source, start, start + 1)
-    raise ParseError(f"this is nested more than {_MAX_DEPTH} levels deep", span, "give parts of it names")
-
-
-def _check_numbers(source: Source, start: int, tree: Tree[Token]) -> None:
-    """Refuse numbers that nothing could hold."""
-    for token in tree.scan_values(lambda value: isinstance(value, Token) and value.type == "NUMBER"):
-        first = start + (token.start_pos or 0)
-        span, digits = Span(source, first, first + len(token)), sum(map(str.isdigit, token))
-        if digits > _MAX_DIGITS:
-            raise ParseError(f"a number has at most {_MAX_DIGITS} digits, found {digits}", span)
-        if not token.isdigit() and math.isinf(float(token)):
-            raise ParseError("this number is too large", span, "write inf for infinity")
+    return build(source, start, text, rule)
 
 
 def _stray_text(source: Source, end: int) -> Sequence[ParseError]:
@@ -172,71 +117,3 @@ def _stray_text(source: Source, end: int) -> Sequence[ParseError]:
                 ParseError("expected 'op' or 'family' at the start of a line", Span(source, line.start(), line.end()))
             ]
     return []
-
-
-def _syntax_errors(source: Source, start: int, text: str, first: UnexpectedInput) -> list[CutsError]:
-    errors: list[CutsError] = []
-    error: UnexpectedInput | None = first
-    while error is not None and len(errors) < _MAX_SYNTAX_ERRORS:
-        found = _syntax_error(source, start, text, error)
-        at_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
-        if at_end and errors:
-            break
-        errors.append(found)
-        blanked = None if at_end else _blank_line(text, error.pos_in_stream or 0)
-        if blanked is None:
-            break
-        text, error = blanked, None
-        try:
-            _lark().parse(text, start="declaration")
-        except UnexpectedInput as following:
-            error = following
-    return errors
-
-
-def _blank_line(text: str, position: int) -> str | None:
-    """Blank the line an error lies on, or the one before when its first word already fails; None at the head."""
-    low = text.rfind("\n", 0, position) + 1
-    if not text[low:position].strip() and text.rstrip()[low:].strip() != "}":
-        earlier = text[:low].rstrip()
-        low = earlier.rfind("\n") + 1
-    high = (text + "\n").index("\n", low)
-    return text[:low] + " " * (high - low) + text[high:] if low > 0 else None
-
-
-def _syntax_error(source: Source, start: int, text: str, error: UnexpectedInput) -> ParseError:
-    if isinstance(error, UnexpectedCharacters):
-        position = error.pos_in_stream or 0
-        span = Span(source, start + position, start + position + 1)
-        return ParseError(f"unexpected character {text[position]!r}", span, _expected_text(error.allowed))
-    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        position = error.token.start_pos or 0
-        span = Span(source, start + position, start + position + len(error.token))
-        return ParseError(f"unexpected {str(error.token)!r}", span, _expected_text(error.accepts or error.expected))
-    assert isinstance(error, (UnexpectedToken, UnexpectedEOF))
-    position = len(text.rstrip())
-    span = Span(source, start + max(0, position - 1), start + position)
-    return ParseError(
-        "unexpected end of the declaration",
-        span,
-        _expected_text(error.accepts if isinstance(error, UnexpectedToken) else ()),
-    )
-
-
-def _expected_text(terminals: Iterable[str] | None) -> str:
-    """Return a text for the terminals that could stand here, with operators and items of a declaration summed up."""
-    names = set(terminals or ())
-    parts: list[str] = []
-    if len(names & _OPERATORS) > 3:
-        names -= _OPERATORS
-        parts.append("an operator")
-    if len(names & _ITEMS) > 3:
-        names -= _ITEMS | {"NAME"}
-        parts.append("a line of the declaration (in, out, attr, let, require, ... or an assignment)")
-    if "NAME" in names:  # which begins an assignment too
-        names -= {"ARRIVING"}
-    if {"NAME", "NUMBER", "LPAR"} <= names:
-        names -= {"NAME", "NUMBER", "LPAR", "LSQB", "STRING", "MINUS", "REDUCE", "NOT"}
-        parts.append("an expression")
-    parts.extend(sorted(_READABLE.get(n, f"'{n.lower()}'") for n in names))
-    return "expected " + " or ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""

@@ -2,5 +2,6 @@
 
 from .group_builder import GroupBuilder
 from .groups import Group, canonical_names, form_key, form_text, rename_group
-from .partition import combine_partitions, neighbours, partition, with_parts
+from .optimal_partition import optimal_partition
+from .partition import combine_partitions, improve, neighbours, partition, with_parts
 from .partitioner import UNKNOWN, CachedEvaluator, GroupEvaluator, Partitioner

@@ -52,10 +52,12 @@ def _phase(phase: Phase) -> Phase:
     every = post_order(phase.roots)
     shared = {node.load for node in every if isinstance(node, Window)}
     loads = (node for node in every if isinstance(node, Load) and node not in shared)
-    found = {load: window for load in loads if (window := _window(load, phase.unrolled)) is not None}
+    found: dict[Value, Window] = {
+        load: window for load in loads if (window := _window(load, phase.unrolled)) is not None
+    }
     if not found:
         return phase
-    done: dict[Value, Value] = {**found}
+    done: dict[Value, Value] = dict(found)
     roots = tuple(with_operands(root, lambda operand: _replace(operand, done)) for root in phase.roots)
     added = dict.fromkeys(axis for window in found.values() for axis in window.axes)
     return evolve(phase, roots=roots, unrolled=(*phase.unrolled, *added))

@@ -16,9 +16,10 @@ import cuts
 import numpy as np
 from attrs import asdict, evolve, frozen
 from cuts.backends.devices import find_target
-from cuts.compile.driver import RunPasses, build_graph, compile_model, compile_unmeasured, precisions_of
+from cuts.compile.driver import RunPasses, build_graph, compile_model, compile_unmeasured
 from cuts.compile.loading import Spec
 from cuts.frontends.graph_json import graph_to_json
+from cuts.ir import precisions_of
 from cuts.ir.compiled import CompileOptions, Mode
 from cuts.ir.errors import CutsError, InternalError, PassError, VerifyError
 from cuts.ir.graph import Graph

@@ -9,13 +9,12 @@ ideal, and no cell is near it.
 from __future__ import annotations
 
 import tomllib
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from attrs import evolve, frozen
-
-from ..plans import Machine, Terms, Transformer, Way, columns, load_machine, load_transformer
-from .thesis import TABLE_5_6, Reading, thesis_terms
+from cuts.cluster.planning.thesis import TABLE_5_6, Reading, thesis_terms
+from cuts.cluster.plans import Machine, Terms, Transformer, Way, columns, load_machine, load_transformer
 
 #: Block -> (model, its mini-batch in the thesis, cluster, best over ideal by the text).
 BLOCKS = {
@@ -54,7 +53,7 @@ def printed_table() -> dict[str, dict[tuple[int, int, int], float]]:
 
     They are column ("GPT-3 A PR") -> (DP, WP, P) -> value.
     """
-    data = tomllib.loads((files(__package__) / "table_5_6.toml").read_text(encoding="utf-8"))
+    data = tomllib.loads(Path(__file__).with_name("table_5_6.toml").read_text(encoding="utf-8"))
     table: dict[str, dict[tuple[int, int, int], float]] = {name: {} for name in data["columns"]}
     for row in data["rows"]:
         for name, value in zip(data["columns"], row["printed"], strict=True):
