@@ -112,8 +112,8 @@ from .dfg import (
     with_indices,
     with_operands,
 )
-from .distribution import DISTRIBUTION, install_command
 from .errors import (
+    DISTRIBUTION,
     BackendError,
     CutsError,
     CutsWarning,
@@ -132,6 +132,7 @@ from .errors import (
     VocabularyError,
     atomic_write,
     convert_error,
+    install_command,
     naming_faults,
     quote,
     raise_all,
