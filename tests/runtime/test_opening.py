@@ -42,7 +42,7 @@ def test_a_plan_runs_without_the_compiler(tmp_path: Path) -> None:
 
 
 def test_lazy_names_are_no_modules() -> None:
-    """A submodule that is imported first takes the place of a name that it shares with its package."""
+    """A submodule of the same name, imported first, would hide a name."""
     homes = typed_imports(Path(facade.__file__).read_text(encoding="utf-8"))
     for home in {*cuts._HOMES, *(f".compile{home}" for home in homes.values())}:
         import_module(home, "cuts")
