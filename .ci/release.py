@@ -22,8 +22,10 @@ from time import monotonic
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Top folders and files of the checkout that the wheel leaves out, and those that the source distribution does.
-NOT_IN_WHEEL = re.compile(r"(tests|docs|examples|bench/results|\.[^/]*)(/|$)|[^/]*\.(md|toml|yml|in)$|LICENSE$")
-NOT_IN_SOURCE = re.compile(r"(tests|bench/results|\.ci)/|\.gitignore$")
+NOT_IN_WHEEL = re.compile(
+    r"(tests|docs|examples|bench/results|\.[^/]*)(/|$)|[^/]*\.(md|toml|yml|in)$|LICENSE$|(.*/)?\.[^/]*$"
+)
+NOT_IN_SOURCE = re.compile(r"(tests|bench/results|\.ci)/|(.*/)?\.[^/]*$")
 #: A user's first commands, in a folder with `examples/rms.*`.
 COMMANDS = (
     "cuts --version",

@@ -37,7 +37,7 @@ def choose_target() -> TargetChoice:
 
     try:
         device = query_target()
-        find_toolchain()
+        find_toolchain(device.arch)
     except BackendError as error:
         return TargetChoice("opencl", f"target opencl; the GPU of this machine is left out: {error}" * has_listed_gpu())
     return TargetChoice("cuda:device", f"target cuda: {device.name}; --target opencl takes the processor")

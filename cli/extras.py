@@ -16,6 +16,7 @@ from ..ir import DISTRIBUTION, install_command
 PURPOSES = {
     "opencl": "kernels on the processor, without a GPU",
     "cuda": "kernels on NVIDIA GPUs, and their binaries on any machine",
+    "cuda12": "binaries for architectures before sm_75",
     "pycuda": "kernels on NVIDIA GPUs where the bindings are missing",
     "libraries": "routines of cuBLAS and cuDNN as candidates of a search",
     "onnx": "models of ONNX, and ONNX Runtime to compare with",

@@ -1,6 +1,6 @@
 """Command line: `cuts COMMAND`.
 
-Each command is a module of `commands/` or `machines/` by its name, with its arguments (`add_arguments`) and its work
+Each command is a module of one of `PACKAGES` by its name, with its arguments (`add_arguments`) and its work
 (`command`). Only the module of the requested command is imported.
 """
 
@@ -38,9 +38,10 @@ COMMANDS: dict[str, str] = {
     "plan": "plan models larger than GPU memory on a cluster, and run them",
 }
 
-#: Commands whose modules are in `machines/`, others are in `commands/`.
-MACHINE_COMMANDS = ("device", "latency", "plan", "predict")
-
+#: Packages with the modules of some commands; those of the others are in `commands`.
+PACKAGES = {
+    "machines": ("device", "latency", "plan", "predict"), "inspection": ("inspect", "compare", "bisect"),
+}  # fmt: skip
 _EXIT_CODES = """exit codes:
   0    done
   2    the command line is not understood, or an option cannot apply
@@ -84,7 +85,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def _module(command: str) -> Any:
-    package = "machines" if command in MACHINE_COMMANDS else "commands"
+    package = next((name for name, commands in PACKAGES.items() if command in commands), "commands")
     return import_module(f".{package}.{command}", __package__)
 
 

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from .source import Span
 
 E = TypeVar("E", bound="CutsError")
+#: Name under which the package is installed; another project has the name of the import.
+DISTRIBUTION = "cuts-compiler"
 #: Exceptions that show a fault of the compiler where a legal graph meets them.
 FAULTS = (
     AssertionError,
@@ -147,6 +149,14 @@ class VocabularyError(ErrorList, GraphError):
 
 class CutsWarning(UserWarning):
     """Warning of a request or an assumption that may not be intended."""
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs the package with these extras.
+
+    In an environment that has the package it adds the packages of the extras.
+    """
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'" if extras else f"pip install {DISTRIBUTION}"
 
 
 def single_errors(error: CutsError) -> tuple[CutsError, ...]:

@@ -137,6 +137,7 @@ SISTERS = {
     "cli/output": set(),
     "cli/commands": {"output"},
     "cli/machines": {"output"},
+    "cli/inspection": {"output"},
 }
 #: Most lines of a file, and those that files are written for.
 MAX_FILE_LINES, AIMED_FILE_LINES = 400, 250

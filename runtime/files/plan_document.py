@@ -30,6 +30,7 @@ from ...ir import (
     TensorType,
 )
 from ..memory import Placement
+from .target_record import complete_target
 
 FORMAT, STAGED_FORMAT, PROGRAM_FORMAT, VERSION = "cuts-plan", "cuts-staged-plan", "cuts-staged-program", 2
 DYNAMIC_FORMAT = "cuts-dynamic-plan"
@@ -268,6 +269,7 @@ def parse_document(content: bytes, path: Path) -> Document:
     try:
         if name == FORMAT:
             _make_tables_constants(data)
+        data["target"] = complete_target(data["target"], _CONVERTER.unstructure)
         found: Document = _CONVERTER.structure(data, _FORMATS[name])
         return found
     except (cattrs.BaseValidationError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -171,7 +171,7 @@ class Machine:
     def answer(self, call: str, answer: object) -> None:
         """Let a query of CUDA return a value, or raise an error."""
 
-        def respond() -> object:
+        def respond(*_: object) -> object:
             if isinstance(answer, Exception):
                 raise answer
             return answer

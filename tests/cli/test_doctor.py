@@ -42,7 +42,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> No
 def test_every_extra_has_a_purpose() -> None:
     assert set(PURPOSES) == set(PROJECT["optional-dependencies"]) - OF_DEVELOPERS
     every = {name for text in PROJECT["optional-dependencies"]["all"] for name in re.findall(r"[\w]+", text)[2:]}
-    assert set(PURPOSES) - {"pycuda", "cuda"} == every  # `libraries` has `cuda`
+    assert set(PURPOSES) - {"pycuda", "cuda", "cuda12"} == every  # `libraries` has `cuda`
 
 
 def test_missing_and_old_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.cli.bisection import find_wrong_node
+from cuts.cli.inspection.plan_difference import plan_difference
+from cuts.cli.inspection.wrong_node import find_wrong_node
 from cuts.cli.main import main
-from cuts.cli.plan_difference import plan_difference
 from cuts.ir import DType, Graph, Node, TensorType, subgraph
 from cuts.tests.needs import needs_opencl
 

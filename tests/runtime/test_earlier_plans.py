@@ -15,7 +15,10 @@ from tempfile import TemporaryDirectory
 import cuts
 import numpy as np
 import pytest
+from attrs import asdict, evolve, has
 from cuts import DType, Graph, Node, TensorType
+from cuts.backends import find_target
+from cuts.runtime.files.target_record import complete_target
 from cuts.tests.needs import needs_opencl
 
 PLANS = Path(__file__).parent / "plans"
@@ -61,6 +64,18 @@ def test_an_earlier_plan_for_a_gpu_opens(folder: Path) -> None:
     assert (plan.plan.cuts, plan.target.dialect) == (folder.parent.name, "cuda")
     assert all(kernel.name in kernel.source for kernel in plan.kernels)
     assert plan.own_operations() == ("double_plus",)
+
+
+def test_a_target_of_another_version_is_completed() -> None:
+    target = find_target("cuda:sm_80")
+    record = asdict(target) | {"formerly": 3, "NUM_SM": 7, "costs": asdict(target.costs) | {"formerly": 4}}
+    del record["l2_bytes"]
+    found = complete_target(record, asdict_or_value)
+    assert found == asdict(evolve(target, NUM_SM=7))
+
+
+def asdict_or_value(value: object) -> object:
+    return asdict(value) if has(type(value)) else value  # type: ignore[arg-type]
 
 
 def test_this_minor_version_has_stored_plans() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from ...compile import load
 from ..options import add_json
 from ..output import console
-from ..plan_difference import GroupDifference, plan_difference, plan_facts
+from .plan_difference import GroupDifference, plan_difference, plan_facts
 
 
 def add_arguments(parser: ArgumentParser) -> None:

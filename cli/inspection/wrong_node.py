@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from ..backends import Array
-from ..compile import Compile, CompiledPlan
-from ..ir import Graph, Node, PlanError, quote, subgraph
-from ..runtime import WrongStep, wrong_steps
+from ...backends import Array
+from ...compile import Compile, CompiledPlan
+from ...ir import Graph, Node, PlanError, quote, subgraph
+from ...runtime import WrongStep, wrong_steps
 
 
 @frozen
@@ -110,15 +110,15 @@ class _Search:
         first, last = 0, len(whole.nodes) - 1  # nodes[:last + 1] are wrong
         while first < last:
             middle = (first + last) // 2
-            if self._is_wrong(self._before(whole, middle)):
+            if self._is_wrong(self._model_to(whole, middle)):
                 last = middle
             else:
                 first = middle + 1
         node = whole.nodes[last]
         single = subgraph(self.graph, node.outputs, frozenset(node.operands))
-        return node, single if self._is_wrong(single) else self._before(whole, last), True
+        return node, single if self._is_wrong(single) else self._model_to(whole, last), True
 
-    def _before(self, whole: Graph, number: int) -> Graph:
+    def _model_to(self, whole: Graph, number: int) -> Graph:
         """Return the model that ends with a node."""
         return subgraph(self.graph, whole.nodes[number].outputs, self.stored)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ..compile import CompiledPlan
-from .output import AnyPlan, console
+from ...compile import CompiledPlan
+from ..output import AnyPlan, console
 
 #: Facts of a group that are compared where its kernel differs, with the text of each.
 _FACTS: Mapping[str, Callable[[Any], str]] = {

@@ -9,10 +9,10 @@ from typing import Any
 
 from ...frontends import save_graph
 from ...ir import NumericsError, UsageError
-from ..bisection import WrongNode, find_wrong_node
 from ..models import is_model, open_plan, part_compiler
 from ..options import add_json, add_model_options, add_seed
 from ..output import console, write_arrays
+from .wrong_node import WrongNode, find_wrong_node
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -1,0 +1,1 @@
+"""Commands that look at models and plans, a module each."""
