@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from attrs import evolve
 
-from ...ir import FusedGroup, Index, Read, Reduction, Segment, Target, Var, reads
+from ...ir import Expr, FusedGroup, Index, Read, Reduction, Segment, Target, Var, reads
 from ..geometry import Count, Geometry, ceil_div, distinct, product
 from .feature_schema import Features, PaperCounts
 from .pul_paper import performance_limit
@@ -56,7 +56,8 @@ def _counts(
     loads: Count = 0.0
     transactions: Count = 0.0
     own = {r.name for r in segment.reductions}
-    bodies = [(r.body, r) for r in segment.reductions] or [(o.body, None) for o in segment.outputs]
+    bodies: list[tuple[Expr, Reduction | None]] = [(r.body, r) for r in segment.reductions]
+    bodies = bodies or [(o.body, None) for o in segment.outputs]
     for body, reduction in bodies:
         found = [read for read in dict.fromkeys(reads(body)) if read.tensor not in own]
         windowed = [any(_window(index, reduction) for index in read.indices) for read in found]

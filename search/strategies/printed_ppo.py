@@ -204,7 +204,7 @@ class RoundPolicy:
         with torch.no_grad():
             logits = self._mask(self._logits(self._features(states)), blocks)
             chosen = torch.multinomial(torch.softmax(logits, 1), 1, generator=self._generator)[:, 0]
-        return np.asarray(chosen) - np.asarray([self._blocks[block][0] for block in blocks])
+        return np.asarray(chosen - torch.as_tensor([self._blocks[block][0] for block in blocks]))
 
     def worths(self, states: Array) -> list[float]:
         """Return the expected reward of each state."""
@@ -225,7 +225,10 @@ class RoundPolicy:
         torch = self._torch
         gained, wanted = (torch.as_tensor(a, dtype=torch.float32) for a in (advantages, targets))
         places = torch.as_tensor([self._blocks[b][0] + c for b, c in zip(blocks, choices, strict=True)])[:, None]
-        logs = lambda hidden: torch.log_softmax(self._mask(self._logits(hidden), blocks), 1)  # noqa: E731
+
+        def logs(hidden: Any) -> Any:
+            return torch.log_softmax(self._mask(self._logits(hidden), blocks), 1)
+
         self._body.eval()
         with torch.no_grad():
             before = logs(self._features(states)).gather(1, places)[:, 0]
