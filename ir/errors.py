@@ -151,14 +151,6 @@ class CutsWarning(UserWarning):
     """Warning of a request or an assumption that may not be intended."""
 
 
-def install_command(*extras: str) -> str:
-    """Return the command that installs the package with these extras.
-
-    In an environment that has the package it adds the packages of the extras.
-    """
-    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'" if extras else f"pip install {DISTRIBUTION}"
-
-
 def single_errors(error: CutsError) -> tuple[CutsError, ...]:
     """Return the single errors of an error."""
     return error.errors if isinstance(error, ErrorList) else (error,)

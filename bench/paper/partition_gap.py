@@ -29,7 +29,7 @@ TARGET = "cuda:h200"
 
 
 def model_paths() -> dict[str, Path]:
-    """Return the models of the package `onnx` by name, if it is installed."""
+    """Return the models of the package `onnx`, if it is installed."""
     try:
         import onnx
     except ImportError:

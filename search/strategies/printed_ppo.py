@@ -204,8 +204,7 @@ class RoundPolicy:
         with torch.no_grad():
             logits = self._mask(self._logits(self._features(states)), blocks)
             chosen = torch.multinomial(torch.softmax(logits, 1), 1, generator=self._generator)[:, 0]
-        found: Array = np.asarray(chosen) - np.asarray([self._blocks[block][0] for block in blocks])
-        return found
+        return np.asarray(chosen - torch.as_tensor([self._blocks[block][0] for block in blocks]))
 
     def worths(self, states: Array) -> list[float]:
         """Return the expected reward of each state."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cuts.bench.paper import PaperTable, TableRequest, documents, read_table, registry, row_of, tables_of
+from cuts.bench.paper.claim import rank_correlation, regret_of_top
 from cuts.bench.paper.registry import find_table, make_rows
-from cuts.bench.tools.records import FIELDS, Row, write_rows
+from cuts.bench.tools.records import FIELDS, Row, geomean, write_rows
 from cuts.ir import UsageError
 
+ROOT = Path(__file__).parents[2]
 TABLES = [(document, table) for document in documents() for table in tables_of(document).values()]
 
 
@@ -48,3 +51,40 @@ def test_a_call_makes_the_missing_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert [(row["name"], row["value"]) for row in read_table("deepcuts", table)] == [("a", 2), ("b", 2), ("c", 1)]
     with pytest.raises(UsageError, match="has no row 'd'"):
         [*make_rows("deepcuts", table, TableRequest(names=("d",)))]
+
+
+def test_the_documents_state_the_claims_means() -> None:
+    rows = read_table("deepcuts", find_table("deepcuts", "claim"))
+    text = " ".join((ROOT / "docs" / "schedule_space.md").read_text(encoding="utf-8").split())
+    models = ("pul", "pul-printed", "bound", "cost model")
+    means = [f"{geomean(row['regret'][m][0] for row in rows):.2f}" for m in models]
+    ranks = [f"{sum(row['spearman'][m] for row in rows) / len(rows):.2f}" for m in models]
+    kept = [sum(row["whole"][m]["has_best"] for row in rows) for m in models[:2]]
+    assert f"Of {len(rows)} recorded spaces" in text
+    assert (
+        "takes {} times as long as the best point with corrections, {} times as printed, {} times".format(*means)
+        in text
+    )
+    assert f"and {means[3]} times by the cost model" in text
+    assert "{}, {}, {} and {}".format(*ranks) in text
+    assert f"by PUL in {kept[0]}, and in {kept[1]} as printed" in text
+
+
+def test_the_models_order_a_recording_as_its_row() -> None:
+    """The models still order a recorded space as the row says."""
+    name = "memory-layer-norm-384x768"
+    table = find_table("deepcuts", "claim")
+    assert table.make is not None
+    (made,) = table.make(TableRequest(names=(name,)))
+    row = next(row for row in read_table("deepcuts", table) if row["name"] == name)
+    assert {key: made[key] for key in ("regret", "spearman", "whole", "points")} == {
+        key: row[key] for key in ("regret", "spearman", "whole", "points")
+    }
+
+
+def test_regret_of_equal_scores_is_an_expectation() -> None:
+    seconds = np.asarray([1.0, 2.0, 3.0, 4.0])
+    assert regret_of_top(np.asarray([0.0, 1.0, 2.0, 3.0]), seconds, 25.0) == 1.0
+    assert regret_of_top(np.zeros(4), seconds, 25.0) == pytest.approx(2.5)
+    assert regret_of_top(np.asarray([0.0, 1.0, 1.0, 1.0]), seconds[::-1], 50.0) == pytest.approx((3 + 2 + 1) / 3)
+    assert rank_correlation(seconds, seconds**2) == pytest.approx(1.0)
