@@ -13,8 +13,9 @@ from attrs import evolve, field, frozen
 
 from ..ir import BackendError, Graph, GraphError, Source, TensorType, UsageError, quote, verify_graph
 from ..ops import Registry
-from ..ops.language import Instances
+from ..ops.language import Instances, provide_parser_cache
 from ..search import reduced_garbage_collection
+from ..store import EntryStore, Key, digest
 
 
 @runtime_checkable
@@ -63,6 +64,24 @@ class Spec:
     def own(self) -> frozenset[str]:
         """The operations that the user declares."""
         return frozenset(self.registry) - frozenset(Registry.builtin())
+
+
+@frozen
+class _StoredParsers:
+    """Tables of the parser as entries of the store."""
+
+    def get(self, facts: Mapping[str, str]) -> bytes | None:
+        found = EntryStore.open().get(self._key(facts))
+        return found and found.get("tables")
+
+    def put(self, facts: Mapping[str, str], tables: bytes) -> None:
+        EntryStore.open().put(self._key(facts), {"tables": tables})
+
+    def _key(self, facts: Mapping[str, str]) -> Key:
+        return Key("parser", {**facts, "grammar": digest(facts["grammar"])}, label="cuts.lark")
+
+
+provide_parser_cache(_StoredParsers())
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:
