@@ -71,8 +71,7 @@ class _StoredParsers:
     """Tables of the parser as entries of the store."""
 
     def get(self, facts: Mapping[str, str]) -> bytes | None:
-        found = EntryStore.open().get(self._key(facts))
-        return found and found.get("tables")
+        return (EntryStore.open().get(self._key(facts)) or {}).get("tables")
 
     def put(self, facts: Mapping[str, str], tables: bytes) -> None:
         EntryStore.open().put(self._key(facts), {"tables": tables})
