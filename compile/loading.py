@@ -24,8 +24,9 @@ from ..ir import (
     verify_graph,
 )
 from ..ops import Registry
-from ..ops.language import Instances
+from ..ops.language import Instances, provide_parser_cache
 from ..search import reduced_garbage_collection
+from ..store import EntryStore, Key, digest
 
 
 @runtime_checkable
@@ -87,6 +88,23 @@ def quantise_model(graph: Graph, spec: Spec, weights: str) -> Graph:
     format_ = find_weight_format(weights)
     pure = Canonicalise(spec.instances).run(evolve(graph, interface=Interface()))
     return evolve(quantise_weights(pure, spec.instances, format_), interface=graph.interface)
+
+
+@frozen
+class _StoredParsers:
+    """Tables of the parser as entries of the store."""
+
+    def get(self, facts: Mapping[str, str]) -> bytes | None:
+        return (EntryStore.open().get(self._key(facts)) or {}).get("tables")
+
+    def put(self, facts: Mapping[str, str], tables: bytes) -> None:
+        EntryStore.open().put(self._key(facts), {"tables": tables})
+
+    def _key(self, facts: Mapping[str, str]) -> Key:
+        return Key("parser", {**facts, "grammar": digest(facts["grammar"])}, label="cuts.lark")
+
+
+provide_parser_cache(_StoredParsers())
 
 
 def load_spec(paths: Sequence[str | os.PathLike[str]]) -> Spec:

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from .source import Span
 
 E = TypeVar("E", bound="CutsError")
-#: Name under which the package is installed; another project has the name of the import.
-DISTRIBUTION = "cuts-compiler"
 #: Exceptions that show a fault of the compiler where a legal graph meets them.
 FAULTS = (
     AssertionError,

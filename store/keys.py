@@ -41,6 +41,7 @@ KINDS: dict[str, Kind] = {
     "plan": Kind(1, ()),
     "signature": Kind(1, ()),  # of graphs captured by PyTorch, with the names of their plans
     "cubin": Kind(1),
+    "parser": Kind(1),  # tables of the grammar
     "fit": Kind(1, ("latency",)),  # latency models
 }
 

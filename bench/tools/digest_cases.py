@@ -21,17 +21,8 @@ from cuts.bench.tools.recorded_domain import recorded_domain
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
 from cuts.compile.selection.cached_decisions import decision_key
-from cuts.ir import (
-    CompiledGraph,
-    CompileOptions,
-    CutsError,
-    FusedGroup,
-    Graph,
-    Storage,
-    Target,
-    parse_ir,
-    precisions_of,
-)
+from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
+from cuts.ir.machine import precisions_of
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError, compile_graph
 from cuts.runtime import make_plan

@@ -10,5 +10,5 @@ from .evaluation import BUILTINS
 from .inference import Instances, Vocabulary
 from .instantiate import Instance, OpDecl
 from .registry import Registry
-from .text import print_expression, print_item, syntax
+from .text import print_expression, print_item, provide_parser_cache, syntax
 from .unroll import unroll_loops

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from ...ir import WITH_PRODUCER, Target
 from ..geometry import Count, ceil_div, producer_share
@@ -44,13 +44,19 @@ class Bound:
     """Lower bound of candidate schedules.
 
     `time` is in seconds with the launch, `terms` are the times per resource, `first` is the time before all throughput
-    terms, `occupancy` the expected resident blocks of an SM.
+    terms. It is that of `features` on a `target`.
     """
 
     time: Count
     terms: dict[str, Count]
     first: Count
-    occupancy: Count
+    features: Features = field(eq=False, repr=False)
+    target: Target = field(eq=False, repr=False)
+
+    @property
+    def occupancy(self) -> Count:
+        """Expected resident blocks of an SM, at least 1."""
+        return np.maximum(1, occupancy(self.features, self.target))
 
 
 def occupancy(features: Features, target: Target) -> Count:
@@ -67,9 +73,12 @@ def resident_blocks(features: Features, registers: Count, target: Target) -> Cou
     It is 0 where not one fits. Each scheduler has its own registers, which whole warps share;
     a producer that gives none back is a warp.
     """
-    _, others = producer_share(features.threads, np.maximum(features.instances, features.held), target.registers_per_sm)
-    alone = np.greater_equal(features.bulk, WITH_PRODUCER) & np.equal(others, 0)
-    warps = ceil_div(features.threads, target.warp_size) + alone
+    warps = ceil_div(features.threads, target.warp_size)
+    produced = np.greater_equal(features.bulk, WITH_PRODUCER)
+    if np.any(produced):
+        sums = np.maximum(features.instances, features.held)
+        _, others = producer_share(features.threads, sums, target.registers_per_sm)
+        warps = warps + (produced & np.equal(others, 0))
     registers = np.ceil(registers / 8) * 8 * target.warp_size
     fitting = target.issue_per_clock * (target.registers_per_sm // target.issue_per_clock // registers)
     resident = np.minimum(target.blocks_per_sm, target.warps_per_sm // warps)
@@ -107,7 +116,7 @@ def lower_bound(features: Features, target: Target) -> Bound:
         "latency": waves * (load + chain / target.clock),
     }
     first = 0.0 if target.warm_caches else np.where(np.greater(features.bytes, 0), max(load, target.first_load), 0.0)
-    return Bound(target.launch_time + longest(terms, first), terms, first, np.maximum(1, occupancy(features, target)))
+    return Bound(target.launch_time + longest(terms, first), terms, first, features, target)
 
 
 def idle_schedulers(features: Features, resident: Count, target: Target) -> Count:

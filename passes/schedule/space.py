@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from itertools import product as cartesian
 from math import prod
+from typing import cast
 
 from attrs import evolve, field, frozen
 
@@ -74,7 +75,10 @@ class Space:
 
     @work.default
     def _work(self) -> tuple[float, float]:
-        return group_work(self.group)
+        memo = self.group.memo
+        if "work" not in memo:
+            memo["work"] = group_work(self.group)
+        return cast("tuple[float, float]", memo["work"])
 
     @property
     def size(self) -> int:

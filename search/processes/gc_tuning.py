@@ -18,7 +18,7 @@ from threading import Lock
 from attrs import define, field
 
 #: Thresholds of the garbage collector's three generations.
-GC_THRESHOLDS = 100_000, 10, 100
+GC_THRESHOLDS = 400_000, 10, 100
 
 
 #: Options of mallopt, by their numbers in malloc.h: bytes of free memory that stay with the process, the smallest block

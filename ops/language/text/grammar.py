@@ -5,15 +5,22 @@ Only this module and `transform.py` import Lark: a compilation that parses nothi
 
 from __future__ import annotations
 
+import marshal
 import math
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+import lark
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken
+from lark.grammar import Rule
+from lark.lexer import TerminalDef
 
 from ....ir import CutsError, ParseError, Source, Span
+from .parser_cache import provided_parser_cache
 from .syntax import Declaration
 from .transform import TreeBuilder
 
@@ -31,12 +38,28 @@ _OPERATORS = {"COMPARE", "DIVIDE", "STAR", "PLUS", "MINUS", "CONCAT", "POWER", "
 _ITEMS = {"IN", "OUT", "TEMP", "ATTR", "LET", "TABLE", "REQUIRE", "TYPE", "EACH", "ALGORITHM", "GRAD", "ARRIVING"}
 
 
+#: Options of the parser, which its serialised tables contain.
+_OPTIONS: dict[str, Any] = {
+    "parser": "lalr", "start": ["declaration", "expr"], "propagate_positions": True, "maybe_placeholders": True,
+}  # fmt: skip
+
+
 @lru_cache(maxsize=1)
 def _lark() -> Lark:
+    """Return the parser, by its cached tables where there are any."""
     grammar = files(__package__.partition(".")[0] + ".spec").joinpath("cuts.lark").read_text()
-    return Lark(
-        grammar, parser="lalr", start=["declaration", "expr"], propagate_positions=True, maybe_placeholders=True
-    )
+    cache = provided_parser_cache()
+    if cache is None:
+        return Lark(grammar, **_OPTIONS)
+    facts = {"grammar": grammar, "options": repr(_OPTIONS), "lark": lark.__version__, "python": sys.version}
+    tables = cache.get(facts)
+    if tables is not None:
+        with suppress(ValueError, EOFError, TypeError, KeyError):
+            data, memo = marshal.loads(tables)
+            return Lark.load({"data": data, "memo": memo})
+    parser = Lark(grammar, **_OPTIONS)
+    cache.put(facts, marshal.dumps(parser.memo_serialize([TerminalDef, Rule])))
+    return parser
 
 
 def build(source: Source, start: int, text: str, rule: str) -> Any:
