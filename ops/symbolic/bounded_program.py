@@ -39,7 +39,7 @@ from ...ir import (
 )
 from .layouts import regroup
 from .masks import join_pieces, mask_arrivals, mask_reduction
-from .unify import SizeDependence, SizeInput, Unifier, confine_read, same
+from .unify import SizeDependence, SizeInput, Unifier, common_value, confine_read
 
 Layouts = tuple[DimLayout, ...]
 
@@ -95,8 +95,8 @@ class _Bounding:
 
     def run(self) -> tuple[Program, dict[str, Layouts]]:
         first = self.programs[0]
-        same([tuple(program.tensors) for program in self.programs], "the list of tensors")
-        same([program.constants for program in self.programs], "a table")
+        common_value([tuple(program.tensors) for program in self.programs], "the list of tensors")
+        common_value([program.constants for program in self.programs], "a table")
         for table in first.constants:
             self.layouts[table] = tuple((DimFactor(n, SymbolicExtent(n)),) for n in first.tensors[table].shape)
         for name in first.inputs:
@@ -134,9 +134,9 @@ class _Bounding:
         first = found[0]
         kept = ("target", "combine", "into", "atomic")
         for attribute in kept:
-            same([getattr(statement, attribute) for statement in found], f"a statement of '{first.target}'")
+            common_value([getattr(statement, attribute) for statement in found], f"a statement of '{first.target}'")
         names = [tuple(v.name for v in (*s.axes, *s.reduce, *filter(None, [s.step]))) for s in found]
-        same(names, f"an axis of '{first.target}'")
+        common_value(names, f"an axis of '{first.target}'")
         merged = self._merged_axes(first)
         axes = zip(*((*s.axes, *s.reduce) for s in found), strict=True)
         extents = {
@@ -171,9 +171,9 @@ class _Bounding:
                     index = as_index(axis) // inner % factor.capacity
                     inner *= factor.capacity
                     if not factor.is_whole:
-                        yield from self.unifier.below(index, factor.extent)
+                        yield from self.unifier.guards_below(index, factor.extent)
             elif not extents[axis].is_const:
-                yield from self.unifier.below(as_index(axis), extents[axis])
+                yield from self.unifier.guards_below(as_index(axis), extents[axis])
 
     def _check_position(self, statement: Statement, extents: Mapping[Var, SymbolicExtent]) -> None:
         """Raise where the position of an extreme would count elements that are not there."""

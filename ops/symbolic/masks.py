@@ -104,7 +104,7 @@ def _places(
         end = extents[own[0]] if own else SymbolicExtent(1)
         low, high = place.bounds()
         guards += [Guard(place, 0, max(1, high + 1))] if low < 0 else []
-        guards += unifier.below(place, end) if not (end.is_const and high < end.const) else []
+        guards += unifier.guards_below(place, end) if not (end.is_const and high < end.const) else []
     if set(statement.axes) - set(values):
         raise SizeDependence(f"a part of '{statement.target}' that begins at a size has an axis without a place")
     return values, tuple(guards)

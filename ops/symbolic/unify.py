@@ -174,13 +174,13 @@ class Unifier:
         )
         if low.is_const and high.is_const:
             return (Guard(index, low.const, high.const),)
-        return (*self._at_least(index, low), *self.below(index, high))
+        return (*self._at_least(index, low), *self.guards_below(index, high))
 
     def _at_least(self, index: Index, low: SymbolicExtent) -> tuple[Guard, ...]:
         over = index - self.size(low)
         return (Guard(over, 0, max(1, over.bounds()[1] + 1)),)
 
-    def below(self, index: Index, high: SymbolicExtent) -> tuple[Guard, ...]:
+    def guards_below(self, index: Index, high: SymbolicExtent) -> tuple[Guard, ...]:
         """Return the guard that an index is below an extent."""
         under = index - self.size(high)
         return (Guard(under, min(-1, under.bounds()[0]), 0),)
@@ -234,7 +234,7 @@ class Unifier:
         return Read(first.tensor, indices, self.guards([read.guards for read in found]), first.fill)
 
 
-def same(values: Sequence[T], what: str) -> T:
+def common_value(values: Sequence[T], what: str) -> T:
     """Return the value that all programs have.
 
     Raises `SizeDependence` where they differ.
@@ -248,12 +248,12 @@ def confine_read(read: Read, type_: TensorType) -> Read:
     """Clamp a read to the tensor's capacity."""
     guarded = {guard.index for guard in read.guards}
     indices = tuple(
-        index if _within(index, size) or index in guarded else clamp(index, 0, max(0, size - 1))
+        index if _is_inside(index, size) or index in guarded else clamp(index, 0, max(0, size - 1))
         for index, size in zip(read.indices, type_.shape, strict=True)
     )
     return read if indices == read.indices else evolve(read, indices=indices)
 
 
-def _within(index: Index, size: int) -> bool:
+def _is_inside(index: Index, size: int) -> bool:
     low, high = index.bounds()
     return low >= 0 and high < size

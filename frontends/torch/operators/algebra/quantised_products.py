@@ -90,21 +90,21 @@ def _dequantise_whole(
     return _dequantise(ctx, q, scale, zero, (), out_dtype)
 
 
-def _along(ctx: ImportContext, x: Value, axis: int) -> tuple[int, ...]:
+def _axis_shape(ctx: ImportContext, x: Value, axis: int) -> tuple[int, ...]:
     rank = len(ctx.shape(x))
     return tuple(-1 if n == axis % rank else 1 for n in range(rank))
 
 
 def _quantise_slices(ctx: ImportContext, x: Value, scales: Value, zeros: Value, axis: int, low: int, high: int,
                      dtype: torch.dtype) -> Any:  # fmt: skip
-    return _quantise(ctx, x, scales, zeros, _along(ctx, x, axis), (low, high), dtype)
+    return _quantise(ctx, x, scales, zeros, _axis_shape(ctx, x, axis), (low, high), dtype)
 
 
 def _dequantise_slices(
     ctx: ImportContext, q: Value, scales: Value, zeros: Value | None, axis: int, low: int, high: int,
     dtype: torch.dtype, out_dtype: torch.dtype | None = None,
 ) -> Any:  # fmt: skip
-    return _dequantise(ctx, q, scales, zeros, _along(ctx, q, axis), out_dtype)
+    return _dequantise(ctx, q, scales, zeros, _axis_shape(ctx, q, axis), out_dtype)
 
 
 def _quantise_tokens(ctx: ImportContext, x: Value, scales: Value, zeros: Value, low: int, high: int,
