@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ...ir import CutsError, Target, processor_count
 from ...passes import CandidateSubgraph, LocalExecutor, MemberRow, ModelQuery, ScheduleRequest, Workload
@@ -13,6 +13,7 @@ from ...passes.fusion import form_key
 from .factory import COMPILE_LIMIT, Factory
 from .workers import Job, Workers
 
+A = TypeVar("A")
 #: Smallest number of queries for which workers are started, and shared: each worker imports its modules for up to a
 #: second, a fragment is partitioned in half a second, a candidate chosen in a tenth of one.
 MIN_PLANNING_QUERIES = 4
@@ -78,7 +79,7 @@ class PlanningWorkers(LocalExecutor):
         while self._waiting and self._workers.load < JOBS_PER_WORKER * self._workers.size:
             self._workers.submit(self._waiting.popleft())
 
-    def submit(self, requests: Sequence[ModelQuery[Any]]) -> Callable[[], Sequence[Any]]:
+    def submit(self, requests: Sequence[ModelQuery[A]]) -> Callable[[], Sequence[A | None]]:
         """Have workers answer questions; this process answers the others."""
         known = [request for request in requests if _key(request) in self._begun]
         if not self._count or (len(requests) < MIN_PLANNING_QUERIES and not known):

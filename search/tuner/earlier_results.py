@@ -111,9 +111,12 @@ def predicted_choices(problems: Sequence[TuningTask]) -> list[TunedChoice]:
     end = monotonic() + SECONDS_WITHOUT_WORKERS
     while len(found) < len(problems) and monotonic() < end:
         found.append(predicted_choice(problems[len(found)]))
-    rest = [ScheduleRequest(each.form, each.target) for each in problems[len(found) :]]
+    rest = problems[len(found) :]
     with PlanningWorkers() as workers:
-        return [*found, *map(_guess, workers.submit(rest)())]
+        answers = workers.submit([ScheduleRequest(each.form, each.target) for each in rest])()
+    # Answers to few questions are left to this process.
+    found += [_guess(a) if a is not None else predicted_choice(p) for p, a in zip(rest, answers, strict=True)]
+    return found
 
 
 def _guess(candidate: Candidate) -> TunedChoice:

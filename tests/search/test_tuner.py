@@ -287,8 +287,9 @@ def test_frozen_miss_fails_and_names_the_kernel() -> None:
         frozen.run([problem_of(), problem_of(48)])
 
 
-def test_workers_answer_many_predicted_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = [problem_of(size) for size in (16, 32, 48, 64, 80, 96)]
+@pytest.mark.parametrize("sizes", [(16,), (16, 32, 48), (16, 32, 48, 64, 80, 96)], ids=len)
+def test_workers_answer_many_predicted_choices(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]) -> None:
+    problems = [problem_of(size) for size in sizes]
     asked: list[int] = []
     monkeypatch.setattr("cuts.search.tuner.earlier_results.SECONDS_WITHOUT_WORKERS", 0.0)
     submit = PlanningWorkers.submit
