@@ -100,7 +100,8 @@ def _extent(name: str, axis: int, entry: object, shape: object, known: dict[str,
         return SymbolicExtent(const, ((affine["name"], int(affine["factor"] or 1)),))
     if isinstance(entry, str):
         raise UsageError(
-            f"input {quote(name)}: dim {quote(entry)} has no range", hint=f"give dims={{{entry!r}: (1, 64)}}"
+            f"input {quote(name)}: dim {quote(entry)} has no range",
+            hint=f"give dims={{{entry!r}: (1, 64)}}, or --dynamic {entry}=1..64",
         )
     raise _misfit(name, shape)
 

@@ -59,7 +59,8 @@ class RecordedSpace:
         atoms = tuple((name, clocks) for name, clocks in self.target["atoms"])
         name, arch = self.target["name"], self.target["arch"]
         described = described_device(name, arch) if arch else described_target(self.target["dialect"])
-        return evolve(described, **{**self.target, "atoms": atoms})
+        recorded = {name: value for name, value in self.target.items() if not isinstance(value, Mapping)}
+        return evolve(described, **{**recorded, "atoms": atoms})
 
     @property
     def timed(self) -> int:

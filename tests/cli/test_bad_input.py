@@ -34,7 +34,8 @@ USAGE: dict[str, tuple[list[str], int, str]] = {
     "misspelt target": ([*COMPILE, "--target", "cuda:h10"], 2, "did you mean 'cuda:h100'?"),
     "absent device": ([*COMPILE, "--target", "metal"], 2, "targets are: opencl"),
     "unknown mode": ([*COMPILE, "--mode", "fast"], 2, "no-fusion"),
-    "bad shape": ([*COMPILE, "--shape", "x=2xq"], 2, "expected NAME=1x3x224x224"),
+    "bad shape": ([*COMPILE, "--shape", "x=2x-3"], 2, "expected NAME=1x3x224x224"),
+    "dim without a range": ([*COMPILE, "--shape", "x=2xq"], 2, "--dynamic q=1..64"),
     "shape of nothing": ([*COMPILE, "--shape", "z=2x4"], 2, "inputs are: 'x'"),
     "shape that does not fit": ([*COMPILE, "--shape", "x=2x5"], 3, "matmul"),
     "bad budget": ([*COMPILE, "--budget", "-1"], 2, "number above 0"),
@@ -201,6 +202,6 @@ def test_interruption_is_130(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cuts.cli.models.load_model", interrupt)
+    monkeypatch.setattr("cuts.cli.models.load_at_sizes", interrupt)
     result = cuts(*COMPILE)
     assert (result.code, result.err) == (130, "cuts: interrupted\n")

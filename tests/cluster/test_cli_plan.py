@@ -144,9 +144,9 @@ def test_a_file_instead_of_a_folder_is_refused(files: Path, capsys: pytest.Captu
     for arguments in (["probe"], ["run", "plan.json"]):
         capsys.readouterr()
         assert main(["plan", *arguments, "--folder", "model.toml"]) in (2, 3)
-        error = capsys.readouterr().err
+        *notes, error = capsys.readouterr().err.splitlines()
         assert "expected a folder" in error
-        assert len(error.splitlines()) == 1
+        assert notes in ([], ["target opencl"])
 
 
 @pytest.mark.parametrize(

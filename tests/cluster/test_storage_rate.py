@@ -33,7 +33,7 @@ class Two(SingleProcess):
         self.heard += 1
         return value if self.heard == 1 else value * (1 + self.factor)
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         return round(value * min(1.0, self.factor))
 
 

@@ -186,6 +186,10 @@ WITHOUT = {
         ("mixed_radix", "mixed_radix_real", "twiddle", "chirp", "chirp_in", "chirp_product", "chirp_out"),
         "a step of fast Fourier transforms, which have oracles",
     ),
+    **dict.fromkeys(
+        ("attention_state", "attention_scores_gradient"),
+        "a step of attention's training, whose gradients are compared in whole",
+    ),
     **dict.fromkeys(("octave_conv", "rotary", "tensor_scatter", "reverse_sequence"), "PyTorch has no such operation"),
     **dict.fromkeys(("ceil", "floor", "round", "sign", "trunc"), "the derivative is zero everywhere"),
     **dict.fromkeys(

@@ -610,12 +610,12 @@ def test_the_command_line_tunes_once_and_explains(cuts: Cuts, tmp_path: Path, mo
     """
     monkeypatch.setenv("CUTS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr("cuts.compile.selection.cached_decisions.MAX_SUM_RATIO", 100.0)
-    arguments = ("graph.json", "--trials", "4", "-o", "p", "--json")
+    arguments = ("graph.json", "-o", "p", "--json")
     assert cuts("tune", *arguments, "--frozen").code == 2
     first, again, frozen = (
         cuts(*c)
         for c in (
-            ("tune", *arguments, "--audit", "3"),
+            ("tune", *arguments, "--trials", "4", "--audit", "3"),
             ("tune", *arguments),
             ("compile", "graph.json", "-o", "p", "--json", "--frozen"),
         )

@@ -171,7 +171,7 @@ def test_proposals_take_one_thread_beside_the_workers(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["bayes", "frugal", "thorough"])
 def test_a_worker_proposes_what_the_strategy_itself_does(name: str) -> None:
     problem, settings = problem_of(32), Settings(strategy=name)
-    ranked = Factory().rank(problem, settings.model, 16)
+    ranked = Factory().rank(problem, settings.pruning, 16)
     space = make_space(problem.form, problem.target)
     here, there = (make_strategy(name, space, ranked) for _ in range(2))
     known: list[Observation] = []

@@ -79,7 +79,7 @@ def test_refinement_moves_from_model_choice_to_measured_optimum() -> None:
 
 
 def test_an_unknown_strategy_is_a_usage_error() -> None:
-    names = "rank, random, genetic, genetic-printed, ppo, bayes, frugal, thorough"
+    names = "rank, random, genetic, genetic-printed, ppo, ppo-printed, ppo-stepwise, bayes, frugal, thorough"
     with pytest.raises(UsageError, match=f"strategies are: {names}"):
         tune_one(FakeBench(by_threads), evolve(SHORT_SEARCH, strategy="luck"))
 
