@@ -47,7 +47,7 @@ COMMANDS = (
 
 
 def call(command: list[str], folder: Path, **variables: str) -> str:
-    """Run a command in a folder and return what it prints; end with its output where it fails."""
+    """Run a command in a folder and return its output; end with it where the command fails."""
     own = {"PATH", "HOME", "LANG", "TMPDIR"} | {name for name in os.environ if name.startswith(("PIP_", "HTTP", "SSL"))}
     environment = {name: value for name, value in os.environ.items() if name in own} | variables
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -192,9 +192,7 @@ def build(
             return build_dynamic(graph, vocabulary, machine, part, buckets)
         graph = graph if weights is None else quantise_model(graph, vocabulary, weights)
     except VocabularyError:
-        if not fallback:
-            raise
-        if weights is not None:
+        if not fallback or weights is not None:
             raise
         part = partial(build_part, options=evolve(chosen, begun=None))  # a budget is that of each part
         plan = staged_plan(model, vocabulary, machine, part, shapes=request.fixed, args=examples)

@@ -29,6 +29,12 @@ class Guard:
         return self.low <= first and last < self.high
 
     @property
+    def never(self) -> bool:
+        """Return whether the ranges of the variables refute it."""
+        first, last = self.index.bounds()
+        return last < self.low or self.high <= first
+
+    @property
     def text(self) -> str:
         """The printed form."""
         return f"{self.low} <= {self.index.text} < {self.high}"

@@ -275,9 +275,7 @@ class _Inverter:
 
     def require(self, guard: Guard) -> None:
         """Note a condition; one that never holds makes the solution empty."""
-        low, high = guard.index.bounds()
-        if high < guard.low or low >= guard.high:
-            self.empty = True
+        self.empty = self.empty or guard.never
         self.guards.append(guard)
 
     def _note_phase(self, index: Index, axis: int, period: int = 0) -> None:

@@ -248,12 +248,7 @@ def confine_read(read: Read, type_: TensorType) -> Read:
     """Clamp a read to the tensor's capacity."""
     guarded = {guard.index for guard in read.guards}
     indices = tuple(
-        index if _is_inside(index, size) or index in guarded else clamp(index, 0, max(0, size - 1))
+        index if index in guarded else clamp(index, 0, max(0, size - 1))
         for index, size in zip(read.indices, type_.shape, strict=True)
     )
     return read if indices == read.indices else evolve(read, indices=indices)
-
-
-def _is_inside(index: Index, size: int) -> bool:
-    low, high = index.bounds()
-    return low >= 0 and high < size

@@ -240,30 +240,20 @@ class _Expander:
         if isinstance(expr, Cast):
             return Cast(expr.dtype, self.value(expr.arg, values, inside))
         leaf = substitute_expr(expr, values)
-        if isinstance(leaf, InRange) and any(_fails_always(g) for g in leaf.guards):
+        if isinstance(leaf, InRange) and any(g.never for g in leaf.guards):
             return Const(False, DType.BOOL)
         return _element(leaf, inside, self.group) if isinstance(leaf, Read) else leaf
 
 
 def _element(read: Read, inside: tuple[Guard, ...], group: FusedGroup) -> Expr:
     type_ = group.tensors[read.tensor]
-    if any(_fails_always(g) for g in read.guards):
+    if any(g.never for g in read.guards):
         return constant(read.fill, type_.dtype)
     if read.tensor in group.constants and all(i.is_const for i in read.indices) and not read.guards:
         return constant(group.constants[read.tensor][linearise(read.indices, type_.strides).const], type_.dtype)
-    if not inside or all(_is_in_range(i, extent) for i, extent in zip(read.indices, type_.shape, strict=True)):
+    if not inside or all(Guard(i, 0, extent).always for i, extent in zip(read.indices, type_.shape, strict=True)):
         return read
     return evolve(read, guards=tuple(dict.fromkeys((*read.guards, *inside))))
-
-
-def _fails_always(guard: Guard) -> bool:
-    low, high = guard.index.bounds()
-    return high < guard.low or low >= guard.high
-
-
-def _is_in_range(index: Index, extent: int) -> bool:
-    low, high = index.bounds()
-    return low >= 0 and high < extent
 
 
 @frozen

@@ -228,7 +228,7 @@ class Inliner:
 
     def _by_cases(self, pieces: list[tuple[Inverse, Expr]]) -> Expr:
         """Return the value of the piece whose guards hold; the pieces together cover every element."""
-        possible = [(s, body) for s, body in pieces if not any(_fails_always(g) for g in s.guards)] or pieces[:1]
+        possible = [(s, body) for s, body in pieces if not any(g.never for g in s.guards)] or pieces[:1]
         certain = next((n for n, (s, _) in enumerate(possible) if not s.guards), len(possible) - 1)
         cases = [
             (s.guards, _guard_reads(self._inline_at(body, s.values), s.guards, 0.0, self.tensors, self.held))
@@ -273,11 +273,6 @@ def _binary_cases(cases: Sequence[_Case]) -> Expr:
     first, last = _normalise_guard(cases[0][0][0]), _normalise_guard(cases[middle - 1][0][0])
     here = InRange((Guard(first.index, first.low, last.high),))
     return Call("select", (here, _binary_cases(cases[:middle]), _binary_cases(cases[middle:])))
-
-
-def _fails_always(guard: Guard) -> bool:
-    low, high = guard.index.bounds()
-    return high < guard.low or low >= guard.high
 
 
 def tree_size(expr: Expr, defined: Mapping[str, int] = MappingProxyType({})) -> int:

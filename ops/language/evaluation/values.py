@@ -334,7 +334,6 @@ def _compare(op: str, left: Index | int, right: Index | int) -> Value:
     low, high = difference.bounds()
     span = {"<": (low, 0), "<=": (low, 1), ">": (1, high + 1), ">=": (0, high + 1), "==": (0, 1), "!=": (0, 1)}[op]
     guard = Guard(difference, *span)
-    never = high < guard.low or low >= guard.high
     if op == "!=":
-        return True if never else False if guard.always else call("not", InRange((guard,)))
-    return False if never else True if guard.always else InRange((guard,))
+        return True if guard.never else False if guard.always else call("not", InRange((guard,)))
+    return False if guard.never else True if guard.always else InRange((guard,))
