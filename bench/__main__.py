@@ -12,10 +12,8 @@ from importlib import import_module
 COMMANDS = {
     "ops": ("operators.ops", "single operations beside cuBLASLt, cuDNN, PyTorch and torch.compile"),
     "breadth": ("operators.breadth", "operations of the vocabulary, with gradients, beside torch.compile"),
-    "products": ("operators.products", "matrix products with matrix instructions, schedule by schedule"),
     "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
-    "networks": ("networks.__main__", "the evaluation of DeepCuts: eight models beside their peers"),
-    "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
+    "networks": ("networks.__main__", "the evaluation of DeepCuts: models in any precision beside their peers"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),

@@ -38,7 +38,8 @@ def fill_tables(text: str) -> str:
 
 def documents() -> list[Path]:
     """Return the documents that have tables."""
-    return [path for path in sorted(DOCS.glob("**/*.md")) if TABLE.search(path.read_text(encoding="utf-8"))]
+    paths = [DOCS.parent / "README.md", *sorted(DOCS.glob("**/*.md"))]
+    return [path for path in paths if TABLE.search(path.read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

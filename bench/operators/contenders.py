@@ -7,11 +7,10 @@ on the device. TF32 is off unless the precision is `tf32`; cuDNN benchmarks its 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import define, evolve
@@ -21,7 +20,7 @@ from cuts.backends.library.recognise import Block, Convolution, find_convolution
 from cuts.backends.library.routine import require_library
 from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
-from cuts.bench.operators.timing import Contender, by_torch, in_order, sets_for
+from cuts.bench.operators.timing import Contender, by_torch, in_order, set_precision, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
 from cuts.ir import BackendError, install_command
 from cuts.ir.graph import Attribute
@@ -70,7 +69,8 @@ def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
     return run
 
 
-Tensors = Mapping[str, Any]
+#: Name of a peer, and the function that makes its contender.
+PeerWay: TypeAlias = tuple[str, Callable[[], Contender]]
 
 
 def load_torch(precision: str = "fp32") -> Any:
@@ -79,8 +79,7 @@ def load_torch(precision: str = "fp32") -> Any:
     Products of f32 are strict, unless the precision is `tf32`.
     """
     torch = import_module("torch")
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    set_precision(torch, precision)
     torch.set_grad_enabled(False)
     return torch
 
@@ -216,6 +215,11 @@ class Peers:
     sets: Sequence[TunedBuffers]
     call: Callable[..., Any]
 
+    def ways(self, *modes: str) -> list[PeerWay]:
+        """Return PyTorch, and torch.compile in some modes."""
+        compiled = [("compile", partial(self.compile_case, mode)) for mode in modes]
+        return [("torch", self.eager), *compiled]
+
     def eager(self) -> Contender:
         """Return PyTorch, operation by operation."""
         return self._record("torch", self.call)
@@ -228,24 +232,14 @@ class Peers:
         self.torch._dynamo.reset()
         return self._record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
-    def libraries(self, case: Case) -> Iterator[Contender]:
-        """Yield cuBLASLt or cuDNN where the case is theirs."""
+    def libraries(self, case: Case) -> list[PeerWay]:
+        """Return cuBLASLt or cuDNN where the case is theirs."""
         if is_product(case):
-            yield from self._unless_missing(
-                lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0])))
-            )
+            return [("cublaslt", lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0]))))]
         if isinstance(case, GradientCase):
-            yield from self._unless_missing(lambda: self._cudnn(*gradient_of(case)))
-        elif (convolution := convolution_of(case)) is not None:
-            yield from self._unless_missing(lambda: self._cudnn(convolution))
-
-    def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
-        """Yield a contender, or say why there is none: a library that is not installed, or refuses."""
-        try:
-            yield make()
-        except (BackendError, RuntimeError) as error:
-            message = error.message if isinstance(error, BackendError) else str(error).partition("\n")[0]
-            print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
+            return [("cudnn", lambda: self._cudnn(*gradient_of(case)))]
+        convolution = convolution_of(case)
+        return [] if convolution is None else [("cudnn", lambda: self._cudnn(convolution))]
 
     def difference(self) -> str:
         """Return the first set's difference from PyTorch, or nothing without one."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import in_order, sets_for
-from cuts.bench.tools.records import Row
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Step, Storage
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.machine import MATH_MODES, MMA_INSTRUCTIONS, PRECISIONS, Target
+from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
 from cuts.ir.types import TensorType
@@ -271,11 +270,8 @@ def group_of(case: Case) -> FusedGroup | None:
     return None if isinstance(group, Illegal) else with_math(group, PRECISIONS[case.precision].math)
 
 
-def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, minimal bytes, and the roofline in seconds.
-
-    Every element moves once, every operation runs at the peak of the case's precision.
-    """
+def least_work(case: Case) -> tuple[float, float]:
+    """Return operations, and the bytes where every element moves once."""
     registry = vocabulary_of([case])
     graph = case.graph(registry)
     costs = [
@@ -285,21 +281,7 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
     moved = sum(graph.types[t].nbytes for t in (*graph.inputs, *graph.outputs))
     if len(costs) == 1:
         moved = costs[0].bytes_read + costs[0].bytes_written
-    work = sum(c.flops for c in costs)
-    return work, moved, max(work / peak(case, target), moved / target.BW_global)
-
-
-def peak(case: Case, target: Target) -> float:
-    """Return the case's peak operations per second.
-
-    It is that of the target's matrix instructions where one multiplies the reduced factors, else that of f32.
-    """
-    policy = PRECISIONS[case.precision]
-    mode = MATH_MODES.get(policy.math)
-    format_, products = (mode.format, len(mode.products)) if mode else (policy.stored.value, 1)
-    found = [(MMA_INSTRUCTIONS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
-    rates = [2 * a.m * a.n * a.k / clocks for a, clocks in found if a.format == format_]
-    return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
+    return sum(c.flops for c in costs), moved
 
 
 def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
@@ -323,22 +305,6 @@ def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[
 def is_device_lost(error: Exception) -> bool:
     """Return whether every later row would fail with an error, too."""
     return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
-
-
-def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
-    """Return a row with its measurement, or the reason of a failure.
-
-    An error that later rows would meet is raised.
-    """
-    try:
-        return row | measure()
-    except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
-        if is_device_lost(error):
-            raise
-        return row | {"failure": first_line(error)}
-    finally:
-        if torch is not None:
-            torch.cuda.empty_cache()
 
 
 def first_line(error: Exception) -> str:

@@ -2,8 +2,8 @@
 
 A row is a function of PyTorch, three sizes, and its tensors.
 
-The tables are `vocabulary_windows.py`, `vocabulary_rows.py`, `vocabulary_products.py` and `vocabulary_moves.py`. An
-operation has a size for tests, which a processor computes in a moment, and two that are measured.
+The tables are `vocabulary_tensors.py` and `vocabulary_rows.py`. An operation has a size for tests, which a processor
+computes in a moment, and two that are measured.
 """
 
 from __future__ import annotations
@@ -129,6 +129,11 @@ class SizedOperation:
     def name(self) -> str:
         """The operation's name and the size."""
         return f"{self.operation.name}, {'x'.join(map(str, self.size))}"
+
+    @property
+    def key(self) -> str:
+        """Identity of its rows."""
+        return f"{self.operation.family}/{self.name}/b1"
 
     @property
     def given(self) -> tuple[Given, ...]:

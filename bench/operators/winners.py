@@ -19,16 +19,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import Any
 
-from attrs import evolve
 from cuts.backends.cuda import compile_kernels
 from cuts.backends.device import Device
 from cuts.backends.devices import find_target, open_device
 from cuts.backends.source.emit import emit
-from cuts.bench.operators.cases import CLASSES, all_cases, sample_cases
 from cuts.bench.operators.contenders import Peers, function_of, load_torch
+from cuts.bench.operators.ops import add_case_options, select
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuning import Tuned, bind, fill, parts, tune
-from cuts.bench.tools.records import add_every_option, add_precision_option, exit_code, parse_share
+from cuts.bench.tools.records import exit_code, parse_share
 from cuts.ir.compiled import processor_count
 from cuts.ir.errors import CutsError
 from cuts.ir.machine import Target
@@ -90,36 +89,16 @@ def untuned_cases(cases: Sequence[Case], target: Target, beside: int) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-def select(options: argparse.Namespace) -> list[Case]:
-    """Return the cases that were asked for."""
-    choose_kernels = [
-        c
-        for c in (evolve(case, precision=options.precision) for case in all_cases())
-        if (not options.kind or c.kind in options.kind) and (not options.batch or c.batch in options.batch)
-    ]
-    named = (c for c in choose_kernels if not options.only or any(text in c.name for text in options.only))
-    first, step = options.share
-    return sample_cases(named, options.every)[first::step]
-
-
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--class", dest="kind", action="append", choices=CLASSES, help="a class of operations; may be repeated"
-    )
-    parser.add_argument("--batch", type=int, action="append", help="a batch size; may be repeated")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose name contains this")
-    add_every_option(parser)
-    add_precision_option(parser)
+    add_case_options(parser)
     parser.add_argument("--untuned", action="store_true", help="launch the model's first choices")
     parser.add_argument(
         "--most", type=int, default=sys.maxsize, metavar="N", help="end when as many kernels were launched"
     )
     parser.add_argument("--share", type=parse_share, default=(0, 1), metavar="K/N", help="a part of the operations")
-    parser.add_argument("--together", type=int, default=24, metavar="N", help="as many as were tuned at the same time")
     parser.add_argument("--limit", type=float, default=540.0, metavar="SECONDS", help="begin no further row after this")
-    parser.add_argument("--no-peers", action="store_true", help="do not compare with PyTorch")
     parser.add_argument("--target", default="cuda:device")
     return parser.parse_args(argv)
 
@@ -132,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch = None if options.no_peers else load_torch(options.precision)
     kernels = cases = unknown = 0
     wrong: list[str] = []
-    wanted = select(options)
+    first, step = options.share
+    wanted = select(options)[first::step]
     every = (known_cases(part, target) for part in parts(wanted, options.together))
     for tuned, missing in untuned_cases(wanted, target, options.share[1]) if options.untuned else every:
         unknown += missing

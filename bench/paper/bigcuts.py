@@ -11,12 +11,12 @@ from statistics import fmean
 from typing import Any
 
 from attrs import evolve
+from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.cluster.planning import FORMS, rank
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
-from .markdown import markdown_table, stamp_rows
-from .registry import PaperTable
+from .registry import PaperTable, stamp_rows
 from .table_5_6 import BLOCKS, block_models, printed_table, reproduce
 
 # ---- Table 5.5

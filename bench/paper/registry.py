@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -92,6 +92,13 @@ def row_of(number: str, name: str, device: str, fields: Mapping[str, Any], commi
     empty for a row without times.
     """
     return as_row({"suite": SUITE, "class": number, "name": name, **circumstances(device, commit), **fields})
+
+
+def stamp_rows(number: str, request: TableRequest, found: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Row]:
+    """Yield the rows that a request names, stamped."""
+    for name, fields in found:
+        if not request.names or name in request.names:
+            yield row_of(number, name, "", fields, request.commit)
 
 
 def read_table(document: str, table: PaperTable) -> list[Row]:

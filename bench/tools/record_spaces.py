@@ -20,11 +20,11 @@ from pathlib import Path
 
 from attrs import evolve
 from cuts.backends.devices import find_target
+from cuts.bench.operators.cases import listed_cases
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.tuning import group_of
 from cuts.bench.tools.recording import SERVICE, PoolRecorder
 from cuts.bench.tools.records import circumstances, exit_code
-from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.ir.machine import Target
 from cuts.search.building.workers import Workers
 from cuts.search.database import Database
@@ -49,7 +49,7 @@ def file_of(folder: Path, name: str) -> Path:
 
 def missing(target: Target, options: argparse.Namespace) -> list[TuningTask]:
     """Return requested operations without a whole recording."""
-    every = [problem_of(case, target) for case in strategy_cases()]
+    every = [problem_of(case, target) for case in listed_cases("strategies")]
     wanted = [p for p in every if not options.only or any(text in p.label for text in options.only)]
     files = {p.label: file_of(options.out, p.label) for p in wanted}
     return [p for p in wanted if not (files[p.label].exists() and read_spaces(files[p.label])[0].whole)]

@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from math import inf
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from attrs import define, field
-from cuts.ir import BOUND_PRUNING, Pruning
+from cuts.ir import BOUND_PRUNING, FusedGroup, Pruning, Storage, parse_ir
 from cuts.passes.schedule import Point, Space, make_space
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
@@ -161,3 +162,23 @@ class RecordedDomain:
 def recorded_domain(space: RecordedSpace, problem: TuningTask, pruning: Pruning = BOUND_PRUNING) -> RecordedDomain:
     """Return the search domain of a task's recorded space."""
     return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), pruning))
+
+
+def domain_of(space: RecordedSpace) -> RecordedDomain:
+    """Return the search domain of a recorded space, for its target."""
+    form, storages = read_work(space.work)
+    return recorded_domain(space, TuningTask(form, storages, space.recorded_target, {}))
+
+
+def read_work(work: str) -> tuple[FusedGroup, dict[str, Storage]]:
+    """Return the group and the storages in a tuning task's description."""
+    text, *layouts = re.split(r"^# ", work, flags=re.MULTILINE)
+    form = parse_ir(text, "<pack>")
+    assert isinstance(form, FusedGroup), "a pack describes groups"
+    storages = {}
+    for line in layouts:
+        found = re.fullmatch(r"(\S+) at offset (-?\d+) with strides ([-\d, ]*)", line.strip())
+        assert found is not None, line
+        strides = tuple(int(s) for s in found[3].split(", ") if s)
+        storages[found[1]] = Storage(found[1], int(found[2]), strides)
+    return form, storages

@@ -21,10 +21,8 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
-from cuts.bench.tools.record_spaces import problem_of
-from cuts.bench.tools.recorded_domain import RecordedDomain, recorded_domain
+from cuts.bench.tools.recorded_domain import RecordedDomain, domain_of
 from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
-from cuts.bench.tools.strategy_cases import strategy_cases
 from cuts.passes.schedule import best_points
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces
@@ -132,7 +130,6 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
     """Yield the rows that are missing, until time is over."""
     end = time.monotonic() + options.limit
     have = {row_identity(row) for row in known}
-    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
         ground: RecordedDomain | None = None
         first: list[ScoredCandidate] = []
@@ -141,7 +138,7 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
             if (space.label, name, aided, len(space.points)) in have or time.monotonic() > end:
                 continue
             if ground is None:
-                ground = recorded_domain(space, problem_of(cases[space.label], space.recorded_target))
+                ground = domain_of(space)
                 first = first_of(ground)
             yield row_of(space, ground, first, name, aided, options.seeds)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from cuts.backends.devices import find_target
+from cuts.bench.operators.cases import listed_cases
 from cuts.bench.tools.audit import (
     POINTS,
     arguments,
-    audit_cases,
     kept_points,
     points_file,
     problems_of,
@@ -28,7 +28,7 @@ from cuts.search.settings import TunedChoice
 from cuts.search.tasks.sample_points import draw
 
 H200 = find_target("cuda:h200")
-CASES = audit_cases()
+CASES = listed_cases("audit")
 
 
 def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
@@ -103,7 +103,6 @@ def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
 
 def test_the_table_adds_up_losses_and_misses() -> None:
     text = table([row(0), row(1, lost=2), row(2, missed=5)])
-    assert "3 spaces, 3 of them timed whole; 2397 points timed besides the choices, 1200 of them proven slower" in text
-    assert "lost by proof: 2; faster than their bound: 2; spaces with a faster point that was not proposed: 1" in text
-    assert "worst 0.900" in text
+    assert "3 spaces, 3 of them timed whole, 2397 points; lost by proof: 2; faster than their bound: 2;" in text
+    assert text.endswith("worst: 0.900.")
     assert table([]) == "no space was audited"
