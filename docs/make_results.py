@@ -14,7 +14,7 @@ from cuts.bench.__main__ import COMMANDS
 from cuts.bench.networks import tables
 from cuts.bench.networks.door import calls_table
 from cuts.bench.networks.systems import OURS
-from cuts.bench.paper import documents, read_table, tables_of
+from cuts.bench.paper import DOCUMENTS, read_table, tables_of
 from cuts.bench.tools.audit import table as audit_table
 from cuts.bench.tools.breadth_tables import families
 from cuts.bench.tools.goals import figure, goals_table
@@ -180,13 +180,13 @@ def audit(known: Circumstances, name: str) -> Iterator[str]:
 
 def cluster(known: Circumstances, *names: str) -> Iterator[str]:
     """Yield runs of cluster plans: predicted and measured seconds."""
-    rows = [row for name in names for row in json.loads((RESULTS / name).read_text(encoding="utf-8"))]
+    rows = [row for name in names for row in read_rows(RESULTS / name)]
     heads = ["case", "DP, WP, P", "policy", "weights, GB", "memory, GB", "limit, GB", "predicted, s", "measured, s"]
     yield markdown_table(
         [*heads, "error", "storage", "error with it", "no."],
         (
             [
-                *(row["case"], "{dp}, {wp}, {p}".format(**row["way"]), row["way"]["policy"]),
+                *(row["name"], "{dp}, {wp}, {p}".format(**row["way"]), row["way"]["policy"]),
                 *(digits(row[each] / 1e9) for each in ("weights", "memory", "cap")),
                 *(digits(row["predicted"]), digits(taken), f"{taken / row['predicted'] - 1:+.1%}"),
                 *((f"{row['disk']:.2f}", f"{taken / row['with_disk'] - 1:+.1%}") if "disk" in row else (None, None)),
@@ -230,7 +230,7 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
 
 def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
     """Yield the documents' tables that have rows of their own."""
-    for document in documents():
+    for document in DOCUMENTS:
         for table in tables_of(document).values():
             if not table.command and (rows := read_table(document, table)):
                 numbers = known.numbers(rows)
@@ -301,7 +301,7 @@ SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),
-    ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
+    ("Cluster plans", cluster, ("cluster.json",)),
     ("Tables of the documents", paper_tables, ()),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )

@@ -20,7 +20,7 @@ TABLE = re.compile(r"<!-- table: (\S+) (\S+) -->\n.*?<!-- end of table -->", re.
 
 def table_text(document: str, table: PaperTable) -> str:
     """Return a table as Markdown, computed where it needs no device."""
-    if table.make is None or table.device or (document, table.number) in SLOW_TABLES:
+    if table.make is None or (document, table.number) in SLOW_TABLES:
         return table.text(read_table(document, table))
     return table.text(list(table.make(TableRequest(tuple(table.names()), commit="current"))))
 

@@ -24,12 +24,11 @@ from cuts.bench.tools.records import (
     Row,
     add_row_options,
     circumstances,
-    exit_code,
+    fresh_keys,
     is_stale,
+    keep_row,
     key_of,
-    merge_row,
     read_rows,
-    write_rows,
 )
 from cuts.compile.external_buffers import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
@@ -178,13 +177,13 @@ def main() -> int:
     options = parser.parse_args()
     rows, failed, end = read_rows(options.out), 0, perf_counter() + options.limit
     for workload in () if options.table else map(parse_workload, options.only):
-        known = set() if options.again else {key_of(row) for row in rows if not is_stale(row)}
+        known = set() if options.again else fresh_keys(rows)
         ways = [way for way in options.ways if key_of(identity(workload, way)) not in known]
         if not ways:
             continue
         torch = import_module("torch")
         model, inputs = workload.model.make(workload.batch, False)
-        made, facts = (model.to("cuda"), tuple(x.to("cuda") for x in inputs)), torch.cuda.get_device_name()
+        made = model.to("cuda"), tuple(x.to("cuda") for x in inputs)
         for way in (way for way in ways if perf_counter() < end):
             try:
                 row = identity(workload, way) | measure(torch, made, way, options.budget)
@@ -192,11 +191,7 @@ def main() -> int:
                 print(f"{workload.label} {way}: {str(error)[:400]}", file=sys.stderr)
                 failed += 1
                 continue
-            rows = merge_row(rows, row | {"budget_s": options.budget} | circumstances(facts, options.commit))
-            write_rows(options.out, rows)
+            facts = {"budget_s": options.budget, **circumstances(torch.cuda.get_device_name(), options.commit)}
+            rows = keep_row(options.out, row | facts)
     print(calls_table([row for row in rows if not is_stale(row)]))
     return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -95,20 +95,14 @@ class Compiled:
         """Return the final inputs after `turns` iterations."""
         return self._loop(count, self.state, self.inputs)
 
-    def time_loop(self, run: Callable[[int], Any]) -> Timing:
+    def time_loop(self) -> Timing:
         """Return the time of an iteration of a repeated call."""
 
         def seconds(count: int) -> float:
             start = perf_counter()
-            self.jax.block_until_ready(run(count))
+            self.jax.block_until_ready(self.loop(count))
             return perf_counter() - start
 
         seconds(1)
         count = min(MAX_TURNS, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
         return Timing(tuple(seconds(count) / count for _ in range(ROUNDS)))
-
-    def one_by_one(self, count: int) -> Any:
-        """Return the last result of `turns` consecutive calls."""
-        for _ in range(count - 1):
-            self.call()
-        return self.call()

@@ -63,9 +63,8 @@ def compile_network(torch: Any, network: Any, way: str, budget: float) -> Any:
     torch._dynamo.reset()
     if way == "PyTorch":
         return network
-    if way == "cuts door":  # the budget is of each graph, and there are two
-        return torch.compile(network, backend=cuts_backend, options={"budget": budget / 2})
-    return torch.compile(network)
+    ours = {"backend": cuts_backend, "options": {"budget": budget / 2}}  # of each graph, and there are two
+    return torch.compile(network, **(ours if way == "cuts door" else {}))
 
 
 def step_of(torch: Any, made: Made, way: str, budget: float, precision: str) -> Callable[[], Any]:

@@ -14,25 +14,24 @@ rows below 0.8, means by family, and the share of rows at 0.8 and above.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from typing import TypeAlias
 
 from attrs import define
 from cuts.backends.devices import find_target, open_device
-from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
+from cuts.bench.operators.ahead import Ready, load_settled_torch, ready, result_of
 from cuts.bench.operators.contenders import Peers, PeerWay
 from cuts.bench.operators.suite import EVERY, GradientOperation
 from cuts.bench.operators.suite_run import SuiteRun
 from cuts.bench.operators.tuning import Tuned, tune_separately
 from cuts.bench.operators.vocabulary import TorchCase
 from cuts.bench.tools.breadth_tables import speed, summary
-from cuts.bench.tools.goals import figure
 from cuts.bench.tools.records import (
     Row,
     add_row_options,
     circumstances,
-    exit_code,
     is_stale,
     key_of,
     parse_share,
@@ -42,6 +41,7 @@ from cuts.ir.compiled import processor_count
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
+Begun: TypeAlias = Future[Ready]
 #: Seconds that must be left for another part to begin.
 _MIN_SECONDS = 15.0
 
@@ -53,50 +53,37 @@ class Breadth(SuiteRun):
     suite = "breadth"
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Measure rows by number, in batches, within the time limit.
-
-        Rows that are tuned together take about as long, where that is known, for a search begins with the longest.
-        """
-        numbers = self._by_time(numbers)
+        """Measure rows by number, in batches, within the time limit."""
         parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
-        ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
         left = len(numbers)
+        pool = ProcessPoolExecutor(min(self.options.workers, left) or 1, get_context("spawn"))
         try:
-            begun = self._begin(parts[0], ahead) if parts else []
+            begun = self._begin(parts[0], pool) if parts else []
             for part, following in zip(parts, [*parts[1:], []], strict=True):
                 if self.remaining_seconds < _MIN_SECONDS:
                     break
-                begun = self._measure_rows(part, begun, following, ahead)
+                begun = self._measure_rows(part, begun, following, pool)
                 left -= len(part)
         finally:
-            ahead.close()
+            pool.shutdown(wait=False, cancel_futures=True)
         self.say(f"in all, {left} rows are left")
 
-    def _by_time(self, numbers: Sequence[int]) -> list[int]:
-        """Return rows in parts of rows that take about as long; the part that has the slowest, of all beside their
-        peers, comes first.
-        """
-        known = {key_of(row): row for row in self.rows}
-        found = {n: known.get(EVERY[n].key) for n in numbers}
-        if None in found.values():
-            return list(numbers)
-        each = sorted(numbers, key=lambda n: figure(found[n] or {}, "speed") or 0.0)
-        size = max(1, self.options.together)
-        parts = [each[start : start + 2 * size] for start in range(0, len(each), 2 * size)]
-        return [n for part in parts for n in sorted(part, key=lambda n: (found[n] or {}).get("cuts_ms") or 0.0)]
-
-    def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
+    def _begin(self, numbers: Sequence[int], pool: ProcessPoolExecutor) -> list[Begun]:
         """Begin to make rows ready, for torch.compile where its times are wanted and not known."""
         compiles = self.options.compile and self.torch is not None
-        return ahead.begin(numbers, [n for n in numbers if compiles and not self.known_peers(EVERY[n].key)])
+        return [pool.submit(ready, n, compiles and not self.known_peers(EVERY[n].key)) for n in numbers]
 
     def _measure_rows(
-        self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
-    ) -> list[Future[Ready]]:
+        self,
+        numbers: Sequence[int],
+        begun: Sequence[Future[Ready]],
+        following: Sequence[int],
+        pool: ProcessPoolExecutor,
+    ) -> list[Begun]:
         """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""
-        found = dict(zip(numbers, ahead.rows(begun), strict=True))
+        found = dict(zip(numbers, map(result_of, begun), strict=True))
         self.say(f"{len(found)} rows are ready")
-        later = self._begin(following, ahead)
+        later = self._begin(following, pool)
         for number, each in found.items():
             if each.graph is None:
                 self.keep(self.head(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
@@ -114,13 +101,13 @@ class Breadth(SuiteRun):
         self.say(f"{len(cases)} rows are timed")
         return later
 
-    def _measure_case(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
+    def _measure_case(self, number: int, case: TorchCase, made: Ready, tuned: Tuned | str) -> Row:
         def ways(peers: Peers) -> list[PeerWay]:
-            return peers.ways(*(["default"] if self.options.compile and not ready.compile_failure else []))
+            return peers.ways(*(["default"] if self.options.compile and not made.compile_failure else []))
 
         row = self.measure(self.head(case.kind, case.name), tuned, lambda: EVERY[number].operation.call, ways)
-        if self.options.compile and ready.compile_failure:
-            row["missing"] = {"compile": ready.compile_failure, **row.get("missing", {})}
+        if self.options.compile and made.compile_failure:
+            row["missing"] = {"compile": made.compile_failure, **row.get("missing", {})}
         return row
 
 
@@ -179,7 +166,3 @@ def main() -> None:
         suite.run(select(options, rows))
         fresh = [row for row in suite.rows if not is_stale(row)]
     print(summary(fresh))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

@@ -25,7 +25,8 @@ from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
 from cuts.ir import BackendError, install_command
 from cuts.ir.graph import Attribute
 from cuts.ir.machine import MATH_MODES, PRECISIONS
-from cuts.ir.types import DType, row_major
+from cuts.ir.types import DType, TensorType, row_major
+from cuts.runtime.arrays import DeviceArray
 
 #: Plans that the heuristics are asked for, and runs of each.
 PLANS, RUNS = 32, 10
@@ -182,21 +183,15 @@ _BUILDERS: Mapping[str, Builder] = {
 }
 
 
-class View:
-    """Memory of ours as an array through `__cuda_array_interface__`, without a copy."""
-
-    def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
-        self.__cuda_array_interface__ = {"shape": tuple(shape), "typestr": kind, "data": (address, False), "version": 3}
-
-
-def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:
+def tensor_at(torch: Any, device: Device, place: Pointer, type_: TensorType) -> Any:
     """Return memory of ours as a tensor.
 
     PyTorch knows bfloat16 by no name that others have, so it goes as bits.
     """
-    if dtype is DType.BF16:
-        return torch.as_tensor(View(address, shape, "<i2"), device="cuda").view(torch.bfloat16)
-    return torch.as_tensor(View(address, shape, dtype.numpy.str), device="cuda")
+    array = DeviceArray(type_, place, device, type_.strides)
+    if type_.dtype is DType.BF16:
+        return torch.as_tensor(array.view(np.int16), device="cuda").view(torch.bfloat16)
+    return torch.as_tensor(array, device="cuda")
 
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
@@ -216,19 +211,11 @@ class Peers:
     call: Callable[..., Any]
 
     def ways(self, *modes: str) -> list[PeerWay]:
-        """Return PyTorch, and torch.compile in some modes."""
-        compiled = [("compile", partial(self.compile_case, mode)) for mode in modes]
-        return [("torch", self.eager), *compiled]
+        """Return PyTorch, and torch.compile in some modes, for these shapes alone."""
+        compiled = [("compile", partial(self._compile_case, mode)) for mode in modes]
+        return [("torch", lambda: self._record("torch", self.call)), *compiled]
 
-    def eager(self) -> Contender:
-        """Return PyTorch, operation by operation."""
-        return self._record("torch", self.call)
-
-    def compile_case(self, mode: str = "default") -> Contender:
-        """Return torch.compile's version of the case in a mode.
-
-        It is for these shapes alone.
-        """
+    def _compile_case(self, mode: str) -> Contender:
         self.torch._dynamo.reset()
         return self._record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
@@ -273,12 +260,10 @@ class Peers:
     def _views(self, memory: TunedBuffers) -> list[Any]:
         views = []
         for name, shape in self.tuned.case.inputs.items():
-            place = memory.place(self.tuned.name(name))
-            address = int(place.buffer.handle) + place.offset
-            transpose_block = self.tuned.case.is_channels_last(name)
-            lies = tuple(shape[d] for d in TO_LAST) if transpose_block else shape
-            view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
-            views.append(view.permute(TO_FIRST) if transpose_block else view)
+            last = self.tuned.case.is_channels_last(name)
+            type_ = TensorType(self.tuned.case.type_of(name).dtype, tuple(shape[d] for d in TO_LAST) if last else shape)
+            view = tensor_at(self.torch, self.device, memory.place(self.tuned.name(name)), type_)
+            views.append(view.permute(TO_FIRST) if last else view)
         return views
 
     def _record(self, name: str, call: Any) -> Contender:

@@ -12,7 +12,6 @@ math modes of f32 (peers of `fp32x3` are strict). Memory-bound rows have the tim
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +29,6 @@ from cuts.bench.tools.records import (
     add_precision_option,
     add_row_options,
     circumstances,
-    exit_code,
     is_stale,
     key_of,
     read_rows,
@@ -146,7 +144,3 @@ def main() -> None:
         rows = suite.rows
     own = [row for row in rows if row["suite"] == "ops" and row["precision"] == options.precision]
     print(summary([row for row in own if not is_stale(row)]))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

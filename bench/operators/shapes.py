@@ -70,7 +70,10 @@ class ConvolutionShape:
     def name(self) -> str:
         """Text form without common parts."""
         text = f"{self.channels}x{self.size} {self.filters}x{self.kernel[0]}x{self.kernel[1]}"
-        return text + (f" /{self.stride}" if self.stride > 1 else "")
+        pads = dict.fromkeys(self.pads) if any(self.pads) else ()
+        return (
+            text + (f" /{self.stride}" if self.stride > 1 else "") + (f" +{','.join(map(str, pads))}" if pads else "")
+        )
 
     @property
     def output(self) -> tuple[int, int]:
@@ -230,49 +233,27 @@ def convolution_case(shape: ConvolutionShape, batch: int, uses: Mapping[str, int
         "groups": shape.channels if shape.depthwise else 1,
     }
     kind = "depthwise" if shape.depthwise else "conv"
-    return evolve(
-        single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {}
-    )
+    return evolve(single(kind, shape.name, batch, "conv", (image, weight), attributes, 1), uses=uses or {})
 
 
-def _pads(shape: ConvolutionShape) -> str:
-    return (
-        ""
-        if shape.pads == (0, 0)
-        else f" +{shape.pads[0]}"
-        if shape.pads[0] == shape.pads[1]
-        else f" +{shape.pads[0]},{shape.pads[1]}"
-    )
-
-
-#: Products of matrices by class of use: name, batch, (m, n, k) and how many of them at once.
-BERT = {"hidden": (768, 768), "up": (3072, 768), "down": (768, 3072)}
-DLRM = ((512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 256))
-SQUARES = (512, 1024, 2048, 4096, 8192)
-#: Skinny and odd shapes: (m, n, k).
-SKINNY = (
-    (16, 4096, 4096), (32, 8192, 2048), (64, 1024, 8192), (4096, 64, 4096), (8192, 8192, 64), (128, 128, 16384),
-    (65536, 64, 64),
-)  # fmt: skip
-ODD = ((1000, 1000, 1000), (1023, 1025, 511), (333, 777, 555), (2049, 2047, 2051), (127, 4099, 1021), (4097, 129, 3))
-#: Dense layers on few rows: (n, k).
-DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096), (768, 3072), (50257, 768))
+#: Shapes of products by class of use.
+PRODUCTS: Mapping[str, Any] = LISTS["products"]
 
 
 def gemm_cases() -> Iterator[Case]:
     """Yield matrix products: y = a @ b, weights stored [k, n]."""
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
-        for name, (n, k) in BERT.items():
+        for name, (n, k) in PRODUCTS["bert"].items():
             yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
         rows, heads = (tokens, 64), 12 * batch
         yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((heads, *rows), (heads, 64, tokens)), {})
         yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((heads, tokens, tokens), (heads, *rows)), {})
     for batch in (128, 2048):
-        for n, k in dict.fromkeys(DLRM):
+        for n, k in PRODUCTS["dlrm"]:
             yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
-    shapes = [("square", (s, s, s)) for s in SQUARES] + [("skinny", s) for s in SKINNY] + [("odd", s) for s in ODD]
-    for name, (m, n, k) in shapes:
-        yield single("gemm", f"{name} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
+    for kind in ("square", "skinny", "odd"):
+        for m, n, k in PRODUCTS[kind]:
+            yield single("gemm", f"{kind} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
 
 
 def dense_cases() -> Iterator[Case]:
@@ -281,7 +262,7 @@ def dense_cases() -> Iterator[Case]:
     Frameworks store them so.
     """
     for batch in (1, 2, 4, 8):
-        for n, k in DENSE:
+        for n, k in PRODUCTS["dense"]:
             yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), {"trans_b": True}, 1)
 
 

@@ -13,10 +13,11 @@ from attrs import define, field
 from cuts.backends.device import Device
 from cuts.backends.source.emit import emit
 from cuts.bench.operators.contenders import Peers, PeerWay
+from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import Contender, in_order, in_turns
-from cuts.bench.operators.tuning import Tunable, Tuned, bind, cold_sets, first_line, is_device_lost, tune
+from cuts.bench.operators.tuning import Tuned, bind, cold_sets, first_line, is_device_lost, tune
 from cuts.bench.tools.goals import row_line
-from cuts.bench.tools.records import Row, key_of, merge_row, write_rows
+from cuts.bench.tools.records import Row, keep_row, key_of
 from cuts.ir.errors import CutsError
 from cuts.ir.machine import Target
 from cuts.search.opening import tuning_session
@@ -48,8 +49,7 @@ class SuiteRun:
 
     def keep(self, row: Row) -> None:
         """Write a row to the file and print it."""
-        self.rows = merge_row(self.rows, row)
-        write_rows(self.options.out, self.rows)
+        self.rows = keep_row(self.options.out, row)
         print(row_line(row), flush=True)
 
     def head(self, kind: str, name: str, batch: int = 1, precision: str = "fp32") -> Row:
@@ -62,7 +62,7 @@ class SuiteRun:
         found = (r["peers"] for r in self.rows if key_of(r) == key and r["device"] == self.device.name and r["peers"])
         return dict(next(found, {})) if self.options.reuse else {}
 
-    def tune(self, cases: Sequence[Tunable]) -> Sequence[Tuned]:
+    def tune(self, cases: Sequence[Case]) -> Sequence[Tuned]:
         """Tune cases together within their budget and the time that is left."""
         with self._session(len(cases)) as session:
             tuned = tune(cases, self.target, emit, session)

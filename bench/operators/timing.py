@@ -13,8 +13,8 @@ from typing import Any
 from attrs import frozen
 from cuts.backends.device import Device, Launch, Timing
 
-#: Fewest and most sets of tensors.
-MIN_SETS, MAX_SETS = 1, 128
+#: Most sets of tensors.
+MAX_SETS = 128
 #: Seconds that a round of calls takes about, where calls are short.
 ROUND_SECONDS = 0.01
 
@@ -33,7 +33,7 @@ def sets_for(nbytes: int, cache: int) -> int:
 
     Together they are four times its size.
     """
-    return max(MIN_SETS, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
+    return max(1, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
 
 
 def in_order(launches: Sequence[Launch]) -> Launch:

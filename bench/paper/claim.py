@@ -45,16 +45,16 @@ def space_names() -> tuple[str, ...]:
 
 def model_scores(domain: RecordedDomain) -> dict[str, Array]:
     """Return each model's score of the recorded points, smaller for better."""
-    full, points = domain.full, domain.points
+    points = domain.points
     found = {name: np.empty(len(points)) for name in ("pul-printed", "pul")}
     for position in sorted({p.structure for p in points}):
         rows = [k for k, p in enumerate(points) if p.structure == position]
-        structure = full.space.templates[position]
+        structure = domain.space.templates[position]
         table = np.asarray([points[k].places for k in rows], np.int64).reshape(len(rows), len(structure.shape))
-        batch = evaluate(full.space, structure, columns_of(structure, table), 0)
+        batch = evaluate(domain.space, structure, columns_of(structure, table), 0)
         for name, values in found.items():
-            values[rows] = np.broadcast_to(-pul_values(batch, full.space, name == "pul-printed"), (len(rows),))
-    return found | {"bound": full.bounds(points), "cost model": np.asarray([p.score for p in points])}
+            values[rows] = np.broadcast_to(-pul_values(batch, domain.space, name == "pul-printed"), (len(rows),))
+    return found | {"bound": domain.bounds(points), "cost model": np.asarray([p.score for p in points])}
 
 
 def regret_of_top(scores: Array, seconds: Array, share: float) -> float:
@@ -102,11 +102,11 @@ def claim_fields(space: RecordedSpace) -> dict[str, Any]:
     seconds = np.asarray([domain.seconds[place_of(p)] for p in domain.points])
     ran = np.isfinite(seconds)
     times, models = seconds[ran], {name: values[ran] for name, values in model_scores(domain).items()}
-    best, group, target = int(times.argmin()), domain.full.space.group, domain.full.space.target
+    best, group, target = int(times.argmin()), domain.space.group, domain.space.target
     limits = {name: least_pul(group, target, Pruning(name, 1.0)) for name in ("pul-printed", "pul")}
     whole = {name: -models[name] >= least for name, least in limits.items()}
     return {
-        "precision": case.precision, "space": float(domain.full.space.size), "points": int(ran.sum()),
+        "precision": case.precision, "space": float(domain.space.size), "points": int(ran.sum()),
         "best_us": round(1e6 * float(times.min()), 3), "recorder": space.version,
         "regret": {n: [round(regret_of_top(v, times, s), 4) for s in SHARES] for n, v in models.items()},
         "spearman": {n: round(rank_correlation(v, times), 4) for n, v in models.items()},

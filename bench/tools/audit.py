@@ -4,19 +4,16 @@ Large spaces are sampled; the tuned choice is compared with the best point.
 
     python -m cuts.bench audit --out bench/results/audit.json
 
-A call skips the rows that the file has; `--limit` ends a call, and the next call of the same version continues with the
-points of the unfinished case (`audit.points.json`). With `--precision` the spaces are those of products in that
-precision.
+A call skips the rows that the file has; `--limit` ends a call. With `--precision` the spaces are those of products in
+that precision.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from statistics import geometric_mean
 from typing import Any
 
@@ -24,42 +21,27 @@ from attrs import evolve
 from cuts.backends.devices import find_target, open_device
 from cuts.bench.operators.cases import listed_cases
 from cuts.bench.operators.shapes import Case
-from cuts.bench.operators.tuning import group_of
+from cuts.bench.operators.tuning import task_of
 from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import (
     Row,
     add_precision_option,
     add_row_options,
     circumstances,
-    exit_code,
+    fresh_keys,
     is_stale,
-    key_of,
-    merge_row,
+    keep_row,
     read_rows,
-    write_rows,
 )
 from cuts.ir.machine import Target
 from cuts.search.analysis.audit import Audit, audits
-from cuts.search.analysis.sweeps import StoredResults
 from cuts.search.opening import tuning_session
 from cuts.search.settings import TunedChoice
-from cuts.search.tasks.tuning_task import TuningTask, machine_of
 from cuts.search.trace.statistics import Statistics
 from cuts.search.tuner.deeper_search import tune_each
 
 #: Points of each space that are timed unless asked otherwise.
 POINTS = 2000
-
-
-def problems_of(cases: Sequence[Case], target: Target) -> list[TuningTask]:
-    """Return the tuning tasks; every case is one kernel."""
-    machine = machine_of(target)
-    found = []
-    for case in cases:
-        group = group_of(case)
-        assert group is not None, f"{case.key} is no single kernel"
-        found.append(TuningTask(group, {}, target, machine, case.name))
-    return found
 
 
 def row_of(audit: Audit, case: Case, choice: TunedChoice, facts: dict[str, Any]) -> Row:
@@ -78,7 +60,7 @@ def measure(
     The file is written with every row.
     """
     begin = time.monotonic()
-    problems = problems_of(cases, target)
+    problems = [task_of(case, target) for case in cases]
     with tuning_session(target, budget=min(options.budget * len(cases), 0.5 * options.limit)) as tuning:
         choices = tune_each(problems, tuning.tuner, tuning.settings)
     spent = time.monotonic() - begin
@@ -89,13 +71,10 @@ def measure(
             file=sys.stderr,
         )
     found = {p.key: (case, choice) for p, case, choice in zip(problems, cases, choices, strict=True)}
-    place = points_file(options.out)
-    kept = kept_points(place, facts)
     with tuning_session(target, budget=max(0.0, options.limit - spent)) as session:
-        for audit in audits(session.tuner, problems, choices, options.points, session.settings, kept):
+        for audit in audits(session.tuner, problems, choices, options.points, session.settings):
             row = row_of(audit, *found[audit.key], facts)
-            rows = merge_row(rows, row)
-            write_rows(options.out, rows)
+            rows = keep_row(options.out, row)
             print(
                 f"{time.monotonic() - begin:.1f} s: {row['name']}: {row['timed']} points", file=sys.stderr, flush=True
             )
@@ -104,33 +83,12 @@ def measure(
         )
         if not session.tuner.complete:
             print("time is over: what has no row is left for the next call", file=sys.stderr)
-    if kept or place.exists():
-        place.write_text(json.dumps({**version_of(facts), "points": kept}), encoding="utf-8")
     return rows
 
 
 def counts(statistics: Statistics) -> dict[str, object]:
     """Return the counts, without the text of refused kernels."""
     return {name: value for name, value in statistics.record().items() if name != "rejected"}
-
-
-def points_file(rows: Path) -> Path:
-    """Return where points of cases are kept that have no row yet."""
-    return rows.with_suffix(".points.json")
-
-
-def version_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties that comparable times share."""
-    return {name: facts[name] for name in ("device", "commit", "versions")}
-
-
-def kept_points(place: Path, facts: Mapping[str, Any]) -> StoredResults:
-    """Return the points that an earlier call of this version kept."""
-    found = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
-    if any(found.get(name) != value for name, value in version_of(facts).items()):
-        return {}
-    return {key: {text: (outcome, samples) for text, (outcome, samples) in points.items()}
-            for key, points in found["points"].items()}  # fmt: skip
 
 
 def line(row: Row, note: object = None) -> list[object]:
@@ -160,7 +118,7 @@ def table(rows: Sequence[Row], note: Callable[[Row], object] = lambda _: None) -
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[Case]:
     """Return the requested cases without a row."""
-    known = set() if options.again else {key_of(row) for row in rows if not is_stale(row)}
+    known = set() if options.again else fresh_keys(rows)
     every = (evolve(case, precision=options.precision) for case in listed_cases("audit"))
     named = [c for c in every if not options.only or any(text in f"{c.kind} {c.name}" for text in options.only)]
     return [case for case in named if case.key not in known]
@@ -189,7 +147,3 @@ def main() -> None:
         rows = measure(cases, target, options, rows, circumstances(open_device(target).name, options.commit))
     fresh = [row for row in rows if not is_stale(row)]
     print(table(fresh))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -41,29 +43,8 @@ def is_large(row: Mapping[str, Any]) -> bool:
     return bool(row["bytes"] >= 64 << 20)
 
 
-#: The targets: speed is the best peer's time over ours, share the attained part of the bandwidth of a copy of 1 GB,
-#: copied that of a copy of as many bytes as the operation moves, timed next to it.
-GOALS = (
-    Goal("GEMM >= 2048^3", "gemm", "speed", 0.95, 1.10, large=True),
-    Goal("GEMM of the list", "gemm", "speed", 1.0, 1.15),
-    Goal("convolutions b64", "conv", "speed", 1.0, 1.3, 64),
-    Goal("convolutions b16", "conv", "speed", 1.25, 1.6, 16),
-    Goal("convolutions b1", "conv", "speed", 2.2, 3.5, 1),
-    Goal("data gradients b64", "dgrad", "speed", 1.0, 1.3, 64),
-    Goal("data gradients b16", "dgrad", "speed", 1.1, 1.5, 16),
-    Goal("filter gradients b64", "wgrad", "speed", 1.0, 1.3, 64),
-    Goal("filter gradients b16", "wgrad", "speed", 1.1, 1.5, 16),
-    Goal("depthwise", "depthwise", "speed", 1.3, 2.0),
-    Goal("memory-bound >= 64 MB", "memory", "share", 0.88, 0.95, large=True),
-    Goal("memory-bound, all sizes", "memory", "speed", 1.0, 1.2),
-    Goal("GEMV, dense b1-8", "gemv", "copied", 0.80, 0.93),
-    Goal("GEMV, share of a 1 GB copy", "gemv", "share", 0.80, 0.93),
-    Goal("GEMV against cuBLAS", "gemv", "speed", 1.0, 1.2),
-    Goal("GEMM of the list, fp16", "gemm", "speed", 0.9, 1.15, precision="fp16"),
-    Goal("convolutions b64, fp16", "conv", "speed", 0.8, 1.0, 64, precision="fp16"),
-    Goal("convolutions b16, fp16", "conv", "speed", 1.0, 1.3, 16, precision="fp16"),
-    Goal("convolutions b1, fp16", "conv", "speed", 1.8, 3.0, 1, precision="fp16"),
-)
+_FILE = Path(__file__).with_name("goals.toml").read_text(encoding="utf-8")
+GOALS = tuple(Goal(**row, precision=name) for name, rows in tomllib.loads(_FILE).items() for row in rows)
 
 
 def figure(row: Mapping[str, Any], name: str) -> float | None:

@@ -123,25 +123,32 @@ def key_of(row: Mapping[str, Any]) -> str:
     return f"{known}/{row['layout']}" if row.get("layout") else known
 
 
+def fresh_keys(rows: Sequence[Row]) -> set[str]:
+    """Return the identities of measured rows of the present kernels."""
+    return {key_of(row) for row in rows if not is_stale(row)}
+
+
 def merge_row(rows: Sequence[Row], row: Row) -> list[Row]:
     """Return rows with one more, which replaces one of the same case."""
     return [*(r for r in rows if (r["suite"], key_of(r)) != (row["suite"], key_of(row))), row]
+
+
+def keep_row(path: Path, row: Row) -> list[Row]:
+    """Add a row to a file and return all of its rows."""
+    rows = merge_row(read_rows(path), as_row(row))
+    write_rows(path, rows)
+    return rows
 
 
 def circumstances(gpu: str, commit: str = "") -> dict[str, Any]:
     """Return every row's record of the measurement's circumstances."""
     return {
         "device": gpu,
-        "versions": versions(),
+        "versions": {"cuts": cuts.__version__} | versions_of(_PACKAGES),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "commit": commit or _commit(),
         "sources": kernel_sources(),
     }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the installed relevant packages."""
-    return {"cuts": cuts.__version__} | versions_of(_PACKAGES)
 
 
 def _commit() -> str:

@@ -8,14 +8,14 @@ from statistics import geometric_mean
 
 import numpy as np
 import pytest
-from cuts.bench.paper import PaperTable, TableRequest, documents, read_table, registry, row_of, tables_of
+from cuts.bench.paper import DOCUMENTS, PaperTable, TableRequest, read_table, registry, row_of, tables_of
 from cuts.bench.paper.claim import rank_correlation, regret_of_top
 from cuts.bench.paper.registry import find_table, make_rows
 from cuts.bench.tools.records import FIELDS, Row, write_rows
 from cuts.ir import UsageError
 
 ROOT = Path(__file__).parents[2]
-TABLES = [(document, table) for document in documents() for table in tables_of(document).values()]
+TABLES = [(document, table) for document in DOCUMENTS for table in tables_of(document).values()]
 
 
 @pytest.mark.parametrize(("document", "table"), TABLES, ids=lambda value: getattr(value, "number", value))

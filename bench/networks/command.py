@@ -11,13 +11,12 @@ a call adds the missing rows until `--limit`. `--pack FILE` exports the tuned pl
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 from pathlib import Path
 from time import monotonic
 
-from cuts.bench.tools.records import Row, add_row_options, circumstances, exit_code, read_rows
+from cuts.bench.tools.records import Row, add_row_options, circumstances, read_rows
 from cuts.search import export_pack, open_database
 from cuts.search.processes.child import START_LIMIT
 
@@ -103,7 +102,3 @@ def main() -> int:
     print("\n\n".join(tables.all_tables(rows)))
     print(*(line(row) for row in rows if "failure" in row), sep="\n")
     return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))
