@@ -21,7 +21,6 @@ COMMANDS = {
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
     "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
-    "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
     "paper": ("paper.command", "tables and figures of the four documents"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),

@@ -118,14 +118,8 @@ def engine_of(way: Way) -> Any:
 def kernels_of(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
     """Return a plan's kernels; runs of one shape share them."""
     recompute = plan.way.activations.startswith("recompute") and plan.training
-    key = (
-        plan.model.precision,
-        plan.way.wp,
-        plan.way.micro,
-        plan.training,
-        plan.model.batch * plan.training,
-        recompute,
-    )
+    batch = plan.model.batch * plan.training
+    key = (plan.model.precision, plan.way.wp, plan.way.micro, plan.training, batch, recompute)
     if key not in known:
         known[key] = compile_kernels(plan, target)
     return known[key]
@@ -221,23 +215,11 @@ def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known
 
 
 def batch_source(case: ClusterCase) -> Any:
-    """Return random batches, made once.
-
-    Making them is no part of a run.
-    """
+    """Return random batches, made before the run, equal in every step."""
     make = random_batches(case.model, case.way.micro, 0)
-    known: dict[Any, Any] = {}
-
-    def batch(step: int, group: int, micro: int) -> Any:
-        key = (group, micro)  # every step sees the same data
-        if key not in known:
-            known[key] = make(0, group, micro)
-        return known[key]
-
-    for group in range(case.way.dp):
-        for micro in range(case.model.batch // (case.way.dp * case.way.micro)):
-            batch(0, group, micro)
-    return batch
+    micros = range(case.model.batch // (case.way.dp * case.way.micro))
+    known = {(group, micro): make(0, group, micro) for group in range(case.way.dp) for micro in micros}
+    return lambda step, group, micro: known[group, micro]
 
 
 def weights_of(runner: Runner) -> dict[int, Any]:

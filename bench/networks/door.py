@@ -3,8 +3,8 @@
     python -m cuts.bench door [--only resnet-50:1 bert-base:1] [--ways eager default cuts] [--budget 20]
 
 Networks are those of `python -m cuts.bench networks`. A row has the milliseconds of a call among calls that follow one
-another and of a synchronised call; for `cuts` also the time of the plan on the GPU, the time until a call returns, and
-the overhead over the plan. `nothing` is a backend that computes nothing: the overhead of Dynamo. No gradients, and the
+another and of a synchronised call, the time until a call returns, and for `cuts` the time of a captured call, which is
+that of the plan on the GPU. `nothing` is a backend that computes nothing: the overhead of Dynamo. No gradients, and the
 parameters of `frozen` are constants. Errors are relative to the largest value of eager PyTorch.
 """
 
@@ -14,11 +14,12 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from cuts.bench.operators.timing import set_precision, time_round
+from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
 from cuts.bench.tools.markdown import digits, markdown_table
 from cuts.bench.tools.records import (
     Row,
@@ -30,7 +31,6 @@ from cuts.bench.tools.records import (
     key_of,
     read_rows,
 )
-from cuts.compile.external_buffers import InPlaceProgram
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CutsError
 
@@ -39,48 +39,7 @@ from .models import Made, ModelWorkload
 
 ROUNDS, CALLS = 7, 50
 WAYS = ("eager", "nothing", "default", "reduce", "cuts", "frozen")
-
-
-class Watch:
-    """Sessions that were opened, with the arguments of their last launch."""
-
-    def __init__(self) -> None:
-        self.sessions: list[Any] = []
-        self.last: dict[int, tuple[Any, ...]] = {}
-
-    def __enter__(self) -> Watch:
-        self._open = open_ = InPlaceProgram.open
-
-        def open_and_keep(program: Any, *arguments: Any) -> Any:
-            session: Any = open_(program, *arguments)
-            launch = session.launch
-
-            def record_call(*arguments: Any) -> None:
-                self.last[id(session)] = arguments
-                launch(*arguments)
-
-            session.launch = record_call
-            session.repeat = lambda: launch(*self.last[id(session)])
-            self.sessions.append(session)
-            return session
-
-        program: Any = InPlaceProgram
-        program.open = open_and_keep
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        program: Any = InPlaceProgram
-        program.open = self._open
-
-    def quiet(self) -> None:
-        """Let sessions launch unseen, as they do elsewhere."""
-        for session in self.sessions:
-            del session.launch
-
-    def repeat(self) -> None:
-        """Launch the last call's kernels again, over the same memory."""
-        for session in self.sessions:
-            session.repeat()
+OURS = ("cuts", "frozen")
 
 
 def walls(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
@@ -129,24 +88,20 @@ def measure(torch: Any, made: Made, way: str, budget: float | None) -> Row:
     """Compile a network on the GPU and time its calls."""
     set_precision(torch)
     model, given = made
-    with torch.no_grad(), Watch() as watch:
+    with torch.no_grad():
         expected = model(*given)
         start = perf_counter()
-        call = caller(torch, model, way, budget)
-        found = call(*given).clone()
+        call = partial(caller(torch, model, way, budget), *given)
+        found = call().clone()
         for _ in range(5):
-            kept = call(*given)  # the repeated launch writes to it
+            call()
         torch.cuda.synchronize()
-        row: Row = {"compiling": perf_counter() - start}
+        row: Row = {"compiling": perf_counter() - start, **walls(torch, call)}
         row["error"] = float((found - expected).abs().max() / expected.abs().max())
-        watch.quiet()
-        row |= walls(torch, lambda: call(*given))
-        if watch.sessions:
-            samples = [time_round(torch, watch.repeat, CALLS) for _ in range(ROUNDS)]
-            row |= {"plan": statistics.median(samples) * 1e3, "cuts_ms": row["wall"]}
-            row |= {"launches": sum(session.plan.launch_count for session in watch.sessions)}
-            assert kept.shape == expected.shape
-        return row if watch.sessions else row | {"peers": {way: row["wall"]}}
+        if way not in OURS:
+            return row | {"peers": {way: row["wall"]}}
+        plan = time_calls(torch, capture_graph(torch, [call])).median
+        return row | {"cuts_ms": row["wall"], "plan": plan * 1e3}
 
 
 def identity(workload: ModelWorkload, way: str) -> Row:
