@@ -189,9 +189,7 @@ def _schedule_parts(
     kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
     found: list[dict[int, Candidate]] = [{} for _ in parts]
     for (number, row), members in zip(rows, asked, strict=True):
-        scheduled = made[members.key]
-        if scheduled is None:
-            scheduled = made[members.key] = schedule_row(members, over)
+        made[members.key] = scheduled = made[members.key] or schedule_row(members, over)
         for launch, candidate in zip(row, scheduled, strict=False):
             if id(own := launch.candidates[0]) in kernels[number]:
                 facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
