@@ -211,7 +211,7 @@ class DeclaredOperator:
     # ---- both
 
     def flatten_operands(self, operands: Sequence[Any]) -> list[Any]:
-        """Return operands one by one, with None for trailing ones that a caller left out."""
+        """Return operands one by one, None for absent ones at the end."""
         found = [t for o in operands for t in (o if isinstance(o, (list, tuple)) else [o])]
         return [*found, *(None for _ in self.decl.operands[len(operands) :])]
 

@@ -1,4 +1,7 @@
-"""Memory that a forward graph saves for its backward graph: not more than eager PyTorch does."""
+"""Memory that forward graphs save for backward graphs.
+
+At most that of eager PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class PolynomialGelu(nn.Module):
 
 
 def saved_bytes(call: Any, module: Any, x: Any) -> tuple[int, Any]:
-    """Return the bytes of storages saved for the backward pass, without inputs and parameters, and the result."""
+    """Return the bytes that a call saves, and its result."""
     storages: dict[int, int] = {}
 
     def note(tensor: Any) -> Any:

@@ -24,8 +24,8 @@ def apply_autograd(
 ) -> Callable[..., Any]:
     """Return a captured module as a function of compiled autograd graphs.
 
-    `compile_part` compiles each graph. What the forward graph saves for the backward graph is the minimum cut of the
-    joint graph: cheap operations are computed again where that saves memory.
+    `compile_part` compiles each graph. The forward graph saves the tensors of a minimum cut of the joint graph: cheap
+    operations are computed again where that saves memory.
     """
     with _attention_form(arguments), _resizing_whole(), trace_eager_views():
         backend = aot_autograd(
