@@ -23,6 +23,7 @@ COMMANDS = {
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
     "paper": ("paper.command", "tables and figures of the four documents"),
+    "compile_time": ("tools.compile_time", "CPU seconds of compilations by stage"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
 }
@@ -33,7 +34,7 @@ def main() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
         print("usage: python -m cuts.bench NAME [options]\n")
-        print("\n".join(f"  {known:<11} {purpose}" for known, (_, purpose) in COMMANDS.items()))
+        print("\n".join(f"  {known:<12} {purpose}" for known, (_, purpose) in COMMANDS.items()))
         return int(name not in ("", "-h", "--help"))
     try:
         module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
