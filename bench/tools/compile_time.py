@@ -116,7 +116,3 @@ def main() -> int:
             rows.append(row | circumstances(""))
             write_rows(options.out / "compile_time.json", rows)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
