@@ -8,14 +8,14 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from cuts.bench.tools.records import exit_code
+
 #: Module of each name, and its purpose.
 COMMANDS = {
     "ops": ("operators.ops", "single operations beside cuBLASLt, cuDNN, PyTorch and torch.compile"),
     "breadth": ("operators.breadth", "operations of the vocabulary, with gradients, beside torch.compile"),
-    "products": ("operators.products", "matrix products with matrix instructions, schedule by schedule"),
     "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
-    "networks": ("networks.__main__", "the evaluation of DeepCuts: eight models beside their peers"),
-    "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
+    "networks": ("networks.command", "the evaluation of DeepCuts: models in any precision beside their peers"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
@@ -45,12 +45,7 @@ def main() -> int:
         print(f"cuts.bench {name} needs {error.name}, which is in the checkout only", file=sys.stderr)
         return 4
     sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
-    return int(getattr(module, "exit_code", _exit_code)(module.main))
-
-
-def _exit_code(run: object) -> int:
-    assert callable(run)
-    return int(run() or 0)
+    return exit_code(module.main)
 
 
 if __name__ == "__main__":
