@@ -205,6 +205,22 @@ def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
     check(made, "mixed")
 
 
+def test_groups_of_a_permuted_inputs_channels_are_reduced_last() -> None:
+    """Group norm of a channels-last input: a thread loads the neighbours of a pixel at once."""
+    lines = (
+        op("c", "transpose", "x", perm=(0, 3, 1, 2)), op("n", "group_norm", "c", "s", "b", num_groups=2),
+        op("y", "transpose", "n", perm=(0, 2, 3, 1)),
+    )  # fmt: skip
+    half = DType.BF16
+    made = graph({"x": TensorType(half, (4, 8, 8, 16)), "s": TensorType(half, (16,)), "b": TensorType(half, (16,))},
+                 *lines, out="y")  # fmt: skip
+    programs = laid_out(made)
+    rows = [s for u in programs.units for s in u.statements if s.reduce]
+    assert rows and all([a.extent for a in s.reduce] == [8, 8, 8] for s in rows)
+    assert all(r.indices[-1].coefficient(s.reduce[-1]) == 1 for s in rows for r in s.reads if r.tensor == "c")
+    check(made, "mixed")
+
+
 def test_views_with_dims_of_one_element_change_nothing() -> None:
     """Dims of one element have no order."""
     made = graph({"x": TensorType(DType.F32, (64, 128))}, op("c", "reshape", "x", shape=(64, 128, 1)),
