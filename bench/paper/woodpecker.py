@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from cuts.bench.tools.record_spaces import problem_of
-from cuts.bench.tools.recorded_domain import recorded_domain
+from cuts.bench.operators.cases import listed_cases
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.recorded_domain import domain_of
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.bench.tools.strategies import first_of, regrets, replay_search
-from cuts.bench.tools.strategy_cases import TABLE_1, strategy_cases
 from cuts.search.learned.recorded_spaces import read_spaces
 
 from .registry import PaperTable, TableRequest, row_of
@@ -25,15 +25,19 @@ SEARCHES = ("random", "genetic-printed", "ppo-printed", "ppo-stepwise", "ppo")
 NUM_SEEDS, AFTER = 3, (20, 40)
 
 
+def convolution_names() -> list[str]:
+    """Return the names of the convolutions of Table 1."""
+    return sorted(c.name.removeprefix("table 1 ") for c in listed_cases("strategies") if c.name.startswith("table 1 "))
+
+
 def make_rows(request: TableRequest) -> Iterator[Row]:
     """Yield the row of each requested convolution."""
-    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     end = time.monotonic() + request.limit
     for name in request.names:
         if time.monotonic() > end:
             return
         (space,) = read_spaces(RESULTS / "spaces" / f"conv-table-1-{name}.json.gz")
-        domain = recorded_domain(space, problem_of(cases[space.label], space.recorded_target))
+        domain = domain_of(space)
         first, found = first_of(domain), {}
         for strategy in SEARCHES:
             runs = [replay_search(domain, first, strategy, seed, False, AFTER[-1]) for seed in range(NUM_SEEDS)]
@@ -45,19 +49,18 @@ def make_rows(request: TableRequest) -> Iterator[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Return the mean regret of each strategy in percent."""
     heads = ["convolution", "best, us", *(f"{s}: 20, 40" for s in SEARCHES)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     means = {row["name"]: [np.mean(row["regret"][s], axis=0) for s in SEARCHES] for row in rows}
-    lines += [f"| {row['name']} | {row['best_us']} | {_cells(means[row['name']])} |" for row in rows]
+    lines: list[list[object]] = [[row["name"], row["best_us"], *_cells(means[row["name"]])] for row in rows]
     overall = [np.mean([own[k] for own in means.values()], axis=0) for k in range(len(SEARCHES))]
-    return "\n".join([*lines, f"| mean | | {_cells(overall)} |"])
+    return markdown_table(heads, [*lines, ["mean", None, *_cells(overall)]])
 
 
-def _cells(values: Sequence[Sequence[float]]) -> str:
-    return " | ".join(", ".join(f"{100 * each:.0f} %" for each in pair) for pair in values)
+def _cells(values: Sequence[Sequence[float]]) -> list[str]:
+    return [", ".join(f"{100 * each:.0f} %" for each in pair) for pair in values]
 
 
 TABLES = (
     PaperTable(
-        "1", "regret of searches without the cost model", table, lambda: tuple(name for name, *_ in TABLE_1), make_rows
+        "1", "regret of searches without the cost model", table, convolution_names, make_rows
     ),
 )  # fmt: skip

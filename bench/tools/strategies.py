@@ -12,7 +12,6 @@ is the state at which `cuts tune` stops. `unaided` rows are searches without the
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,10 +20,9 @@ from pathlib import Path
 
 import numpy as np
 from attrs import frozen
-from cuts.bench.tools.record_spaces import problem_of
-from cuts.bench.tools.recorded_domain import RecordedDomain, recorded_domain
-from cuts.bench.tools.records import RESULTS, Row, exit_code, read_rows, write_rows
-from cuts.bench.tools.strategy_cases import strategy_cases
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.recorded_domain import RecordedDomain, domain_of
+from cuts.bench.tools.records import RESULTS, Row, read_rows, write_rows
 from cuts.passes.schedule import best_points
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces
@@ -45,8 +43,7 @@ def first_of(ground: RecordedDomain) -> list[ScoredCandidate]:
 
     They are the model's varied choice.
     """
-    space = ground.full.space
-    chosen = best_points(space.group, space.target, ground.full.pruning, FIRST_POINTS)
+    chosen = best_points(ground.space.group, ground.space.target, ground.pruning, FIRST_POINTS)
     near = {place_of(p): p for p in (ground.nearest(point) for point in chosen)}
     return [ground.candidate_at(p) for p in near.values()]
 
@@ -132,7 +129,6 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
     """Yield the rows that are missing, until time is over."""
     end = time.monotonic() + options.limit
     have = {row_identity(row) for row in known}
-    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
     for space in (space for path in paths for space in read_spaces(path)):
         ground: RecordedDomain | None = None
         first: list[ScoredCandidate] = []
@@ -141,7 +137,7 @@ def rows_of(paths: Sequence[Path], options: argparse.Namespace, known: Sequence[
             if (space.label, name, aided, len(space.points)) in have or time.monotonic() > end:
                 continue
             if ground is None:
-                ground = recorded_domain(space, problem_of(cases[space.label], space.recorded_target))
+                ground = domain_of(space)
                 first = first_of(ground)
             yield row_of(space, ground, first, name, aided, options.seeds)
 
@@ -151,52 +147,35 @@ def row_identity(row: Row) -> tuple[object, ...]:
     return row["space"], row["strategy"], row["aided"], row["recorded"]
 
 
-def interval(values: Sequence[float], draws: int = 1000) -> tuple[float, float]:
-    """Return a mean's 95 % interval by bootstrap over spaces."""
-    drawn = np.random.default_rng(0).choice(np.asarray(values), (draws, len(values))).mean(axis=1)
-    low, high = np.percentile(drawn, (2.5, 97.5))
-    return float(low), float(high)
-
-
-def table(rows: Sequence[Row], by: str = "") -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return mean regret in percent by strategy.
 
-    It has intervals over spaces, kernels until within 3 %, and the outcome where `cuts tune` ends it.
+    It has kernels until within 3 %, and the outcome where `cuts tune` ends it.
     """
-    lines = ["| strategy | spaces | " + " | ".join(f"after {n}" for n in AFTER)
-             + " | kernels until 3 %, median | reached | ends after | with regret | s a search |"]  # fmt: skip
-    lines.append("|---" * (7 + len(AFTER)) + "|")
-    for aided in (True, False):
-        for name in STRATEGIES:
-            own = [r for r in rows if r["strategy"] == name and r["aided"] == aided]
-            if own:
-                lines.append(_line(own, f"{name}{'' if aided else ', unaided'}{by}"))
-    return "\n".join(lines)
+    heads = ["strategy", "spaces", *(f"after {n}" for n in AFTER), "kernels until 3 %, median", "reached"]
+    names = [(name, aided) for aided in (True, False) for name in STRATEGIES]
+    found = {(r["strategy"], r["aided"]) for r in rows}
+    lines = [_line([r for r in rows if (r["strategy"], r["aided"]) == key]) for key in names if key in found]
+    return markdown_table([*heads, "ends after", "with regret", "s a search"], lines)
 
 
-def tables(rows: Sequence[Row]) -> str:
-    """Return tables of all spaces, and by kind of operation.
-
-    The latter have the strategies with the model's help.
-    """
-    kinds = dict.fromkeys(r["space"].split()[0] for r in rows)
-    parts = (table([r for r in rows if r["aided"] and r["space"].split()[0] == kind], f", {kind}") for kind in kinds)
-    return "\n\n".join((table(rows), *parts))
-
-
-def _line(own: Sequence[Row], title: str) -> str:
-    cells = [title, str(len(own))]
-    for column in range(len(AFTER)):
-        means = [100 * float(np.mean([run[column] for run in r["regret"]])) for r in own]
-        low, high = interval(means)
-        cells.append(f"{np.mean(means):.1f} ({low:.1f}-{high:.1f})")
+def _line(own: Sequence[Row]) -> list[object]:
+    """Return the line of a strategy's rows."""
+    title = f"{own[0]['strategy']}{'' if own[0]['aided'] else ', unaided'}"
+    means = (np.mean([np.mean([run[column] for run in r["regret"]]) for r in own]) for column in range(len(AFTER)))
     counts = [n for r in own for n in r["until"]]
-    reached = [n for n in counts if n is not None]
+    reached = sum(n is not None for n in counts) / len(counts)
     middle = float(np.median([np.median([inf if n is None else n for n in r["until"]]) for r in own]))
     kernels, regret = (np.mean([np.mean([each[k] for each in r["ended"]]) for r in own]) for k in (0, 1))
-    cells += [f"{middle:g}" if middle < inf else "over 100", f"{len(reached) / len(counts):.0%}"]
-    cells += [f"{kernels:.1f}", f"{100 * regret:.1f}", f"{np.mean([r['seconds'] for r in own]):.2f}"]
-    return "| " + " | ".join(cells) + " |"
+    cells = [*(f"{100 * mean:.1f}" for mean in means), f"{middle:g}" if middle < inf else "over 100", f"{reached:.0%}"]
+    return [
+        title,
+        len(own),
+        *cells,
+        f"{kernels:.1f}",
+        f"{100 * regret:.1f}",
+        f"{np.mean([r['seconds'] for r in own]):.2f}",
+    ]
 
 
 def main() -> None:
@@ -213,9 +192,5 @@ def main() -> None:
     for row in () if options.table else rows_of(options.files, options, rows):
         rows = [*(r for r in rows if row_identity(r)[:3] != row_identity(row)[:3]), row]
         write_rows(options.out, rows)
-        print(_line([row], f"{row['space']}: {row['strategy']}{'' if row['aided'] else ', unaided'}"), flush=True)
-    print(tables(rows))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))
+        print(row["space"], *_line([row]), flush=True)
+    print(table(rows))

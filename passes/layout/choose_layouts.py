@@ -127,7 +127,11 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     parts = tuple(part for part in every if part.has_windows or part.touches(given))
     separate = shared_dims(lines, programs.graph.constants) if parts else frozenset()
     orders = _choose_orders(tuple(part.in_parallel(separate) for part in parts), costs)
-    well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
+    touching: dict[str, list[StatementAccesses]] = {}
+    for line in lines:
+        for access in line.accesses:
+            touching.setdefault(access.tensor, []).append(line)
+    well = tuple(run for run in runs if run.lies_well(touching, costs, orders))
     if orders:
         programs = _with_views(programs, aliases, orders, fixed)
     return _Ordered(programs, lambda: sum(costs.of(line, orders) for line in lines), well)
