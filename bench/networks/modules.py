@@ -165,14 +165,17 @@ class Decoder(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, groups: int, inner: int, vocabulary: int) -> None:
         super().__init__()
-        self.words, self.norm = nn.Embedding(vocabulary, width), nn.RMSNorm(width, 1e-5)
+        self.words, self.norm, self.pairs = (
+            nn.Embedding(vocabulary, width),
+            nn.RMSNorm(width, 1e-5),
+            width // heads // 2,
+        )
         self.layers = nn.ModuleList(DecoderLayer(width, heads, groups, inner) for _ in range(layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the state of each token."""
         state: Tensor = self.words(tokens)
-        places, half = torch.arange(tokens.shape[1]), self.layers[0].head // 2
-        angles = places[:, None] * 10_000.0 ** (-torch.arange(half) / half)
+        angles = torch.arange(tokens.shape[1])[:, None] * 10_000.0 ** (-torch.arange(self.pairs) / self.pairs)
         turns = torch.cat([angles, angles], -1)
         for layer in self.layers:
             state = layer(state, turns.cos(), turns.sin())

@@ -48,7 +48,6 @@ EVALUATIONS = {
     "pack": ("normalise.py:normalise", "pack.py:_orders", "mma_templates.py:is_mma_computable"),
     "partition": ("group_builder.py:_normal_form", "analytic_cost.py:cost", "features.py:count_features"),
     "schedule": ("enumerate.py:evaluate", "features.py:count_features"),
-    "launches": ("launch_schedules.py:schedule_row", "choose.py:assess"),
     "lower": ("lower.py:lower",),
     "extract": ("extract.py:extract",),
     "emit": ("emit.py:emit",),
