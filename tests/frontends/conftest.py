@@ -10,10 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def untimed_guards() -> Iterator[None]:
-    """Let Dynamo leave out the timing of guards.
-
-    It empties a cache for each graph, and takes half of the time of a small one.
-    """
+    """Skip Dynamo's timing of guards, half of a small graph's time."""
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch"):
             patch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0, raising=False)
