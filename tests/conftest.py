@@ -104,9 +104,10 @@ def _keep() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def planning_here() -> Iterator[None]:
-    """Plan graphs in this process: tests run on all processors, and it caches its choices for later graphs.
+    """Plan graphs without planning workers.
 
-    Tests of planning workers say how many they want; programs that tests start plan as a user's do.
+    Tests run on all processors, and this process caches its choices for later graphs. Tests of planning workers say how
+    many they want; programs that tests start plan as a user's do.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cuts.search.building.planning_workers.processor_count", lambda: 1)

@@ -66,7 +66,7 @@ def example_count(examples: int, seconds: float, tier: Tier) -> int:
 
 
 def limit_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> None:
-    """Have the properties among a tier's items draw as many examples as it takes.
+    """Limit the examples of the properties among a tier's items.
 
     `seconds` has the CPU seconds of a case, by test function.
     """

@@ -10,7 +10,10 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def untimed_guards() -> Iterator[None]:
-    """Leave out that Dynamo times each graph's guards with an emptied cache: half of the time of a small graph."""
+    """Keep Dynamo from timing the guards of each graph.
+
+    It empties the processor's cache first, which takes half of the time of a small graph.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch"):
             patch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0, raising=False)
