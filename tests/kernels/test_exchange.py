@@ -111,6 +111,15 @@ def test_other_groups_are_no_exchange(old: str, new: str, reason: str) -> None:
     assert exchange_level(parts(parse_group(TRANSPOSED_ROWS.replace(old, new))), Policy()) == Illegal(reason)
 
 
+def test_tensors_that_no_segment_reads_are_not_passed() -> None:
+    unread = "    output z[b, p] = v[p] * x[b, p, 0]\n"
+    text = TRANSPOSED_ROWS.replace("    output h[b, (p % 4)", unread + "    output h[b, (p % 4)", 1)
+    text = text.replace("  tensor h", "  tensor v: f32[24]\n  tensor z: f32[5, 24]\n  tensor h", 1)
+    text = text.replace("inputs x, w", "inputs x, v, w").replace("shared h", "shared z, h")
+    whole, found = parse_group(TRANSPOSED_ROWS), exchange_level(parts(parse_group(text)), Policy())
+    assert found == whole
+
+
 def test_rows_fit_shared_memory() -> None:
     found = exchange_level(parts(parse_group(TRANSPOSED_ROWS)), Policy(shared_bytes=4 * (48 + 24) - 1))
     assert found == Illegal("one row needs 288 bytes, shared memory has 287")

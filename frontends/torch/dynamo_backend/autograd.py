@@ -10,6 +10,7 @@ import torch
 from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
@@ -23,10 +24,15 @@ def apply_autograd(
 ) -> Callable[..., Any]:
     """Return a captured module as a function of compiled autograd graphs.
 
-    `compile_part` compiles each graph.
+    `compile_part` compiles each graph. The forward graph saves the tensors of a minimum cut of the joint graph: cheap
+    operations are computed again where that saves memory.
     """
     with _attention_form(arguments), _resizing_whole(), trace_eager_views():
-        backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
+        backend = aot_autograd(
+            fw_compiler=compile_part,
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=training_decompositions(),
+        )
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from attrs import evolve
+
 from ....ir import FusedGroup, Segment, TensorType, expr_indirects, owned_axes, reads
 from ..legality import Policy
 from ..normalise import Illegal
@@ -24,17 +26,29 @@ def exchange_level(forms: Sequence[FusedGroup], policy: Policy) -> FusedGroup | 
 
     Each segment reads results of the segment before. All outputs but those of the last group are read by nothing else.
     """
-    segments = tuple(form.segments[0] for form in forms)
-    shared = tuple(t for form in forms[:-1] for t in form.outputs)
+    segments = _without_unread_outputs([form.segments[0] for form in forms])
+    written = {o.tensor for segment in segments for o in segment.outputs}
+    read = {t for segment in segments for t in segment.tensors_read}
+    shared = tuple(t for form in forms[:-1] for t in form.outputs if t in written)
     if reason := _reason(segments, shared):
         return Illegal(reason)
-    tensors = {t: type_ for form in forms for t, type_ in form.tensors.items()}
+    tensors = {t: type_ for form in forms for t, type_ in form.tensors.items() if t in written | read}
     nbytes = sum(_row_bytes(number, segments, shared, tensors) for number in range(len(segments) - 1))
     if nbytes > policy.shared_bytes:
         return Illegal(f"one row needs {nbytes} bytes, shared memory has {policy.shared_bytes}")
-    inputs = dict.fromkeys(t for form in forms for t in form.inputs if t not in shared)
+    inputs = dict.fromkeys(t for form in forms for t in form.inputs if t in read and t not in shared)
     constants = {t: table for form in forms for t, table in form.constants.items()}
     return FusedGroup(segments, tensors, tuple(inputs), forms[-1].outputs, shared, constants)
+
+
+def _without_unread_outputs(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return the segments of an exchange without the tensors that none of them reads.
+
+    A normal form may have lost its read of a tensor, as of the places of a single written slice.
+    """
+    read = {t for segment in segments for t in segment.tensors_read}
+    passed = (evolve(s, outputs=tuple(o for o in s.outputs if o.tensor in read)) for s in segments[:-1])
+    return (*passed, segments[-1])
 
 
 def _reason(segments: Sequence[Segment], shared: Sequence[str]) -> str:

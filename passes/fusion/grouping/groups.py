@@ -7,6 +7,7 @@ liveness) have equal forms: they are normalised once, evaluated once, and share 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -70,12 +71,12 @@ class Group:
         """The normal form over graph tensors as text."""
         return rename_in_text(form_text(self.form), self.tensors)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Graph tensors that the kernel reads."""
         return tuple(self.tensors[t] for t in self.form.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Graph tensors that the kernel writes."""
         return tuple(self.tensors[t] for t in self.form.outputs)
