@@ -210,7 +210,7 @@ def test_modes() -> None:
     ]
 
 
-def test_an_epilogue_is_merged_before_a_prologue_that_gains_as_much() -> None:
+def test_epilogues_are_merged_before_prologues() -> None:
     made = graph(
         {"x": (8, 16), "v": (16, 16), "w": (16, 16)},
         op("a", "matmul", "x", "v"),

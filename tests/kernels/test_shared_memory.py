@@ -171,7 +171,7 @@ def test_points_of_halves_compute_what_the_group_means(device: str, data: st.Dat
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.F32], ids=str)
 def test_one_stage_of_halves_passes_no_registers(dtype: DType) -> None:
-    """Registers hold numbers of 4 bytes, so that halves would be converted twice on their way."""
+    """Registers hold numbers of 4 bytes: halves would be converted twice."""
     group = product_of(dtype, 64, 64, 64)
     space = make_space(group, GPU)
     structures = [s for s in space.templates if any(p.stages_any and not p.mma for p in s.segments)]
