@@ -10,9 +10,9 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def untimed_guards() -> Iterator[None]:
-    """Keep Dynamo from timing the guards of each graph.
+    """Let Dynamo leave out the timing of guards.
 
-    It empties the processor's cache first, which takes half of the time of a small graph.
+    It empties a cache for each graph, and takes half of the time of a small one.
     """
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch"):
