@@ -6,9 +6,8 @@
                        release part j - 1, or copy part j + stages - 1
     wait for the sums
 
-Lanes hold the results of an instruction as the rows of another one, so values never leave the registers. The products
-of a part are issued before its sums of the part before have ended. A factor of a sum that a product of the same part
-has read is read again in place, with its sides exchanged.
+Lanes hold the results of an instruction as the rows of another one, so values never leave the registers. A factor of a
+sum that a product of the same part has read is read again in place, with its sides exchanged.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def lower_tile_chain(layout: BlockLayout, states: Sequence[SegmentState]) -> lis
     chain = tile_chain(layout.group)
     if chain is None:
         raise PassError("chains in registers: expected contractions of elementwise results of contractions")
-    first, last = states
-    return _TileChain(layout, chain, first, last).items()
+    return _TileChain(layout, chain, states[0], states[1]).items()
 
 
 @define
