@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
+from .updates import with_updates
 from .view_strides import trace_eager_views
 
 
@@ -23,10 +24,15 @@ def apply_autograd(
 ) -> Callable[..., Any]:
     """Return a captured module as a function of compiled autograd graphs.
 
-    `compile_part` compiles each graph.
+    `compile_part` compiles each graph, which is functional: its last results are the new elements of updated inputs
+    (`updated_inputs`).
     """
     with _attention_form(arguments), _resizing_whole(), trace_eager_views():
-        backend = aot_autograd(fw_compiler=compile_part, decompositions=training_decompositions())
+        backend = aot_autograd(
+            fw_compiler=with_updates(compile_part),
+            decompositions=training_decompositions(),
+            keep_inference_input_mutations=True,
+        )
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
 
