@@ -5,12 +5,14 @@
     return y                                          return y, cache
 
 AOT autograd puts the writes to inputs (caches, running statistics) at the end of a graph. The compiled graph is
-functional: the new elements are results after all others, and one grouped copy writes them to the inputs at each call.
+functional: the new elements are results after all others, and one grouped copy for each element type writes them to the
+inputs at each call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import torch
@@ -58,7 +60,9 @@ def updating(function: Callable[..., Sequence[Any]], numbers: Sequence[int]) -> 
         found = list(function(*arguments))
         new, kept = found[-len(numbers) :], found[: -len(numbers)]
         with torch.no_grad():
-            torch._foreach_copy_([arguments[n] for n in numbers], new)
+            for _, run in groupby(zip(numbers, new, strict=True), key=lambda pair: pair[1].dtype):
+                targets, values = zip(*((arguments[n], value) for n, value in run), strict=True)
+                torch._foreach_copy_(targets, values)
         return kept
 
     return call
@@ -77,6 +81,7 @@ def _functional_module(module: Any) -> torch.fx.GraphModule | None:
             copies[node] = new[number] = copies[node.args[1]]
         elif node.op == "output":
             results = [copies.get(value, value) for value in node.args[0]]
+            new = dict(sorted(new.items(), key=lambda item: str(item[1].meta["val"].dtype)))
             output = made.output((*results, *(_copy_of_view(made, value) for value in new.values())))
             output.meta = {**node.meta, _UPDATES: tuple(new)}
         else:
