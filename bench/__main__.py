@@ -8,22 +8,22 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from cuts.bench.tools.records import exit_code
+
 #: Module of each name, and its purpose.
 COMMANDS = {
     "ops": ("operators.ops", "single operations beside cuBLASLt, cuDNN, PyTorch and torch.compile"),
     "breadth": ("operators.breadth", "operations of the vocabulary, with gradients, beside torch.compile"),
-    "products": ("operators.products", "matrix products with matrix instructions, schedule by schedule"),
     "winners": ("operators.winners", "launches tuned kernels once, for compute-sanitizer"),
-    "networks": ("networks.__main__", "the evaluation of DeepCuts: eight models beside their peers"),
-    "policies": ("networks.policies", "networks by precision policy beside PyTorch"),
+    "networks": ("networks.command", "the evaluation of DeepCuts: models in any precision beside their peers"),
     "door": ("networks.door", "wall time of calls through torch.compile"),
     "cluster": ("networks.cluster_run", "cluster plans larger than the device memory"),
     "beyond": ("networks.beyond_memory", "inference and training of models beyond one GPU's memory"),
     "audit": ("tools.audit", "times whole schedule spaces to validate the pruning"),
     "spaces": ("tools.record_spaces", "records schedule spaces for strategy replay"),
-    "strategies": ("tools.strategies", "replays search strategies on recorded spaces"),
     "fit-rank": ("tools.fit_rank", "calibrates the cost model on measured kernels"),
     "paper": ("paper.command", "tables and figures of the four documents"),
+    "compile_time": ("tools.compile_time", "CPU seconds of compilations by stage"),
     "digests": ("tools.kernel_digests", "digests of the compiler's output, to compare two versions"),
     "stale": ("tools.records", "marks result rows that are older than the kernels they describe"),
 }
@@ -34,7 +34,7 @@ def main() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in COMMANDS:
         print("usage: python -m cuts.bench NAME [options]\n")
-        print("\n".join(f"  {known:<11} {purpose}" for known, (_, purpose) in COMMANDS.items()))
+        print("\n".join(f"  {known:<12} {purpose}" for known, (_, purpose) in COMMANDS.items()))
         return int(name not in ("", "-h", "--help"))
     try:
         module = import_module(f"cuts.bench.{COMMANDS[name][0]}")
@@ -44,12 +44,7 @@ def main() -> int:
         print(f"cuts.bench {name} needs {error.name}, which is in the checkout only", file=sys.stderr)
         return 4
     sys.argv = [f"{sys.argv[0]} {name}", *sys.argv[2:]]
-    return int(getattr(module, "exit_code", _exit_code)(module.main))
-
-
-def _exit_code(run: object) -> int:
-    assert callable(run)
-    return int(run() or 0)
+    return exit_code(module.main)
 
 
 if __name__ == "__main__":

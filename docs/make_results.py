@@ -12,11 +12,14 @@ from typing import Any
 from attrs import define, field
 from cuts.bench.__main__ import COMMANDS
 from cuts.bench.networks import tables
-from cuts.bench.networks.ledger import measured_rows
-from cuts.bench.networks.systems import CURVE_SYSTEMS, OURS, SYSTEMS
-from cuts.bench.paper import documents, read_table, tables_of
+from cuts.bench.networks.door import calls_table
+from cuts.bench.networks.systems import OURS
+from cuts.bench.paper import DOCUMENTS, read_table, tables_of
+from cuts.bench.tools.audit import table as audit_table
 from cuts.bench.tools.breadth_tables import families
-from cuts.bench.tools.records import GOALS, RESULTS, Row, figure, geomean, is_stale, read_rows
+from cuts.bench.tools.goals import figure, goals_table
+from cuts.bench.tools.markdown import digits, markdown_table
+from cuts.bench.tools.records import RESULTS, Row, is_stale, read_rows
 from cuts.latency.dataset import GAP_NETWORKS
 
 DOCUMENT = Path(__file__).parent / "results.md"
@@ -73,19 +76,7 @@ class Circumstances:
 
     def table(self) -> str:
         """Return the table of all circumstances."""
-        return table(["no.", "device", "date", "versions"], ([n, *key] for key, n in self.found.items()))
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; a missing value is an empty cell."""
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows]
-    return "\n".join(lines)
-
-
-def number(value: float | None, digits: int = 3) -> str | None:
-    """Return a figure in a few digits."""
-    return None if value is None else f"{value:.{digits}g}"
+        return markdown_table(["no.", "device", "date", "versions"], ([n, *key] for key, n in self.found.items()))
 
 
 def fresh(rows: Sequence[Row]) -> tuple[list[Row], str]:
@@ -98,49 +89,31 @@ def fresh(rows: Sequence[Row]) -> tuple[list[Row], str]:
 def networks(known: Circumstances, name: str) -> Iterator[str]:
     """Yield the evaluation of DeepCuts, section 7, on one device."""
     rows, older = fresh(read_rows(RESULTS / name))
-    found = measured_rows(rows)
-    systems = [s for s in SYSTEMS if s not in CURVE_SYSTEMS and any(s in each for each in found.values())]
-    lines = []
-    for (model, task, batch), each in found.items():
-        peers = [row["ms"] for s, row in each.items() if s not in OURS]
-        ours = each.get(OURS[0], {})
-        speed = min(peers) / ours["ms"] if peers and ours else None
-        times = [number(each[s]["ms"]) if s in each else None for s in systems]
-        label = f"{model}{' training' if task == 'training' else ''}"
-        error = None if ours.get("error") is None else f"{ours['error']:.0e}"
-        facts = [ours.get("launches"), error, ours.get("budget_s"), known.numbers(each.values())]
-        lines.append([label, batch, *times, number(speed), *facts])
-    yield table(["model", "batch", *systems, "speed", "launches", "error", "budget, s", "no."], lines)
-    for task in tables.TASKS:
-        means = {s: each for s, each in tables.speedups(rows, task).items() if s not in CURVE_SYSTEMS}
-        if means:
-            text = ", ".join(f"{s} {mean:.2f} ({count})" for s, (mean, count) in means.items())
-            yield wrap_text(f"Geometric means of speed-ups over PyTorch in {task} (number of workloads): {text}.")
-    if any(each.keys() & {OURS[0]} and each.keys() - set(OURS) for each in found.values()):
-        yield f"Workloads that each system wins (Tables 11 and 12 of DeepCuts):\n\n{tables.winners_table(rows)}"
-    if curve := tables.anytime(rows):
-        text, _, mean = curve.rpartition("\n")
-        yield f"Milliseconds by budget:\n\n{text if mean.startswith('Untuned') else curve}"
-        if mean.startswith("Untuned"):
-            yield mean
-    if any("breakdown" in row for each in found.values() for row in each.values()):
-        yield f"Microseconds of each kind of kernel (section 7.3 of DeepCuts):\n\n{tables.breakdowns(rows)}"
+    yield from map(wrap_text, tables.all_tables(rows, known.numbers))
     if older:
         yield older
 
 
+def policies(known: Circumstances, name: str) -> Iterator[str]:
+    """Yield networks in other precisions than strict fp32, a line a workload."""
+    rows, _ = fresh([row for row in read_rows(RESULTS / name) if row["precision"] != "fp32" and "ms" in row])
+    lines: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[each] for each in ("model", "task", "batch", "precision", "device"))
+        line = lines.setdefault(key, {**row, "cuts_ms": None, "peers": {}})
+        if row["system"] == OURS[0]:
+            line |= {**row, "peers": line["peers"]}
+        elif row["system"] not in OURS:
+            line["peers"][row["system"]] = row["ms"]
+    yield from rows_table(known, list(lines.values()))
+
+
 def operations(known: Circumstances, *names: str) -> Iterator[str]:
     """Yield single operations beside libraries."""
-    every = [row for name in names for row in read_rows(RESULTS / name)]
-    rows, older = fresh(every)
+    rows, older = fresh([row for name in names for row in read_rows(RESULTS / name)])
     rows = [row for row in rows if row.get("cuts_ms") is not None]
-    goals = []
-    for goal in GOALS:
-        values = [v for row in rows if goal.takes(row) and (v := figure(row, goal.figure)) is not None]
-        if values:
-            goals.append([goal.title, len(values), goal.figure, f"{geomean(values):.3f}", goal.least, goal.aim])
-    if goals:
-        yield table(["class", "rows", "figure", "mean", "at least", "aim"], goals)
+    if goals := goals_table(rows):
+        yield goals
     yield from rows_table(known, rows)
     if older:
         yield older
@@ -152,13 +125,13 @@ def rows_table(known: Circumstances, rows: Sequence[Row]) -> Iterator[str]:
         return
     peers = list(dict.fromkeys(name for row in rows for name in row["peers"]))
     heads = ["class", "name", "batch", "precision", "cuts, ms", *(f"{p}, ms" for p in peers), "speed", "error"]
-    yield table(
+    yield markdown_table(
         [*heads, "budget, s", "no."],
         (
             [
-                *(row["class"], row["name"], row["batch"], row["precision"], number(row["cuts_ms"])),
-                *(number(row["peers"].get(p)) for p in peers),
-                number(figure(row, "speed")),
+                *(row["class"], row["name"], row["batch"], row["precision"], digits(row["cuts_ms"])),
+                *(digits(row["peers"].get(p)) for p in peers),
+                digits(figure(row, "speed")),
                 None if row["error"] is None else f"{row['error']:.0e}",
                 row["budget_s"],
                 known.number(row),
@@ -178,14 +151,6 @@ def vocabulary(known: Circumstances, *names: str) -> Iterator[str]:
         yield older
 
 
-def policies(known: Circumstances, name: str) -> Iterator[str]:
-    """Yield networks by precision policy."""
-    rows, older = fresh(read_rows(RESULTS / name))
-    yield from rows_table(known, rows)
-    if older:
-        yield older
-
-
 def calls(known: Circumstances, name: str) -> Iterator[str]:
     """Yield calls through `torch.compile`."""
     rows, older = fresh(read_rows(RESULTS / name))
@@ -194,35 +159,8 @@ def calls(known: Circumstances, name: str) -> Iterator[str]:
         "until the call returns, `plan` of the plan on the GPU. `cuts` has parameters as inputs, `frozen` as\n"
         "constants; `nothing` is a backend that computes nothing."
     )
-    times = ("wall", "waited", "returned", "plan")
     if rows:
-        yield table(
-            ["network", "batch", "backend", *times, "launches", "compilation, s", "no."],
-            (
-                [
-                    *(row["network"], row["batch"], row["way"], *(number(row[t]) for t in times)),
-                    *(row["launches"], number(row["compiling"]), known.number(row)),
-                ]
-                for row in rows
-            ),
-        )
-    if older:
-        yield older
-
-
-def products(known: Circumstances, name: str) -> Iterator[str]:
-    """Yield the best schedule of each product and format beside PyTorch."""
-    every, older = fresh(read_rows(RESULTS / name))
-    lines = []
-    for key in dict.fromkeys((row["product"], row["format"]) for row in every):
-        rows = [row for row in every if (row["product"], row["format"]) == key]
-        ours = [row for row in rows if row["point"] != "torch"]
-        if ours:
-            best = max(ours, key=lambda row: row["over_torch"])
-            figures = (number(best["us"]), number(best["tflops"]), f"{best['over_torch']:.3f}", len(ours))
-            lines.append([*key, *figures, known.number(best)])
-    if lines:
-        yield table(["product", "format", "best, us", "TFLOP/s", "over PyTorch", "schedules", "no."], lines)
+        yield calls_table(rows, known.number)
     if older:
         yield older
 
@@ -235,36 +173,22 @@ def audit(known: Circumstances, name: str) -> Iterator[str]:
         "than the choice although their lower bound discards them, *missed* faster points that were not proposed."
     )
     if rows:
-        heads = ["kernel", "points", "timed", "chosen, us", "best / chosen", "discarded", "lost by proof", "missed"]
-        yield table(
-            [*heads, "bound / time", "no."],
-            (
-                [
-                    *(f"{row['class']} {row['name']}", f"{row['points']:.2g}", row["timed"]),
-                    *(f"{row['chosen_us']:.2f}", f"{row['best / chosen']:.3f}", row["proven slower"]),
-                    *(row["lost by proof"], row["missed"], f"{row['median bound / time']:.2f}", known.number(row)),
-                ]
-                for row in rows
-            ),
-        )
-        timed, lost = (sum(row[each] for row in rows) for each in ("timed", "lost by proof"))
-        mean = geomean(row["best / chosen"] for row in rows)
-        yield f"{len(rows)} spaces, {timed} points; lost by proof: {lost}; best / chosen, geometric mean: {mean:.3f}."
+        yield from map(wrap_text, audit_table(rows, known.number).split("\n\n"))
     if older:
         yield older
 
 
 def cluster(known: Circumstances, *names: str) -> Iterator[str]:
     """Yield runs of cluster plans: predicted and measured seconds."""
-    rows = [row for name in names for row in json.loads((RESULTS / name).read_text(encoding="utf-8"))]
+    rows = [row for name in names for row in read_rows(RESULTS / name)]
     heads = ["case", "DP, WP, P", "policy", "weights, GB", "memory, GB", "limit, GB", "predicted, s", "measured, s"]
-    yield table(
+    yield markdown_table(
         [*heads, "error", "storage", "error with it", "no."],
         (
             [
-                *(row["case"], "{dp}, {wp}, {p}".format(**row["way"]), row["way"]["policy"]),
-                *(number(row[each] / 1e9) for each in ("weights", "memory", "cap")),
-                *(number(row["predicted"]), number(taken), f"{taken / row['predicted'] - 1:+.1%}"),
+                *(row["name"], "{dp}, {wp}, {p}".format(**row["way"]), row["way"]["policy"]),
+                *(digits(row[each] / 1e9) for each in ("weights", "memory", "cap")),
+                *(digits(row["predicted"]), digits(taken), f"{taken / row['predicted'] - 1:+.1%}"),
                 *((f"{row['disk']:.2f}", f"{taken / row['with_disk'] - 1:+.1%}") if "disk" in row else (None, None)),
                 known.number(row),
             ]
@@ -285,7 +209,7 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
             right = percent(row["right"]) if "right" in row else None
             lines.append([label, row["count"], *shares, f"{row['rmse']:.3f}", *errors, right])
         heads = ["rows", "within 10 %", "within 5 %", "RMSE, ms", "median", "p90", "kernels right"]
-        yield f"Held-out layers, {precision}:\n\n{table(['model', *heads], lines)}"
+        yield f"Held-out layers, {precision}:\n\n{markdown_table(['model', *heads], lines)}"
     kinds = [(precision, batch) for precision in ("fp32", "tf32") for batch in (16, 1)]
     columns = [values[precision][f"networks, batch {batch}"] for precision, batch in kinds]
     lines = [
@@ -298,15 +222,15 @@ def latency_models(known: Circumstances, name: str) -> Iterator[str]:
     held = [{label: row for label, row in column.items() if label not in GAP_NETWORKS} for column in columns]
     lines.append(["within 10 %", *(close(column) for column in held)])
     heads = [f"{precision}, batch {batch}" for precision, batch in kinds]
-    yield f"Networks: measured and predicted milliseconds, error:\n\n{table(['network', *heads], lines)}"
+    yield f"Networks: measured and predicted milliseconds, error:\n\n{markdown_table(['network', *heads], lines)}"
     rows = values["fp32"]["plans of cuts"]
     lines = [*([label, prediction(row)] for label, row in rows.items()), ["within 10 %", close(rows)]]
-    yield table(["tuned plan", "measured and predicted milliseconds, error"], lines)
+    yield markdown_table(["tuned plan", "measured and predicted milliseconds, error"], lines)
 
 
 def paper_tables(known: Circumstances, *_: str) -> Iterator[str]:
     """Yield the documents' tables that have rows of their own."""
-    for document in documents():
+    for document in DOCUMENTS:
         for table in tables_of(document).values():
             if not table.command and (rows := read_table(document, table)):
                 numbers = known.numbers(rows)
@@ -344,16 +268,16 @@ def tests(known: Circumstances, *_: str) -> Iterator[str]:
         for run in runs["fuzz"]["runs"]
     ]
     heads = ["generator", "device", "graphs", "nodes", "kernels", "findings"]
-    yield f"Random graphs (`tests/fuzz`):\n\n{table(heads, fuzz)}"
+    yield f"Random graphs (`tests/fuzz`):\n\n{markdown_table(heads, fuzz)}"
     names = ("operations", "cases", "elements", "kernels", "differences")
     sweep = [[run.get("device") or run["target"], *(run[name] for name in names)] for run in runs["sweep"]["runs"]]
-    yield f"Sweep of operations (`tests/fuzz/sweep`):\n\n{table(['device', *names], sweep)}"
+    yield f"Sweep of operations (`tests/fuzz/sweep`):\n\n{markdown_table(['device', *names], sweep)}"
     bugs = json.loads((RESULTS / "planted.json").read_text(encoding="utf-8"))["bugs"]
     areas = sorted({bug["area"] for bug in bugs})
     counts = ((area, [bug["caught"] for bug in bugs if bug["area"] == area]) for area in areas)
     lines = [[area, len(caught), sum(caught)] for area, caught in counts]
     lines.append(["all", len(bugs), sum(bug["caught"] for bug in bugs)])
-    yield f"Planted bugs (`tests/fuzz/planted_bugs.py`):\n\n{table(['area', 'planted', 'caught'], lines)}"
+    yield f"Planted bugs (`tests/fuzz/planted_bugs.py`):\n\n{markdown_table(['area', 'planted', 'caught'], lines)}"
 
 
 def sum_of(findings: Mapping[str, int] | None) -> int | None:
@@ -362,8 +286,8 @@ def sum_of(findings: Mapping[str, int] | None) -> int | None:
 
 
 def wrap_text(text: str) -> str:
-    """Return a sentence in lines of a document."""
-    return fill(text, WIDTH, break_on_hyphens=False)
+    """Return a sentence in lines of a document; tables stay."""
+    return text if "\n" in text else fill(text, WIDTH, break_on_hyphens=False)
 
 
 Section = Callable[..., Iterator[str]]
@@ -371,14 +295,13 @@ Section = Callable[..., Iterator[str]]
 SECTIONS: tuple[tuple[str, Section, tuple[str, ...]], ...] = (
     ("Networks, H200", networks, ("evaluation.json",)),
     ("Networks, H100", networks, ("evaluation_h100.json",)),
-    ("Networks by precision policy", policies, ("networks.json",)),
+    ("Networks by precision policy", policies, ("evaluation.json",)),
     ("Calls through `torch.compile`", calls, ("door.json",)),
     ("Single operations", operations, ("ops.json", "ops_bf16.json", "ops_fp16.json")),
     ("Operations of the vocabulary", vocabulary, ("breadth.json", "breadth_h100.json", "gradient_rows.json")),
-    ("Products with matrix instructions", products, ("products.json",)),
     ("Audit of pruning", audit, ("audit.json",)),
     ("Latency models", latency_models, ("latency.json",)),
-    ("Cluster plans", cluster, ("cluster_run_1.json", "cluster_run_2.json")),
+    ("Cluster plans", cluster, ("cluster.json",)),
     ("Tables of the documents", paper_tables, ()),
     ("Tests", tests, ("fuzz.json", "sweep.json", "planted.json")),
 )
@@ -401,7 +324,9 @@ TEXTS = {
 def document() -> str:
     """Return the whole document."""
     known = Circumstances()
-    commands = table(["`python -m cuts.bench`", "measurement"], ([f"`{n}`", says] for n, (_, says) in COMMANDS.items()))
+    commands = markdown_table(
+        ["`python -m cuts.bench`", "measurement"], ([f"`{n}`", says] for n, (_, says) in COMMANDS.items())
+    )
     parts = [HEAD.format(commands=commands).rstrip()]
     for title, section, names in SECTIONS:
         found = [*([TEXTS[title]] if title in TEXTS else []), *section(known, *names)]

@@ -20,7 +20,7 @@ TABLE = re.compile(r"<!-- table: (\S+) (\S+) -->\n.*?<!-- end of table -->", re.
 
 def table_text(document: str, table: PaperTable) -> str:
     """Return a table as Markdown, computed where it needs no device."""
-    if table.make is None or table.device or (document, table.number) in SLOW_TABLES:
+    if table.make is None or (document, table.number) in SLOW_TABLES:
         return table.text(read_table(document, table))
     return table.text(list(table.make(TableRequest(tuple(table.names()), commit="current"))))
 
@@ -38,7 +38,8 @@ def fill_tables(text: str) -> str:
 
 def documents() -> list[Path]:
     """Return the documents that have tables."""
-    return [path for path in sorted(DOCS.glob("**/*.md")) if TABLE.search(path.read_text(encoding="utf-8"))]
+    paths = [DOCS.parent / "README.md", *sorted(DOCS.glob("**/*.md"))]
+    return [path for path in paths if TABLE.search(path.read_text(encoding="utf-8"))]
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS
-from cuts.docs.make_results import table
 from cuts.tests.zoo.records import TASKS, is_right, is_whole, read_records
 from cuts.tests.zoo.table import LIBRARIES, read_table
 
@@ -36,7 +36,7 @@ def document() -> str:
         rows = [each for each in records if each["library"] == library and "skipped" not in each]
         if rows:
             heads = ["architecture", "forward", "s", "launches", "backward", "s", "launches", "nodes"]
-            parts += [f"## {library}", _versions(rows), table(heads, map(_row, rows))]
+            parts += [f"## {library}", _versions(rows), markdown_table(heads, map(_row, rows))]
             parts += _reasons(rows)
     return "\n\n".join(parts) + "\n"
 
@@ -47,7 +47,7 @@ def _totals(records: Sequence[Mapping[str, Any]]) -> str:
         found = [each[task] for each in records if task in each]
         whole, right = sum(map(is_whole, found)), sum(map(is_right, found))
         rows.append([task, len(found), whole, right - whole, len(found) - right])
-    return table(["task", "architectures", "whole and right", "in part and right", "others"], rows)
+    return markdown_table(["task", "architectures", "whole and right", "in part and right", "others"], rows)
 
 
 def _versions(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -61,11 +61,11 @@ class Samples:
         return len(self.layers)
 
     def where(self, mask: Mask | Ints) -> Samples:
-        """Return some of them."""
+        """Return the samples of a mask, or of row numbers."""
         return Samples(*(getattr(self, each.name)[mask] for each in fields(Samples)))
 
     def of(self, *kinds: str) -> Samples:
-        """Return those of some sets."""
+        """Return the samples of some sets."""
         return self.where(np.isin(self.kinds, kinds))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from attrs import evolve
@@ -60,11 +60,14 @@ def assemble_kernels(result: LaunchKernels, context: CompileContext) -> Compiled
     units = {unit.name: unit for unit in views.programs.every_unit}
     steps: list[Step] = []
     records: list[Mapping[str, object]] = []
+    facts: dict[Sequence[Hashable], Mapping[str, object]] = {}
     for groups in launched:
         keys = tuple(kernel_key(group, views) for group in groups)
         bound = _tensors(groups)
         steps.append(Step(kernels[keys], tuple(bound[a.tensor] for a in functions[keys].arguments)))
-        records.append(_record(groups, units, views, launch_facts([chosen[key] for key in keys], target), algorithms))
+        if keys not in facts:
+            facts[keys] = launch_facts([chosen[key] for key in keys], target)
+        records.append(_record(groups, units, views, facts[keys], algorithms))
         records[-1] = {**records[-1], **(report.get(groups[0].units, {}) if len(groups) == 1 else {})}
     touched = {t for step in steps for t in step.tensors} | set(graph.outputs)
     storages = {t: s for t, s in views.storages.items() if t in touched}

@@ -75,7 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not (NIGHTLY or config.getoption("--update-durations") or config.option.markexpr or names_tests(config)):
         tier = COMPLETE_TIER if config.getoption("--complete") else DEFAULT_TIER
         chosen = chosen_cases(items, read_durations(), tier)
-        config.hook.pytest_deselected(items=[item for item in items if item not in {*chosen}])
+        kept = {*chosen}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
     many = Counter(item.path for item in items)
     items.sort(key=lambda item: (not item.get_closest_marker("long"), -many[item.path], item.path))

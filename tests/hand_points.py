@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from attrs import frozen
-from cuts.bench.operators.products import FORMATS
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim
 from cuts.ir.segment import FusedGroup
+from cuts.tests.products import FORMATS
 
 #: Matrix instruction of each format.
 INSTRUCTIONS = {"bf16": "m16n8k16_bf16", "f16": "m16n8k16_f16", "tf32": "m16n8k8_tf32", "fp32x3": "m16n8k8_tf32"}

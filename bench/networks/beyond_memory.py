@@ -7,14 +7,13 @@ Cases: `inference` of 30 B parameters in bf16, `training` of 6 B with Adam in mi
 weights and optimiser state in two generations, gradients). The planner chooses the way for the measured rates and a
 limit of device memory that is `--share` of weights, or of weights, gradients and state in one generation. Training is
 killed in its second step, started again, and compared with an uninterrupted run of the same steps; `--no-kill` leaves
-that out. Rows go to $OUT/beyond_memory.json, one after another.
+that out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -23,17 +22,18 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 from cuts.backends import find_target
-from cuts.bench.tools.records import circumstances
+from cuts.bench.tools.records import circumstances, keep_row
 from cuts.cli.plan_run import size_of
-from cuts.cluster import ClusterPlan, Runner, load_cluster_plan, predict, rank, save_cluster_plan, storage_utilisation
+from cuts.cluster import ClusterPlan, Runner, load_cluster_plan, predict, rank, save_cluster_plan
 from cuts.cluster.graphs import initial_weights, layer_kind
 from cuts.cluster.plans import Machine, Transformer
 from cuts.ir import Array, UsageError
+
+from .cluster_run import add_run_options, predicted_fields, report_fields, run_steps
 
 #: Micro-batches of a mini-batch.
 MICRO_BATCHES = 8
@@ -121,36 +121,27 @@ def run_case(case: BeyondCase, root: Path, options: argparse.Namespace) -> dict[
     filled = time.perf_counter() - begin
     try:
         predicted = predict(runner)
-        if case.training:
-            runner.train(case.steps)
-        else:
-            for number in range(case.steps):
-                runner.infer(number)
-        at_work, report = storage_utilisation(runner, predicted), runner.report
+        run_steps(runner, case.training, case.steps)
+        row = predicted_fields(predicted) | report_fields(runner, predicted)
     finally:
         runner.close()
-    taken = fmean(report.seconds)
-    row: dict[str, Any] = {
+    row |= {
         "name": case.name, "parameters": case.model.parameters, "bytes": case.step_bytes, "way": asdict(plan.way),
-        "limit": plan.machine.memory, "memory": report.memory, "filled_seconds": filled,
-        "predicted": predicted.terms["total"], "terms": dict(predicted.terms), "seconds": report.seconds,
-        "taken": taken, "off": taken / predicted.terms["total"] - 1, "storage": predicted.storage,
-        "disk": at_work.part if at_work else 1.0, "with_disk": at_work.seconds if at_work else predicted.terms["total"],
-        "losses": report.losses, "read_bytes": report.read_bytes,
-        "written_bytes": report.written_bytes, "host_layers": len(runner.store.host.layers) if runner.store.host else 0,
+        "limit": plan.machine.memory, "filled_seconds": filled,
+        "host_layers": len(runner.store.host.layers) if runner.store.host else 0,
     }  # fmt: skip
-    shutil.rmtree(folder, ignore_errors=True)
-    clear_host(case, options)
+    remove_files(folder, options)
     if case.training and not options.no_kill:
         after = losses_after_kill(case, plan, root, options)
-        row |= {"losses_after_a_kill": after, "resumes": after == report.losses[-len(after) :]}
+        row |= {"losses_after_a_kill": after, "resumes": after == row["losses"][-len(after) :]}
     return row
 
 
-def clear_host(case: BeyondCase, options: argparse.Namespace) -> None:
-    """Delete a case's files in host memory."""
+def remove_files(folder: Path, options: argparse.Namespace) -> None:
+    """Delete a run's files on the disk and in host memory."""
+    shutil.rmtree(folder, ignore_errors=True)
     if options.host_folder:
-        shutil.rmtree(Path(options.host_folder) / f"{case.name}", ignore_errors=True)
+        shutil.rmtree(Path(options.host_folder) / folder.name, ignore_errors=True)
 
 
 def losses_after_kill(case: BeyondCase, plan: ClusterPlan, root: Path, options: argparse.Namespace) -> list[float]:
@@ -176,8 +167,7 @@ def losses_after_kill(case: BeyondCase, plan: ClusterPlan, root: Path, options: 
         found = runner.train(case.steps).losses
     finally:
         runner.close()
-    shutil.rmtree(folder, ignore_errors=True)
-    clear_host(case, options)
+    remove_files(folder, options)
     return found
 
 
@@ -191,13 +181,10 @@ def run_child(options: argparse.Namespace) -> int:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="opencl")
-    parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in a minute")
-    parser.add_argument("--folder", help="folder on the disk (default a temporary one)")
+    add_run_options(parser)
     parser.add_argument("--host-folder", help="folder in host memory, such as /dev/shm/model")
     parser.add_argument("--host-memory", default="90G", help="bytes that it may take (default 90G)")
     parser.add_argument("--share", type=float, default=2 / 3, help="device memory over the model's bytes (default 2/3)")
-    parser.add_argument("--only", choices=("inference", "training"), help="one of the cases")
     parser.add_argument("--no-kill", action="store_true", help="leave out the killed run")
     parser.add_argument("--kill-after", type=float, default=0.1, metavar="SECONDS", help="after the first step")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -212,7 +199,7 @@ def run_all(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     root = Path(options.folder or tempfile.mkdtemp(prefix="cuts-beyond-"))
     root.mkdir(parents=True, exist_ok=True)
     for case in cases(options.small):
-        if options.only in (None, case.name):
+        if options.only in case.name:
             needs = case.model.parameters * ((2 * (2 + 12) + 2) if case.training else case.model.value_bytes)
             room = shutil.disk_usage(root).free + (size_of(options.host_memory) if options.host_folder else 0)
             if needs > room:
@@ -225,14 +212,10 @@ def main() -> int:
     options = parse_arguments()
     if options.child:
         return run_child(options)
-    rows = []
+    resumes = True
     for row in run_all(options):
-        rows.append(row)
+        if options.out:
+            keep_row(options.out, row | {"suite": "beyond", "class": "beyond"})
         print(json.dumps(row, indent=1), flush=True)
-        if out := os.environ.get("OUT"):
-            Path(out, "beyond_memory.json").write_text(json.dumps(rows, indent=1))
-    return 0 if all(row.get("resumes", True) for row in rows) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        resumes = resumes and row.get("resumes", True)
+    return 0 if resumes else 1

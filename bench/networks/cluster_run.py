@@ -9,26 +9,27 @@ The same models run whole in memory for comparison.
 Each case is predicted from rates measured just before, run, and compared with a run in memory: results are equal bit
 by bit on one process, and close where gradients are summed in another order. "share" is the time of the slower of
 storage and compute over the time of the run, "disk" the storage rate during the run over the rate before, "rest" the
-error of the prediction with the rate during the run. JSON goes to $OUT.
+error of the prediction with the rate during the run.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch.distributed
 from attrs import asdict, evolve, frozen
+from cuts.backends import find_target
+from cuts.bench.tools.records import Row, circumstances, keep_row
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.measure import RunPrediction, predict, storage_utilisation
 from cuts.cluster.plans import Machine, Transformer
@@ -114,22 +115,11 @@ def engine_of(way: Way) -> Any:
     return lambda device: TorchEngine(device, way.p, way.wp)
 
 
-def cap_of(case: ClusterCase, machine: Machine) -> float:
-    """Return a capped run's memory limit: the planner's need of its plan."""
-    return float(fit(columns([case.way]), case.model, machine, training=case.training).memory[0])
-
-
 def kernels_of(plan: ClusterPlan, target: str, known: dict[Any, Kernels]) -> Kernels:
     """Return a plan's kernels; runs of one shape share them."""
     recompute = plan.way.activations.startswith("recompute") and plan.training
-    key = (
-        plan.model.precision,
-        plan.way.wp,
-        plan.way.micro,
-        plan.training,
-        plan.model.batch * plan.training,
-        recompute,
-    )
+    batch = plan.model.batch * plan.training
+    key = (plan.model.precision, plan.way.wp, plan.way.micro, plan.training, batch, recompute)
     if key not in known:
         known[key] = compile_kernels(plan, target)
     return known[key]
@@ -149,13 +139,17 @@ def run_once(
 ) -> tuple[dict[str, Any], Any]:
     """Run a case, or its in-memory version; return costs and results."""
     way = case.way if capped else case.whole
-    cap = cap_of(case, machine) if capped else UNLIMITED_BYTES
+    need = fit(columns([case.way]), case.model, machine, training=case.training).memory[0]
+    cap = float(need) if capped else UNLIMITED_BYTES  # the planner's need of its plan
     folder = folder_of(case, root, capped)
     runner = make(folder, ClusterPlan(case.model, machine, way, case.training), cap)
     found = predict(runner) if capped else None
-    row = prediction(found) if found else {}
-    outcome = results_of(runner, case)
-    row |= costs_of(runner, case, cap, found) if found else {"whole_seconds": runner.report.seconds}
+    outcome = run_steps(runner, case.training, case.steps)
+    outcome = weights_of(runner) if case.training else outcome
+    row: dict[str, Any] = {"whole_seconds": runner.report.seconds}
+    if found:
+        weights = case.model.value_bytes * case.model.parameters // (case.way.p * case.way.wp)
+        row = predicted_fields(found) | report_fields(runner, found) | {"cap": cap, "weights": weights}
     runner.engine.minimum(0)
     runner.close()
     if case.training and runner.engine.rank == 0:
@@ -164,7 +158,7 @@ def run_once(
     return row, outcome
 
 
-def prediction(found: RunPrediction) -> dict[str, Any]:
+def predicted_fields(found: RunPrediction) -> dict[str, Any]:
     """Return the planner's prediction from rates measured here."""
     measured, terms, block = found.machine, dict(found.terms), found.machine.measured[0]
     rates = {"alone": found.reads.alone, "read": measured.storage_read, "write": measured.storage_write}
@@ -172,26 +166,26 @@ def prediction(found: RunPrediction) -> dict[str, Any]:
     return {"predicted": terms["total"], "terms": terms, "storage": found.storage, **rates, **kernels}
 
 
-def results_of(runner: Runner, case: ClusterCase) -> dict[int, Any]:
-    """Run all steps; return trained weights, or inference's first results."""
-    if case.training:
-        runner.train(case.steps)
-        return weights_of(runner)
-    results = [runner.infer(number) for number in range(case.steps)]
+def run_steps(runner: Runner, training: bool, steps: int) -> Any:
+    """Run all steps; return inference's first results, if any."""
+    if training:
+        runner.train(steps)
+        return None
+    results = [runner.infer(number) for number in range(steps)]
     return results[0]
 
 
-def costs_of(runner: Runner, case: ClusterCase, cap: float, found: RunPrediction) -> dict[str, Any]:
+def report_fields(runner: Runner, found: RunPrediction) -> dict[str, Any]:
     """Return a run's report, and the prediction with its storage rates."""
     report, at_work = runner.report, storage_utilisation(runner, found)
     return {
         "disk": at_work.part if at_work else 1.0,
         "with_disk": at_work.seconds if at_work else found.terms["total"],
         "seconds": report.seconds,
+        "taken": fmean(report.seconds),  # of all steps, as the storage's rate is
+        "off": fmean(report.seconds) / found.terms["total"] - 1,
         "losses": report.losses,
         "memory": report.memory,
-        "cap": cap,
-        "weights": case.model.value_bytes * case.model.parameters // (case.way.p * case.way.wp),
         "read_bytes": report.read_bytes,
         "written_bytes": report.written_bytes,
         "kernels": report.compute / len(report.seconds),
@@ -206,38 +200,26 @@ def run_case(case: ClusterCase, target: str, root: Path, machine: Machine, known
         kernels, engine = kernels_of(plan, target, known), engine_of(plan.way)
         return Runner(plan, folder, target, memory=cap, engine=engine, kernels=kernels, batches=batches)
 
-    row: dict[str, Any] = {"case": case.name, "training": case.training, "way": asdict(case.way)}
+    row: dict[str, Any] = {"name": case.name, "training": case.training, "way": asdict(case.way)}
     outcomes = []
     for capped in (True, False):
         found, outcome = run_once(case, capped, make, root, machine)
         row |= found
         outcomes.append(outcome)
         gc.collect()  # the runner's device memory
-    row["difference"] = max((float(np.abs(a - b).max()) for a, b in pairs(*outcomes)), default=0.0)
-    taken, terms = fmean(row["seconds"]), row["terms"]  # of all steps, as the storage's rate is
-    row |= {"taken": taken, "off": taken / row["predicted"] - 1, "all": time.perf_counter() - begin}
-    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / taken
-    return row
+    mine, whole = outcomes  # stages of two plans may have other layers
+    row["difference"] = max((float(np.abs(mine[k] - whole[k]).max()) for k in mine.keys() & whole.keys()), default=0.0)
+    terms = row["terms"]
+    row["share"] = (max(terms["compute"], terms["storage"]) + terms["optimiser"]) / row["taken"]
+    return row | {"all": time.perf_counter() - begin}
 
 
 def batch_source(case: ClusterCase) -> Any:
-    """Return random batches, made once.
-
-    Making them is no part of a run.
-    """
+    """Return random batches, made before the run, equal in every step."""
     make = random_batches(case.model, case.way.micro, 0)
-    known: dict[Any, Any] = {}
-
-    def batch(step: int, group: int, micro: int) -> Any:
-        key = (group, micro)  # every step sees the same data
-        if key not in known:
-            known[key] = make(0, group, micro)
-        return known[key]
-
-    for group in range(case.way.dp):
-        for micro in range(case.model.batch // (case.way.dp * case.way.micro)):
-            batch(0, group, micro)
-    return batch
+    micros = range(case.model.batch // (case.way.dp * case.way.micro))
+    known = {(group, micro): make(0, group, micro) for group in range(case.way.dp) for micro in micros}
+    return lambda step, group, micro: known[group, micro]
 
 
 def weights_of(runner: Runner) -> dict[int, Any]:
@@ -251,34 +233,27 @@ def weights_of(runner: Runner) -> dict[int, Any]:
     }
 
 
-def pairs(mine: dict[int, Any], other: dict[int, Any]) -> list[tuple[Any, Any]]:
-    """Return results of both runs in pairs.
-
-    Stages of two plans may have other layers.
-    """
-    return [(mine[key], other[key]) for key in mine if key in other]
-
-
-def line(r: dict[str, Any]) -> str:
-    """Return a case's line of the table."""
-    sizes = f"{r['case']:22}{r['weights'] / 1e9:7.3f}{r['cap'] / 1e9:8.3f}{r['memory'] / 1e9:7.3f}"
-    times = f"{r['predicted']:11.3f}{r['taken']:9.3f}{r['off']:+8.1%}{r['share']:7.2f}{min(r['whole_seconds']):8.3f}"
-    rates = f"{r['disk']:6.2f}{r['taken'] / r['with_disk'] - 1:+8.1%}"
-    rates += f"{r['difference']:10.2g}{r['read'] / 1e9:11.2f}{r['write'] / 1e9:7.2f}"
-    return f"{sizes}{times}{rates}{r['forward'] * 1e3:8.2f}{r['backward'] * 1e3:8.2f}{r['all']:7.1f}"
+def line(row: Row) -> str:
+    """Return a case as a line of text."""
+    sizes = f"{row['name']:22}{row['weights'] / 1e9:7.3f} GB in {row['memory'] / 1e9:.3f} of {row['cap'] / 1e9:.3f} GB"
+    times = f"predicted {row['predicted']:.3f} s, taken {row['taken']:.3f} ({row['off']:+.1%}, whole"
+    disk = f"disk {row['disk']:.2f} ({row['taken'] / row['with_disk'] - 1:+.1%}), share {row['share']:.2f}"
+    return f"{sizes}; {times} {min(row['whole_seconds']):.3f}); {disk}; difference {row['difference']:.2g}"
 
 
-HEAD = f"{'case':22}{'GB':>7}{'cap GB':>8}{'used':>7}{'predicted':>11}{'taken':>9}{'off':>8}{'share':>7}{'whole':>8}"
-HEAD += f"{'disk':>6}{'rest':>8}{'max diff':>10}{'read GB/s':>11}{'write':>7}{'fwd ms':>8}{'bwd ms':>8}{'all s':>7}"
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of runs of cluster plans."""
+    parser.add_argument("--target", default="opencl")
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
+    parser.add_argument("--folder", help="where files go (default a temporary folder)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="add rows to this file")
 
 
 def main() -> None:
     """Run the cases for the processes that there are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="opencl")
-    parser.add_argument("--small", action="store_true", help="sizes that a CPU runs in seconds")
-    parser.add_argument("--folder", help="where files go (default a temporary folder)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains this")
+    add_run_options(parser)
     parser.add_argument("--seconds", type=float, default=240, help="begin no further case after so many seconds")
     arguments = parser.parse_args()
     processes, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
@@ -286,24 +261,19 @@ def main() -> None:
         os.environ["CUDA_DEVICE"] = os.environ.get("LOCAL_RANK", "0")  # the device of PyCUDA's context
     machine = Machine("here", 1, processes, 1e13, 1.0, UNLIMITED_BYTES, 1e9, 1e9, 1e11, 1e11)
     root = Path(arguments.folder or os.path.join(tempfile.gettempdir(), f"cuts-cluster-run-{os.getppid()}"))
-    rows, begin = [], time.perf_counter()
+    begin, facts = time.perf_counter(), circumstances(find_target(arguments.target).name)
+    facts |= {"suite": "cluster", "class": f"{processes} process{'es' * (processes > 1)}"}
     known: dict[Any, Kernels] = {}
     for case in cases(arguments.small, processes):
         if arguments.only not in case.name or time.perf_counter() - begin > arguments.seconds:
             continue
         if rank == 0:
             print(f"{time.perf_counter() - begin:6.1f} s: {case.name}", flush=True)
-        rows.append(run_case(case, arguments.target, root, machine, known))
+        row = run_case(case, arguments.target, root, machine, known) | facts
         if rank == 0:
-            print(HEAD, line(rows[-1]), sep="\n", flush=True)
-            if out := os.environ.get("OUT"):
-                Path(out, f"cluster_run_{processes}.json").write_text(json.dumps(rows, indent=1))
-    if rank == 0:
-        print(HEAD, *map(line, rows), sep="\n", flush=True)
+            print(line(row), flush=True)
+            if arguments.out:
+                keep_row(arguments.out, row)
     shutil.rmtree(root, ignore_errors=True) if rank == 0 else None
     if processes > 1:
-        torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+        import_module("torch.distributed").destroy_process_group()

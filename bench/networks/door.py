@@ -1,11 +1,11 @@
 """Wall time of calls through `torch.compile(model, backend="cuts")` and other ways.
 
-    python -m cuts.bench door --out FOLDER [--only resnet-50:1 encoder:1] [--ways eager default cuts] [--budget 20]
+    python -m cuts.bench door [--only resnet-50:1 bert-base:1] [--ways eager default cuts] [--budget 20]
 
-Networks are those of `bench/networks` (`resnet-50`, `bert-base`, ...) and of its `policies`. A row has the milliseconds
-of a call among calls that follow one another and of a synchronised call; for `cuts` also the time of the plan on the
-GPU, the time until a call returns, and the overhead over the plan. `nothing` is a backend that computes nothing: the
-overhead of Dynamo. Strict fp32, inputs on the GPU, no gradients. Rows go to `FOLDER/door.json`.
+Networks are those of `python -m cuts.bench networks`. A row has the milliseconds of a call among calls that follow one
+another and of a synchronised call, the time until a call returns, and for `cuts` the time of a captured call, which is
+that of the plan on the GPU. `nothing` is a backend that computes nothing: the overhead of Dynamo. No gradients, and the
+parameters of `frozen` are constants. Errors are relative to the largest value of eager PyTorch.
 """
 
 from __future__ import annotations
@@ -13,94 +13,36 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from attrs import asdict, evolve, frozen
-from cuts.bench.networks.models import BY_NAME
-from cuts.bench.networks.peer_calls import round_time
-from cuts.bench.networks.policies import NETWORKS, network
-from cuts.bench.tools.records import circumstances, write_rows
-from cuts.compile.external_buffers import InPlaceProgram
+from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
+from cuts.bench.tools.markdown import digits, markdown_table
+from cuts.bench.tools.records import (
+    Row,
+    add_row_options,
+    circumstances,
+    fresh_keys,
+    is_stale,
+    keep_row,
+    key_of,
+    read_rows,
+)
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CutsError
 
+from .ledger import parse_workload
+from .models import Made, ModelWorkload
+
 ROUNDS, CALLS = 7, 50
 WAYS = ("eager", "nothing", "default", "reduce", "cuts", "frozen")
+OURS = ("cuts", "frozen")
 
 
-@frozen
-class CallRow:
-    """Row of one network called in one way.
-
-    Times are milliseconds, `compiling` seconds; `error` is the greatest one of an output, relative to the largest that
-    eager PyTorch computes.
-    """
-
-    network: str
-    batch: int
-    way: str
-    wall: float
-    waited: float
-    returned: float
-    compiling: float
-    error: float
-    plan: float | None = None
-    launches: int | None = None
-
-    @property
-    def above(self) -> float | None:
-        """Milliseconds of a call beyond its plan's, for consecutive calls."""
-        return None if self.plan is None else self.wall - self.plan
-
-
-class Watch:
-    """Sessions that were opened, with the arguments of their last launch."""
-
-    def __init__(self) -> None:
-        self.sessions: list[Any] = []
-        self.last: dict[int, tuple[Any, ...]] = {}
-
-    def __enter__(self) -> Watch:
-        self._open = open_ = InPlaceProgram.open
-
-        def open_and_keep(program: Any, *arguments: Any) -> Any:
-            session: Any = open_(program, *arguments)
-            launch = session.launch
-
-            def record_call(*arguments: Any) -> None:
-                self.last[id(session)] = arguments
-                launch(*arguments)
-
-            session.launch = record_call
-            session.repeat = lambda: launch(*self.last[id(session)])
-            self.sessions.append(session)
-            return session
-
-        program: Any = InPlaceProgram
-        program.open = open_and_keep
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        program: Any = InPlaceProgram
-        program.open = self._open
-
-    def quiet(self) -> None:
-        """Let sessions launch unseen, as they do elsewhere."""
-        for session in self.sessions:
-            del session.launch
-
-    def repeat(self) -> None:
-        """Launch the last call's kernels again, over the same memory."""
-        for session in self.sessions:
-            session.repeat()
-
-
-def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
+def walls(torch: Any, call: Callable[[], Any]) -> dict[str, float]:
     """Return a call's milliseconds: among others, synchronous, and until it returns."""
     following, waited, returned = [], [], []
     for _ in range(ROUNDS):
@@ -116,12 +58,8 @@ def walls(torch: Any, call: Callable[[], Any]) -> tuple[float, float, float]:
             returned.append(perf_counter() - start)
             torch.cuda.synchronize()
             waited.append(perf_counter() - start)
-    return tuple(statistics.median(samples) * 1e3 for samples in (following, waited, returned))  # type: ignore[return-value]
-
-
-def on_device(torch: Any, run: Callable[[], None]) -> float:
-    """Return GPU milliseconds of repeated launches."""
-    return statistics.median(round_time(torch, run, CALLS) for _ in range(ROUNDS))
+    samples = {"wall": following, "waited": waited, "returned": returned}
+    return {name: statistics.median(each) * 1e3 for name, each in samples.items()}
 
 
 def nothing(module: Any, examples: Any) -> Any:
@@ -136,95 +74,79 @@ def caller(torch: Any, model: Any, way: str, budget: float | None) -> Any:
     """Return a model as it is called in a way."""
     torch._dynamo.reset()
     tuned = {} if budget is None else {"budget": budget}
-    made: dict[str, Callable[[], Any]] = {
-        "eager": lambda: model,
-        "nothing": lambda: torch.compile(model, backend=nothing),
-        "default": lambda: torch.compile(model),
-        "reduce": lambda: torch.compile(model, mode="reduce-overhead"),
-        "cuts": lambda: torch.compile(model, backend=cuts_backend, options=tuned),
-        "frozen": lambda: torch.compile(model, backend=cuts_backend, options={**tuned, "freeze": True}),
+    options: dict[str, dict[str, Any]] = {
+        "nothing": {"backend": nothing},
+        "default": {},
+        "reduce": {"mode": "reduce-overhead"},
+        "cuts": {"backend": cuts_backend, "options": tuned},
+        "frozen": {"backend": cuts_backend, "options": {**tuned, "freeze": True}},
     }
-    return made[way]()
+    return model if way == "eager" else torch.compile(model, **options[way])
 
 
-@lru_cache(maxsize=1)
-def on_gpu(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
-    """Return a network and its inputs on the GPU."""
-    torch = import_module("torch")
-    model, inputs = BY_NAME[name].make(batch, False) if name in BY_NAME else network(name, batch, torch)
-    return model.to("cuda"), tuple(each.to("cuda") for each in inputs)
-
-
-def measure(torch: Any, name: str, batch: int, way: str, budget: float | None) -> CallRow:
-    """Compile a network and time its calls."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    model, given = on_gpu(name, batch)
-    with torch.no_grad(), Watch() as watch:
+def measure(torch: Any, made: Made, way: str, budget: float | None) -> Row:
+    """Compile a network on the GPU and time its calls."""
+    set_precision(torch)
+    model, given = made
+    with torch.no_grad():
         expected = model(*given)
         start = perf_counter()
-        call = caller(torch, model, way, budget)
-        found = call(*given).clone()
+        call = partial(caller(torch, model, way, budget), *given)
+        found = call().clone()
         for _ in range(5):
-            kept = call(*given)  # the repeated launch writes to it
+            call()
         torch.cuda.synchronize()
-        compiling = perf_counter() - start
-        error = float((found - expected).abs().max() / expected.abs().max())
-        watch.quiet()
-        row = CallRow(name, batch, way, *walls(torch, lambda: call(*given)), compiling, error)
-        if not watch.sessions:
-            return row
-        steps = sum(session.plan.launch_count for session in watch.sessions)
-        row = evolve(row, plan=on_device(torch, watch.repeat), launches=steps)
-        assert kept.shape == expected.shape
-        return row
+        row: Row = {"compiling": perf_counter() - start, **walls(torch, call)}
+        row["error"] = float((found - expected).abs().max() / expected.abs().max())
+        if way not in OURS:
+            return row | {"peers": {way: row["wall"]}}
+        plan = time_calls(torch, capture_graph(torch, [call])).median
+        return row | {"cuts_ms": row["wall"], "plan": plan * 1e3}
 
 
-def table(rows: list[CallRow]) -> str:
-    """Return rows as text."""
-    head = f"{'network':<13}{'batch':>6} {'way':<9}{'wall ms':>9}{'waited':>9}{'returned':>9}{'plan':>9}{'above':>9}"
-    lines = [head + f"{'launches':>9}{'error':>10}{'compile s':>10}"]
-    for r in rows:
-        ours = "" if r.plan is None or r.above is None else f"{r.plan:>9.3f}{r.above:>9.3f}{r.launches:>9}"
-        lines.append(
-            f"{r.network:<13}{r.batch:>6} {r.way:<9}{r.wall:>9.3f}{r.waited:>9.3f}{r.returned:>9.3f}{ours:>27}"
-            f"{r.error:>10.1e}{r.compiling:>10.1f}"
-        )
-    return "\n".join(lines)
+def identity(workload: ModelWorkload, way: str) -> Row:
+    """Return the fields of a row that identify it."""
+    return {"suite": "door", "class": way, "name": workload.model.name.lower(), "batch": workload.batch}
 
 
-def parse_case(text: str) -> tuple[str, int]:
-    """Read `network:batch`."""
-    name, _, batch = text.partition(":")
-    known = (*NETWORKS, *BY_NAME)
-    if name not in known or not batch.isdigit():
-        raise SystemExit(f"{text}: expected network:batch; networks are {', '.join(known)}")
-    return name, int(batch)
+def calls_table(rows: Sequence[Row], note: Callable[[Row], object] = lambda _: None) -> str:
+    """Return rows as a table, each with a note."""
+    times = ("wall", "waited", "returned", "plan")
+    lines = [
+        [
+            *(row["name"], row["batch"], row["class"], *(digits(row.get(each)) for each in times)),
+            *(row.get("launches"), digits(row["compiling"]), note(row)),
+        ]
+        for row in rows
+    ]
+    return markdown_table(["network", "batch", "backend", *times, "launches", "compilation, s", "no."], lines)
 
 
 def main() -> int:
-    """Measure the cases asked for."""
-    parser = argparse.ArgumentParser(description="wall time of calls through torch.compile")
-    parser.add_argument("--only", nargs="+", default=["resnet50:1", "resnet50:16", "encoder:1"], metavar="CASE")
+    """Measure missing rows and print the table; return 1 after failures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=["resnet-50:1", "bert-base:1"], metavar="MODEL:BATCH")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of tuning, for each graph")
-    parser.add_argument("--out", type=Path, default=Path("."), metavar="FOLDER")
-    arguments = parser.parse_args()
-    torch = import_module("torch")
-    cases = [(*parse_case(text), way) for text in arguments.only for way in arguments.ways]
-    rows: list[CallRow] = []
-    facts = circumstances(torch.cuda.get_device_name())
-    for case in cases:
-        try:
-            rows.append(measure(torch, *case, arguments.budget))
-        except (RuntimeError, CutsError) as error:
-            print(f"{':'.join(map(str, case))}: {str(error)[:400]}", file=sys.stderr)
+    add_row_options(parser, "door.json")
+    options = parser.parse_args()
+    rows, failed, end = read_rows(options.out), 0, perf_counter() + options.limit
+    for workload in () if options.table else map(parse_workload, options.only):
+        known = set() if options.again else fresh_keys(rows)
+        ways = [way for way in options.ways if key_of(identity(workload, way)) not in known]
+        if not ways:
             continue
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        write_rows(arguments.out / "door.json", [asdict(r) | facts for r in rows])
-        print(table(rows[-1:]).splitlines()[-1], flush=True)
-    print(table(rows))
-    return 0 if len(rows) == len(cases) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        torch = import_module("torch")
+        model, inputs = workload.model.make(workload.batch, False)
+        made = model.to("cuda"), tuple(x.to("cuda") for x in inputs)
+        for way in (way for way in ways if perf_counter() < end):
+            try:
+                row = identity(workload, way) | measure(torch, made, way, options.budget)
+            except (RuntimeError, CutsError) as error:
+                print(f"{workload.label} {way}: {str(error)[:400]}", file=sys.stderr)
+                failed += 1
+                continue
+            facts = {"budget_s": options.budget, **circumstances(torch.cuda.get_device_name(), options.commit)}
+            rows = keep_row(options.out, row | facts)
+    print(calls_table([row for row in rows if not is_stale(row)]))
+    return int(failed > 0)

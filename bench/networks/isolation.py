@@ -13,12 +13,13 @@ from importlib import import_module
 from time import monotonic
 
 from attrs import define, field
+from cuts.bench.tools.records import Row
 from cuts.ir import CutsError
 from cuts.search.processes.child import Child, ChildLost
 
 from .ledger import parse_workload
 from .models import ModelWorkload, Task
-from .systems import EXPORT_SYSTEMS, LEAVING, SYSTEMS, ModelCase, Row, run
+from .systems import EXPORT_SYSTEMS, LEAVING, SYSTEMS, ModelCase, run
 
 #: Seconds that a row may take beyond its expected time.
 PATIENCE = 60.0
@@ -58,7 +59,7 @@ class Bout:
 
     def __attrs_post_init__(self) -> None:
         exported = self.workload.task == "inference" and any(system in EXPORT_SYSTEMS for system in self.systems)
-        self.child = Child(f"{__name__}:Contest", text_of(self.workload), self.budget, exported)
+        self.child = Child(f"{__name__}:PairedRun", text_of(self.workload), self.budget, exported)
 
     def expected_seconds(self, system: str) -> float:
         """Return the seconds that a system needs about."""
@@ -84,4 +85,4 @@ class Bout:
 def text_of(workload: ModelWorkload) -> str:
     """Return a workload as `parse_workload` reads it."""
     task: Task = workload.task
-    return f"{workload.model.name}:{'training' if task == 'training' else workload.batch}".lower()
+    return f"{workload.model.name}:{'training' if task == 'training' else workload.batch}:{workload.precision}".lower()

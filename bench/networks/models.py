@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from attrs import field, frozen
+from cuts.ir.machine import PrecisionName
 
 #: Frames of a spectrogram: three seconds, about the length of a recording of AN4.
 FRAMES = 300
@@ -51,7 +52,7 @@ class Application:
 
 @frozen
 class ModelWorkload:
-    """Line of the evaluation: a model, its task, and its batch size.
+    """Line of the evaluation: a model, its task, batch size and precision.
 
     It may have a search budget of its own, in seconds.
     """
@@ -60,11 +61,19 @@ class ModelWorkload:
     task: Task
     batch: int
     budget: float | None = field(default=None, eq=False)
+    precision: PrecisionName = "fp32"
 
     @property
     def label(self) -> str:
         """Name in rows and figures."""
-        return f"{self.model.name} b{self.batch}" + (" training" if self.task == "training" else "")
+        words = [*(["training"] * (self.task == "training")), *([self.precision] * (self.precision != "fp32"))]
+        return " ".join([f"{self.model.name} b{self.batch}", *words])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Fields of a row that name the workload."""
+        own = {"model": self.model.name, "task": self.task, "batch": self.batch, "precision": self.precision}
+        return {"suite": "evaluation", "class": self.task, "name": self.model.name, **own}
 
 
 def vision(name: str, batch: int, small: bool, size: int = 224, least: int = 64, **options: Any) -> Made:

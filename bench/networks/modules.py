@@ -157,6 +157,57 @@ class BERT(nn.Module):
         return scores
 
 
+class Decoder(nn.Module):
+    """Llama of equal layers (Touvron and others, 2023), without a head.
+
+    It has grouped queries, and maps tokens [N, S] to states [N, S, width].
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, groups: int, inner: int, vocabulary: int) -> None:
+        super().__init__()
+        self.words, self.norm, self.pairs = (
+            nn.Embedding(vocabulary, width),
+            nn.RMSNorm(width, 1e-5),
+            width // heads // 2,
+        )
+        self.layers = nn.ModuleList(DecoderLayer(width, heads, groups, inner) for _ in range(layers))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the state of each token."""
+        state: Tensor = self.words(tokens)
+        angles = torch.arange(tokens.shape[1])[:, None] * 10_000.0 ** (-torch.arange(self.pairs) / self.pairs)
+        turns = torch.cat([angles, angles], -1)
+        for layer in self.layers:
+            state = layer(state, turns.cos(), turns.sin())
+        found: Tensor = self.norm(state)
+        return found
+
+
+class DecoderLayer(nn.Module):
+    """Layer of a `Decoder`: causal attention, and a gated network."""
+
+    def __init__(self, width: int, heads: int, groups: int, inner: int) -> None:
+        super().__init__()
+        self.head = width // heads
+        self.norms = nn.ModuleList(nn.RMSNorm(width, 1e-5) for _ in range(2))
+        sizes = (width, width), (width, groups * self.head), (width, groups * self.head), (width, width)
+        self.q, self.k, self.v, self.o = (nn.Linear(a, b, bias=False) for a, b in sizes)
+        self.gate, self.up, self.down = (
+            nn.Linear(a, b, bias=False) for a, b in ((width, inner), (width, inner), (inner, width))
+        )
+
+    def forward(self, state: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the next state."""
+        seen = self.norms[0](state)
+        q, k, v = (part(seen).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k = (x * cos + torch.cat([-x[..., self.head // 2 :], x[..., : self.head // 2]], -1) * sin for x in (q, k))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        state = state + self.o(mixed.transpose(1, 2).flatten(2))
+        seen = self.norms[1](state)
+        found: Tensor = state + self.down(nn.functional.silu(self.gate(seen)) * self.up(seen))
+        return found
+
+
 class ScoredRows(nn.Module):
     """A network whose scores are rows, as a loss takes them."""
 

@@ -1,88 +1,34 @@
-"""PyTorch calls of a workload, and their time on the GPU.
-
-They are eager or compiled, one by one or as a captured graph.
-"""
+"""Calls of a workload in PyTorch and XLA, with their errors."""
 
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from importlib import import_module
 from time import perf_counter
 from typing import Any
 
-from attrs import frozen
+from cuts.backends.device import Timing
 
 from .models import Application, Made
 
-REPEATS, ROUNDS = 10, 7
-#: Milliseconds that a round takes about, where calls are short.
-ROUND = 10.0
+#: Rounds of a timing.
+ROUNDS = 7
 
 
-@frozen
-class CallTime:
-    """Milliseconds of a call: median of rounds, and relative quartile distance."""
-
-    ms: float
-    spread: float
+def autocast(torch: Any, precision: str) -> Any:
+    """Return the context of calls in a precision: autocast of half types."""
+    half: Mapping[str, Any] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    return torch.autocast("cuda", half.get(precision, torch.float16), enabled=precision in half)
 
 
-def time_calls(torch: Any, call: Callable[[], object]) -> CallTime:
-    """Time calls that follow one another, between events on the GPU."""
-    first = round_time(torch, call, 1)
-    repeats = max(REPEATS, int(ROUND / max(first, 1e-3))) if first < ROUND else max(1, int(4 * ROUND / first))
-    samples = [round_time(torch, call, repeats) for _ in range(ROUNDS)]
-    low, _, high = statistics.quantiles(samples, n=4)
-    middle = statistics.median(samples)
-    return CallTime(middle, (high - low) / middle)
-
-
-def round_time(torch: Any, call: Callable[[], object], repeats: int) -> float:
-    """Return GPU milliseconds of a call among repeated ones."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / repeats
-
-
-def capture_graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
-    """Return the replay of a call as a captured CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    replay: Callable[[], object] = graph.replay
-    return replay
-
-
-def strict(torch: Any) -> None:
-    """Multiply f32 strictly, with a choice among all of cuDNN's algorithms."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-
-
-def on_gpu(torch: Any, model: Application, made: Made) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
-    """Yield the network and inputs on the GPU, by channel order.
-
-    Images come with channels first and last.
-    """
+def on_gpu(torch: Any, model: Application, made: Made, last: bool = False) -> Made:
+    """Return network and inputs on the GPU, in an order of channels."""
     network, inputs = made
     if not model.images:
-        yield "", network.to("cuda"), tuple(x.to("cuda") for x in inputs)
-        return
-    for name, form in (("channels first", torch.contiguous_format), ("channels last", torch.channels_last)):
-        yield name, network.to("cuda", memory_format=form), tuple(x.to("cuda", memory_format=form) for x in inputs)
+        return network.to("cuda"), tuple(x.to("cuda") for x in inputs)
+    form = torch.channels_last if last else torch.contiguous_format
+    return network.to("cuda", memory_format=form), tuple(x.to("cuda", memory_format=form) for x in inputs)
 
 
 def exact(torch: Any, made: Made, samples: int) -> Any:
@@ -149,23 +95,14 @@ class Compiled:
         """Return the final inputs after `turns` iterations."""
         return self._loop(count, self.state, self.inputs)
 
-    def time_loop(self, run: Callable[[int], Any]) -> CallTime:
+    def time_loop(self) -> Timing:
         """Return the time of an iteration of a repeated call."""
 
         def seconds(count: int) -> float:
             start = perf_counter()
-            self.jax.block_until_ready(run(count))
+            self.jax.block_until_ready(self.loop(count))
             return perf_counter() - start
 
         seconds(1)
         count = min(MAX_TURNS, max(TURNS, int(TURNS * 1e-3 / max(seconds(1), 1e-6))))
-        samples = [seconds(count) / count * 1e3 for _ in range(ROUNDS)]
-        low, _, high = statistics.quantiles(samples, n=4)
-        middle = statistics.median(samples)
-        return CallTime(middle, (high - low) / middle)
-
-    def one_by_one(self, count: int) -> Any:
-        """Return the last result of `turns` consecutive calls."""
-        for _ in range(count - 1):
-            self.call()
-        return self.call()
+        return Timing(tuple(seconds(count) / count for _ in range(ROUNDS)))

@@ -21,21 +21,23 @@ from typing import Any
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends import find_target
+from cuts.backends.device import Timing
+from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
+from cuts.bench.tools.records import Row
 from cuts.compile import CompiledPlan, compile_model, load_model, load_spec, plan_of
 from cuts.compile.driver import tune_graph
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import Budget, CompileOptions, CutsError, FusedGroup, Mode, is_contraction, parse_ir
-from cuts.search import Settings, TuningSession, summary_values, tuning_session
+from cuts.search import Settings, summary_values, tuning_session
 
 from .models import Made, ModelWorkload, Task
-from .peer_calls import Compiled, capture_graph, error_of, exact, first, on_gpu, strict, time_calls
+from .peer_calls import Compiled, autocast, error_of, exact, first, on_gpu
 from .training import train, train_as_one_graph
 
 #: Samples that are compared with double precision.
 SAMPLES = 8
 #: Models and batches whose time is divided by kind of kernel, as in Figure 6.
 BREAKDOWN_CASES = (("ResNet-50", 1), ("BERT-base", 1))
-Row = dict[str, Any]
 
 
 @frozen
@@ -62,6 +64,29 @@ class ModelCase:
                 self._known["program"] = self.torch.export.export(plain, self.made[1])
         return self._known["program"]
 
+    def place(self, last: bool) -> Made:
+        """Return the network and inputs on the GPU; set PyTorch's precision."""
+        set_precision(self.torch, self.workload.precision)
+        return on_gpu(self.torch, self.workload.model, self.made, last)
+
+    def layout(self, last: bool) -> Row:
+        """Return the field of a row that names the order of channels."""
+        return {"layout": f"channels {'last' if last else 'first'}"} if self.workload.model.images else {}
+
+    def call(self, network: Any, given: tuple[Any, ...]) -> Callable[[], Any]:
+        """Return a call of the network in the precision."""
+
+        def run() -> Any:
+            with autocast(self.torch, self.workload.precision):
+                return network(*given)
+
+        return run
+
+    @property
+    def options(self) -> CompileOptions:
+        """Options of a compilation in the precision."""
+        return CompileOptions(precision=self.workload.precision)
+
     @property
     def divided(self) -> bool:
         """Return whether its time is divided by kind of kernel."""
@@ -75,52 +100,37 @@ class ModelCase:
         return self._known["wanted"]
 
 
-def tune_plan(
-    case: ModelCase, mode: Mode, libraries: bool = True, fresh: bool = False, further: bool = False
-) -> tuple[CompiledPlan, dict[str, object]]:
-    """Return the plan of a search within the budget, and its report.
-
-    Where `libraries` are installed they take part in mode `mixed`, as users have it; a `fresh` search ignores earlier
-    ones, one that goes `further` continues a finished one.
-    """
-    program = case.program  # making it is the exporter's work
-    start, budget = perf_counter(), Budget.of(case.budget)
-    with budget.stage("import"):
-        graph = load_model(program, load_spec([]), None, ())
-    options = CompileOptions(mode=mode, budget=case.budget, begun=budget)
-    settings = Settings(libraries=libraries)
-    with tuning_session(
-        find_target("cuda"), budget=budget, settings=settings, evaluate=mode == "mixed", fresh=fresh, further=further
-    ) as session:
-        plan = tune_graph(graph, load_spec([]), session.target, options, session)
-        return plan, {**_search(session), "seconds": perf_counter() - start}
-
-
-def _search(session: TuningSession) -> dict[str, object]:
-    """Return the figures of a search that rows keep."""
-    values = summary_values(session)
-    return {name: values[name] for name in ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")}
-
-
 def time_untuned(case: ModelCase) -> Row:
-    """Time the plan that the model makes without a measurement."""
-    start = perf_counter()
-    plan = plan_by_model(case)
+    """Time the cost model's plan, without measurements, earlier searches or packs."""
+    start, spec, target = perf_counter(), load_spec([]), find_target("cuda")
+    graph = load_model(case.program, spec, None, ())
+    compiled = compile_model(graph, spec, target, case.options)
+    plan = plan_of(compiled, graph, spec, target, case.workload.precision)
     return {**_time_plan(case, plan), "seconds": perf_counter() - start}
 
 
-def plan_by_model(case: ModelCase) -> CompiledPlan:
-    """Return the cost model's plan, without earlier searches or packs."""
-    spec, target = load_spec([]), find_target("cuda")
-    graph = load_model(case.program, spec, None, ())
-    return plan_of(compile_model(graph, spec, target, CompileOptions()), graph, spec, target)
+def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
+    """Tune and time a plan of ours within the budget.
+
+    Installed libraries take part in mode `mixed`, as users have it; a `fresh` search ignores earlier ones.
+    """
+    program = case.program  # making it is the exporter's work
+    start, budget, spec = perf_counter(), Budget.of(case.budget), load_spec([])
+    with budget.stage("import"):
+        graph = load_model(program, spec, None, ())
+    options = evolve(case.options, mode=mode, budget=case.budget, begun=budget)
+    with tuning_session(
+        find_target("cuda"), budget=budget, settings=Settings(libraries=True), evaluate=mode == "mixed", fresh=fresh
+    ) as session:
+        plan = tune_graph(graph, spec, session.target, options, session)
+        values = summary_values(session)
+    seconds, kept = perf_counter() - start, ("cached", "kernels", "sum of kernels", "compiled", "timed", "elapsed")
+    facts = {"budget_s": case.budget, "seconds": seconds, "search": {name: values[name] for name in kept}}
+    return {**_time_plan(case, plan), **facts, **_breakdown(case, lambda: of_plan(plan))}
 
 
 def afresh(case: ModelCase, seconds: float) -> Row:
-    """Tune and time a plan within a budget, without known results.
-
-    Results of earlier searches and packs do not count.
-    """
+    """Tune and time a plan within a budget, without earlier results."""
     kept = os.environ.get("CUTS_CACHE_DIR")
     with TemporaryDirectory() as folder:
         os.environ["CUTS_CACHE_DIR"] = folder
@@ -130,49 +140,36 @@ def afresh(case: ModelCase, seconds: float) -> Row:
             os.environ.pop("CUTS_CACHE_DIR") if kept is None else os.environ.update(CUTS_CACHE_DIR=kept)
 
 
-def ours(case: ModelCase, mode: Mode, fresh: bool = False) -> Row:
-    """Tune and time a plan of ours."""
-    plan, search = tune_plan(case, mode, fresh=fresh)
-    seconds = search.pop("seconds")
-    row = {**_time_plan(case, plan), "budget_s": case.budget, "seconds": seconds, "search": search}
-    return row | _breakdown(case, lambda: of_plan(plan))
-
-
 def _time_plan(case: ModelCase, plan: CompiledPlan) -> Row:
     """Return the time of a plan, its error, how many launches it has, and how many of each library."""
     inputs = {n: x.numpy() for n, x in zip(plan.inputs, case.made[1], strict=True)}
     found = case.torch.from_numpy(next(iter(plan.run(inputs).values())))
-    timing = plan.session.time_compute(warmup=5, repeats=50)
-    row: Row = {"ms": timing.median * 1e3, "spread": timing.spread, "error": error_of(found, case.wanted)}
+    timed = _timed_row(plan.session.time_compute(warmup=5, repeats=50))
+    row = timed | {"error": error_of(found, case.wanted)}
     called = Counter(str(group["library"]) for group in plan.plan.groups if "library" in group)
     return row | {"launches": plan.plan.launch_count} | ({"libraries": dict(called)} if called else {})
 
 
-def eager(case: ModelCase) -> Row:
+def time_eager(case: ModelCase) -> Row:
     """Time PyTorch's own kernels as a captured graph, channels first and last.
 
     The faster order counts.
     """
-    return min((_time_captured(case, network, given, name) for name, network, given in _placed_network(case)), key=_ms)
+    orders = (False, True) if case.workload.model.images else (False,)
+    return min((_time_order(case, last) for last in orders), key=lambda row: float(row["ms"]))
 
 
-def _placed_network(case: ModelCase) -> Any:
-    strict(case.torch)
-    return on_gpu(case.torch, case.workload.model, case.made)
-
-
-def _ms(row: Row) -> float:
-    return float(row["ms"])
-
-
-def _time_captured(case: ModelCase, network: Any, given: tuple[Any, ...], layout: str) -> Row:
+def _time_order(case: ModelCase, last: bool) -> Row:
     torch, start = case.torch, perf_counter()
+    call = case.call(*case.place(last))
     with torch.no_grad():
-        replay = capture_graph(torch, lambda: network(*given))
-        timed, seconds = time_calls(torch, replay), perf_counter() - start
-        row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error_of(first(network(*given)), case.wanted)}
-        row |= {"layout": layout, "seconds": seconds}
-        return row | _breakdown(case, lambda: of_profile(torch, lambda: network(*given)))
+        timed = _timed_row(time_calls(torch, capture_graph(torch, [call])))
+        row = timed | {"seconds": perf_counter() - start, "error": error_of(first(call()), case.wanted)}
+        return row | case.layout(last) | _breakdown(case, lambda: of_profile(torch, call))
+
+
+def _timed_row(timing: Timing) -> Row:
+    return {"ms": timing.median * 1e3, "spread": timing.spread}
 
 
 def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
@@ -185,59 +182,41 @@ def _breakdown(case: ModelCase, find: Callable[[], dict[str, float]]) -> Row:
         return {"breakdown_failure": str(error)[:300]}
 
 
-def time_compiled(case: ModelCase, mode: str) -> Row:
-    """Time `torch.compile` in a mode.
+def time_compiled(case: ModelCase, last: bool, **options: Any) -> Row:
+    """Time `torch.compile` with some options.
 
     Calls that are captured nowhere else are timed one by one and as a captured graph.
     """
     torch = case.torch
     torch._dynamo.reset()
-    layout, network, given = list(_placed_network(case))[-1]
+    network, given = case.place(last)
     with torch.no_grad():
         start = perf_counter()
-        call = torch.compile(network, mode=None if mode == "default" else mode)
-        error = error_of(first(call(*given)), case.wanted)
+        call = case.call(torch.compile(network, **options), given)
+        error = error_of(first(call()), case.wanted)
         for _ in range(3):
-            call(*given)
+            call()
         torch.cuda.synchronize()
-        seconds = perf_counter() - start
-        timed = time_calls(torch, lambda: call(*given))
-        row: Row = {"ms": timed.ms, "spread": timed.spread, "error": error, "layout": layout, "seconds": seconds}
-        if mode == "default":
-            captured = time_calls(torch, capture_graph(torch, lambda: call(*given)))
-            row |= {"ms": captured.ms, "spread": captured.spread, "calls_ms": timed.ms}
-    return row
+        row = {"error": error, **case.layout(last), "seconds": perf_counter() - start}
+        timed = _timed_row(time_calls(torch, call))
+        if options.get("mode"):
+            return row | timed
+        captured = _timed_row(time_calls(torch, capture_graph(torch, [call])))
+    return row | captured | {"calls_ms": timed["ms"]}
 
 
 def by_door(case: ModelCase) -> Row:
     """Time `torch.compile(backend="cuts")` as a captured graph, and call by call."""
-    torch, start = case.torch, perf_counter()
-    torch._dynamo.reset()
-    _, network, given = next(iter(_placed_network(case)))
-    with torch.no_grad():
-        call = torch.compile(network, backend=cuts_backend, options={"budget": case.budget})
-        error, seconds = error_of(first(call(*given)), case.wanted), perf_counter() - start
-        timed, captured = (
-            time_calls(torch, lambda: call(*given)),
-            time_calls(torch, capture_graph(torch, lambda: call(*given))),
-        )
-    row: Row = {"ms": captured.ms, "spread": captured.spread, "error": error, "calls_ms": timed.ms}
-    return row | {"seconds": seconds, "budget_s": case.budget}
+    row = time_compiled(case, False, backend=cuts_backend, options={"budget": case.budget})
+    return row | {"budget_s": case.budget}
 
 
 def by_xla(case: ModelCase) -> Row:
-    """Time XLA's version of the exported program.
-
-    It is XLA's own loop, or calls one by one, the faster.
-    """
+    """Time XLA's version of the exported program, in a loop."""
     start = perf_counter()
     made = Compiled(case.program, case.made[1])
     error = error_of(case.torch.from_numpy(np.array(first(made.call()))), case.wanted)
-    seconds = perf_counter() - start
-    looped, calls = made.time_loop(made.loop), made.time_loop(made.one_by_one)
-    best = min(looped, calls, key=lambda time: time.ms)
-    row: Row = {"ms": best.ms, "spread": best.spread, "error": error, "layout": "", "seconds": seconds}
-    return row | {"calls_ms": calls.ms, "loop_ms": looped.ms}
+    return {"error": error, "seconds": perf_counter() - start, **_timed_row(made.time_loop())}
 
 
 @frozen
@@ -267,19 +246,23 @@ def _search_system(seconds: float) -> System:
     return System(lambda case: afresh(case, seconds), least=15.0, search=seconds)
 
 
+def _compile_system(**options: Any) -> Callable[[ModelCase], Row]:
+    return lambda case: time_compiled(case, case.workload.model.images, **options)
+
+
 #: Budgets at which the plans of a search are compared.
 CURVE = (10, 30, 60, 120, 300)
 #: Order of measurement, by importance.
 SYSTEMS: Mapping[str, System] = {
     "cuts mixed": System(lambda case: ours(case, "mixed"), least=15.0, search=None, training=40.0),
-    "PyTorch": System(eager, least=8.0, training=20.0),
-    "torch.compile": System(lambda case: time_compiled(case, "default"), training=110.0),
-    "reduce-overhead": System(lambda case: time_compiled(case, "reduce-overhead")),
+    "PyTorch": System(time_eager, least=8.0, training=20.0),
+    "torch.compile": System(_compile_system(), training=110.0),
+    "reduce-overhead": System(_compile_system(mode="reduce-overhead")),
     "cuts untuned": System(time_untuned),
     "cuts fusion": System(lambda case: ours(case, "fusion"), search=None),
     "cuts no-fusion": System(lambda case: ours(case, "no-fusion"), search=None),
     "cuts door": System(by_door, search=None, training=40.0),
-    "max-autotune": System(lambda case: time_compiled(case, "max-autotune"), least=120.0),
+    "max-autotune": System(_compile_system(mode="max-autotune"), least=120.0),
     "XLA": System(by_xla, least=30.0),
     **{f"cuts {seconds} s": _search_system(seconds) for seconds in CURVE},
 }
@@ -298,9 +281,10 @@ USUAL = ("cuts mixed", "PyTorch", "torch.compile", "reduce-overhead")
 def run(case: ModelCase, system: str) -> Row:
     """Measure a system on a workload."""
     if case.workload.task == "training":
+        precision = case.workload.precision
         if system == OURS[0]:
-            return train_as_one_graph(case.torch, case.made, case.budget)
-        return train(case.torch, case.made, system, case.budget)
+            return train_as_one_graph(case.torch, case.made, case.budget, precision)
+        return train(case.torch, case.made, system, case.budget, precision)
     return SYSTEMS[system].infer(case)
 
 

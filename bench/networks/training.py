@@ -1,4 +1,4 @@
-"""Training step of each model in strict fp32.
+"""Training step of each model.
 
 It consists of forward pass, loss, backward pass, and gradient descent with momentum.
 
@@ -19,14 +19,16 @@ from typing import Any
 
 import cuts
 from cuts.backends import find_target
+from cuts.bench.operators.timing import capture_graph, set_precision, time_calls
 from cuts.compile import load_model, load_spec
 from cuts.compile.driver import tune_graph
 from cuts.compile.torch_backend import cuts_backend
 from cuts.ir import CompileOptions
+from cuts.ir.machine import PrecisionName
 from cuts.search import Settings, summary_values, tuning_session
 
 from .models import Made
-from .peer_calls import capture_graph, strict, time_calls
+from .peer_calls import autocast
 
 #: Steps until losses are compared.
 STEPS = 3
@@ -61,12 +63,11 @@ def compile_network(torch: Any, network: Any, way: str, budget: float) -> Any:
     torch._dynamo.reset()
     if way == "PyTorch":
         return network
-    if way == "cuts door":  # the budget is of each graph, and there are two
-        return torch.compile(network, backend=cuts_backend, options={"budget": budget / 2})
-    return torch.compile(network)
+    ours = {"backend": cuts_backend, "options": {"budget": budget / 2}}  # of each graph, and there are two
+    return torch.compile(network, **(ours if way == "cuts door" else {}))
 
 
-def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any]:
+def step_of(torch: Any, made: Made, way: str, budget: float, precision: str) -> Callable[[], Any]:
     """Return one step of a network's fresh copy; it returns its loss."""
     network = without_dropout(torch, deepcopy(made[0])).to("cuda").train()
     given = tuple(x.to("cuda") for x in made[1])
@@ -76,7 +77,8 @@ def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any
     optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
 
     def step() -> Any:
-        found = loss(call(*given))
+        with autocast(torch, precision):
+            found = loss(call(*given))
         found.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=False)
@@ -86,25 +88,26 @@ def step_of(torch: Any, made: Made, way: str, budget: float) -> Callable[[], Any
 
 
 def reference_losses(torch: Any, made: Made) -> list[float]:
-    """Return the losses of PyTorch's first steps."""
-    strict(torch)
-    step = step_of(torch, made, "PyTorch", 0.0)
+    """Return the losses of PyTorch's first steps in strict fp32."""
+    set_precision(torch)
+    step = step_of(torch, made, "PyTorch", 0.0, "fp32")
     return [float(step()) for _ in range(STEPS)]
 
 
-def train(torch: Any, made: Made, way: str, budget: float) -> dict[str, Any]:
+def train(torch: Any, made: Made, way: str, budget: float, precision: PrecisionName) -> dict[str, Any]:
     """Time a step of a system that PyTorch calls.
 
     Its loss is compared with PyTorch's.
     """
     wanted = reference_losses(torch, made)[-1]
     torch.cuda.empty_cache()
+    set_precision(torch, precision)
     start = perf_counter()
-    step = step_of(torch, made, way, budget)
+    step = step_of(torch, made, way, budget, precision)
     found = [float(step()) for _ in range(STEPS)][-1]
     seconds = perf_counter() - start
-    timed = time_calls(torch, capture_graph(torch, step))
-    row: dict[str, Any] = {"ms": timed.ms, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
+    timed = time_calls(torch, capture_graph(torch, [step]))
+    row: dict[str, Any] = {"ms": timed.median * 1e3, "spread": timed.spread, "error": abs(found - wanted) / abs(wanted)}
     return row | {"seconds": seconds} | ({"budget_s": budget} if way == "cuts door" else {})
 
 
@@ -138,7 +141,7 @@ def batch_of(training: cuts.Training, made: Made) -> dict[str, Any]:
     return {**given, "target": drawn.cpu().numpy().astype(target.dtype.numpy)}
 
 
-def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
+def train_as_one_graph(torch: Any, made: Made, budget: float, precision: PrecisionName) -> dict[str, Any]:
     """Search for a step's plan within a budget, and time it.
 
     The budget in seconds includes import of the network and derivation of the step; the error is that of the loss after
@@ -146,7 +149,7 @@ def train_as_one_graph(torch: Any, made: Made, budget: float) -> dict[str, Any]:
     """
     wanted = reference_losses(torch, made)[-1]
     torch.cuda.empty_cache()
-    start, options = perf_counter(), CompileOptions(budget=budget)
+    start, options = perf_counter(), CompileOptions(budget=budget, precision=precision)
     begun = options.begin()
     training = training_graph(made)
     imported = perf_counter() - start

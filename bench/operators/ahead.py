@@ -6,11 +6,10 @@ choices between kernels: a device that many processes share gives no reliable ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
-from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
 
@@ -121,27 +120,9 @@ def _dtype(draw: str) -> torch.dtype:
     return torch.int64 if draw == "integer" else torch.float32
 
 
-class Ahead:
-    """Processes that make rows ready; `close` ends them."""
-
-    def __init__(self, workers: int) -> None:
-        self.pool = ProcessPoolExecutor(workers, get_context("spawn"))
-
-    def begin(self, numbers: Sequence[int], compiled: Collection[int]) -> list[Future[Ready]]:
-        """Begin to prepare rows in order, some of them with torch.compile.
-
-        `numbers` names these.
-        """
-        return [self.pool.submit(ready, number, number in compiled) for number in numbers]
-
-    def rows(self, begun: Sequence[Future[Ready]]) -> Iterator[Ready]:
-        """Yield outcomes of begun rows; a row of a dead process failed."""
-        for future in begun:
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                yield Ready(None, "the process that read it died")
-
-    def close(self) -> None:
-        """End the processes."""
-        self.pool.shutdown(wait=False, cancel_futures=True)
+def result_of(begun: Future[Ready]) -> Ready:
+    """Return a begun row's outcome; one of a dead process failed."""
+    try:
+        return begun.result()
+    except BrokenProcessPool:
+        return Ready(None, "the process that read it died")

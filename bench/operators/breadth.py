@@ -14,38 +14,34 @@ rows below 0.8, means by family, and the share of rows at 0.8 and above.
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
-from typing import Any
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from typing import TypeAlias
 
 from attrs import define
 from cuts.backends.devices import find_target, open_device
-from cuts.backends.source.emit import emit
-from cuts.bench.operators.ahead import Ahead, Ready, load_settled_torch
-from cuts.bench.operators.contenders import Peers
+from cuts.bench.operators.ahead import Ready, load_settled_torch, ready, result_of
+from cuts.bench.operators.contenders import Peers, PeerWay
 from cuts.bench.operators.suite import EVERY, GradientOperation
-from cuts.bench.operators.timing import Contender, SuiteRun, in_order, in_turns
-from cuts.bench.operators.tuning import Tuned, bind, cold_sets, tune, tune_separately, with_times
+from cuts.bench.operators.suite_run import SuiteRun
+from cuts.bench.operators.tuning import Tuned, tune_separately
 from cuts.bench.operators.vocabulary import TorchCase
-from cuts.bench.tools.breadth_tables import line, speed, summary
+from cuts.bench.tools.breadth_tables import speed, summary
 from cuts.bench.tools.records import (
     Row,
     add_row_options,
     circumstances,
-    exit_code,
-    figure,
     is_stale,
     key_of,
     parse_share,
     read_rows,
 )
 from cuts.ir.compiled import processor_count
-from cuts.search.opening import tuning_session
 
 #: Rows that are made ready and then tuned at the same time: enough to keep all cores busy, few enough to stop in time.
 TOGETHER = 48
+Begun: TypeAlias = Future[Ready]
 #: Seconds that must be left for another part to begin.
 _MIN_SECONDS = 15.0
 
@@ -54,131 +50,65 @@ _MIN_SECONDS = 15.0
 class Breadth(SuiteRun):
     """A run of the suite."""
 
-    def line_of(self, row: Row) -> str:
-        """Return a row as a line of text."""
-        return line(row)
+    suite = "breadth"
 
     def run(self, numbers: Sequence[int]) -> None:
-        """Measure rows by number, in batches, within the time limit.
-
-        Rows that are tuned together take about as long, where that is known, for a search begins with the longest.
-        """
-        numbers = self._by_time(numbers)
+        """Measure rows by number, in batches, within the time limit."""
         parts = [numbers[n : n + self.options.together] for n in range(0, len(numbers), self.options.together)]
-        ahead = Ahead(min(self.options.workers, len(numbers)) or 1)
         left = len(numbers)
+        pool = ProcessPoolExecutor(min(self.options.workers, left) or 1, get_context("spawn"))
         try:
-            begun = self._begin(parts[0], ahead) if parts else []
+            begun = self._begin(parts[0], pool) if parts else []
             for part, following in zip(parts, [*parts[1:], []], strict=True):
                 if self.remaining_seconds < _MIN_SECONDS:
                     break
-                begun = self._measure_rows(part, begun, following, ahead)
+                begun = self._measure_rows(part, begun, following, pool)
                 left -= len(part)
         finally:
-            ahead.close()
-        self._say(f"in all, {left} rows are left")
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.say(f"in all, {left} rows are left")
 
-    def _by_time(self, numbers: Sequence[int]) -> list[int]:
-        """Return rows in parts of rows that take about as long; the part that has the slowest, of all beside their
-        peers, comes first.
-        """
-        known = {key_of(row): row for row in self.rows}
-        found = {n: known.get(f"{EVERY[n].operation.family}/{EVERY[n].name}/b1") for n in numbers}
-        if None in found.values():
-            return list(numbers)
-        each = sorted(numbers, key=lambda n: figure(found[n] or {}, "speed") or 0.0)
-        size = max(1, self.options.together)
-        parts = [each[start : start + 2 * size] for start in range(0, len(each), 2 * size)]
-        return [n for part in parts for n in sorted(part, key=lambda n: (found[n] or {}).get("cuts_ms") or 0.0)]
-
-    def _begin(self, numbers: Sequence[int], ahead: Ahead) -> list[Future[Ready]]:
+    def _begin(self, numbers: Sequence[int], pool: ProcessPoolExecutor) -> list[Begun]:
         """Begin to make rows ready, for torch.compile where its times are wanted and not known."""
         compiles = self.options.compile and self.torch is not None
-        return ahead.begin(numbers, [number for number in numbers if compiles and not self._expected_seconds(number)])
-
-    def _say(self, what: str) -> None:
-        print(f"{time.monotonic() - self.begin:.1f} s: {what}", file=sys.stderr, flush=True)
+        return [pool.submit(ready, n, compiles and not self.known_peers(EVERY[n].key)) for n in numbers]
 
     def _measure_rows(
-        self, numbers: Sequence[int], begun: Sequence[Future[Ready]], following: Sequence[int], ahead: Ahead
-    ) -> list[Future[Ready]]:
+        self,
+        numbers: Sequence[int],
+        begun: Sequence[Future[Ready]],
+        following: Sequence[int],
+        pool: ProcessPoolExecutor,
+    ) -> list[Begun]:
         """Measure some rows, and make those that follow ready while these are tuned; not while they are timed."""
-        found = dict(zip(numbers, ahead.rows(begun), strict=True))
-        self._say(f"{len(found)} rows are ready")
-        later = self._begin(following, ahead)
+        found = dict(zip(numbers, map(result_of, begun), strict=True))
+        self.say(f"{len(found)} rows are ready")
+        later = self._begin(following, pool)
         for number, each in found.items():
             if each.graph is None:
-                self.keep(self._row(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
+                self.keep(self.head(EVERY[number].operation.family, EVERY[number].name) | {"failure": each.failure})
         cases = {
             number: EVERY[number].case(each.graph, each.sources)
             for number, each in found.items()
             if each.graph is not None
         }
-        tuned = tune_separately(list(cases.values()), self._tune)
-        self._say(f"{len(cases)} rows are tuned")
+        tuned = tune_separately(list(cases.values()), self.tune)
         wait(later, timeout=max(0.0, self.remaining_seconds))
         for (number, case), kernels in zip(cases.items(), tuned, strict=True):
             if self.remaining_seconds < 0:
                 break
-            self.keep(self._measure(number, case, found[number], kernels))
-        self._say(f"{len(cases)} rows are timed")
+            self.keep(self._measure_case(number, case, found[number], kernels))
+        self.say(f"{len(cases)} rows are timed")
         return later
 
-    def _tune(self, cases: Sequence[TorchCase]) -> Sequence[Tuned]:
-        with tuning_session(self.target, budget=self.options.budget * len(cases)) as session:
-            return tune(cases, self.target, emit, session)
+    def _measure_case(self, number: int, case: TorchCase, made: Ready, tuned: Tuned | str) -> Row:
+        def ways(peers: Peers) -> list[PeerWay]:
+            return peers.ways(*(["default"] if self.options.compile and not made.compile_failure else []))
 
-    def _expected_seconds(self, number: int) -> dict[str, float]:
-        """Return the times of peers that an earlier call measured on this GPU, where they are to be taken."""
-        key = (EVERY[number].operation.family, EVERY[number].name, self.device.name)
-        found = (r["peers"] for r in self.rows if (r["class"], r["name"], r["device"]) == key and r["peers"])
-        return dict(next(found, {})) if self.options.reuse else {}
-
-    # ---- one row
-
-    def _row(self, family: str, name: str) -> Row:
-        return {"suite": "breadth", "class": family, "name": name, "batch": 1, "precision": "fp32", "cuts_ms": None,
-                "peers": {}, "budget_s": self.options.budget, **self.facts}  # fmt: skip
-
-    def _measure(self, number: int, case: TorchCase, ready: Ready, tuned: Tuned | str) -> Row:
-        row = self._row(case.kind, case.name)
-        if isinstance(tuned, str):
-            return row | {"failure": tuned}
-        row |= {"bound_ms": tuned.bound * 1e3, "kernels": [describe(record) for record in tuned.records]}
-        return with_times(row, self.torch, lambda: self._times(number, tuned, ready))
-
-    def _times(self, number: int, tuned: Tuned, ready: Ready) -> Row:
-        sets = cold_sets(tuned, self.device, self.target.l2_bytes)
-        launches = bind(tuned, self.device, sets)
-        contenders = [Contender("cuts", self.device.capture(in_order(launches)), len(sets))]
-        launches[0]()
-        known = self._expected_seconds(number)
-        wrong, missing = "", {"compile": ready.compile_failure} if ready.compile_failure else {}
-        if self.torch is not None:
-            peers = Peers(tuned, self.device, self.torch, sets, EVERY[number].operation.call)
-            wrong = peers.difference()
-            ways = {"torch": peers.eager, **({"compile": peers.compile_case} if self.options.compile else {})}
-            for name, make in ways.items() if not known else ():
-                if name not in missing:
-                    try:
-                        contenders.append(make())
-                    except RuntimeError as error:  # rows that cannot be recorded, or a compiler that fails
-                        missing[name] = str(error).partition("\n")[0]
-        timings = in_turns(self.device, contenders)
-        times = {name: timing.median * 1e3 for name, timing in timings.items()}
-        found: Row = {"cuts_ms": times.pop("cuts"), "spread": timings["cuts"].spread, "peers": times or known}
-        found |= {"reused": True} if known else {}
-        found |= {"sets": len(sets), "bytes": sets[0].nbytes} | ({"missing": missing} if missing else {})
-        return found | ({"wrong": wrong} if wrong else {})
-
-
-def describe(record: Any) -> dict[str, object]:
-    """Return a row's record of a kernel: parameters, time, limits.
-
-    The time is there where it was measured.
-    """
-    keys = ("ops", "algorithms", "parameters", "measured", "estimate", "limit", "bound")
-    return {key: record[key] for key in keys if key in record}
+        row = self.measure(self.head(case.kind, case.name), tuned, lambda: EVERY[number].operation.call, ways)
+        if self.options.compile and made.compile_failure:
+            row["missing"] = {"compile": made.compile_failure, **row.get("missing", {})}
+        return row
 
 
 def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
@@ -189,7 +119,7 @@ def select(options: argparse.Namespace, rows: Sequence[Row]) -> list[int]:
     known = {key_of(row): row for row in rows if not is_stale(row)}
     found = []
     for number, row in enumerate(EVERY):
-        old = known.get(f"{row.operation.family}/{row.name}/b1")
+        old = known.get(row.key)
         again = old is None or options.again or (options.below and speed(old) < options.below)
         wanted = isinstance(row.operation, GradientOperation) == options.gradients
         named = not options.only or any(text in f"{row.operation.family}/{row.name}" for text in options.only)
@@ -205,6 +135,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows whose family or name contains this")
     parser.add_argument("--gradients", action="store_true", help="the suite of gradients (bench/operators/suite.py)")
     parser.add_argument("--budget", type=float, default=1.2, metavar="SECONDS", help="tuning time per row")
+    parser.set_defaults(devices=())
     parser.add_argument("--together", type=int, default=TOGETHER, metavar="N", help="rows that are tuned together")
     parser.add_argument("--workers", type=int, default=processor_count(), metavar="N", help="processes that prepare")
     parser.add_argument(
@@ -230,13 +161,8 @@ def main() -> None:
     if not options.table:
         target = find_target(options.target)
         device = open_device(target)
-        facts = circumstances(device.name, options.commit)
         torch = None if options.no_peers else load_settled_torch()
-        suite = Breadth(options, target, device, torch, rows, facts)
+        suite = Breadth(options, target, device, torch, rows, circumstances(device.name, options.commit))
         suite.run(select(options, rows))
         fresh = [row for row in suite.rows if not is_stale(row)]
     print(summary(fresh))
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

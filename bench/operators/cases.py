@@ -9,11 +9,23 @@ when they are compiled. The declaration of a row is derived from that of the con
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
-from attrs import frozen
-from cuts.bench.operators.shapes import Case, convolution_cases, dense_cases, gemm_cases, memory_cases
+from attrs import evolve, frozen
+from cuts.bench.operators.shapes import (
+    LISTS,
+    Case,
+    chain_case,
+    convolution_case,
+    convolution_cases,
+    dense_cases,
+    gemm_cases,
+    memory_cases,
+    read_convolution,
+    single,
+)
 from cuts.ir.graph import Attribute, Graph, Node
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
@@ -119,6 +131,27 @@ def sample_cases(cases: Iterable[Case], every: int) -> list[Case]:
             chosen.append(case)
         counts[case.kind, case.batch] += 1
     return chosen
+
+
+def listed_cases(name: str) -> list[Case]:
+    """Return the cases of a list in `cases.toml`."""
+    return [_read_case(row) for row in LISTS["lists"][name]]
+
+
+def _read_case(row: Mapping[str, Any]) -> Case:
+    if "chain" in row:
+        rows, columns = row["chain"]
+        return chain_case(row["memory"], (rows, columns))
+    if "op" not in row:
+        case = convolution_case(read_convolution(row["conv"])[0], row.get("batch", 1))
+        position = OPERANDS.index(row.get("gradient", "x"))
+        return gradient_case(case, position, KINDS[position]) if "gradient" in row else case
+    kind = next(name for name in CLASSES if name in row)
+    shapes = tuple(tuple(map(int, shape.split("x"))) for shape in row["shapes"].split())
+    table = LISTS["attributes"].get(row.get("attributes"), {})
+    attributes = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    case = single(kind, row[kind], 1, row["op"], shapes, attributes, row.get("weights", 0))
+    return evolve(case, precision=row.get("precision", "fp32"))
 
 
 def all_cases() -> list[Case]:

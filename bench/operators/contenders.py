@@ -7,11 +7,10 @@ on the device. TF32 is off unless the precision is `tf32`; cuDNN benchmarks its 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import define, evolve
@@ -21,12 +20,13 @@ from cuts.backends.library.recognise import Block, Convolution, find_convolution
 from cuts.backends.library.routine import require_library
 from cuts.bench.operators.cases import OPERANDS, RESULT_GRADIENT, GradientCase, pair
 from cuts.bench.operators.shapes import TO_FIRST, TO_LAST, Case
-from cuts.bench.operators.timing import Contender, by_torch, in_order, sets_for
+from cuts.bench.operators.timing import Contender, by_torch, in_order, set_precision, sets_for
 from cuts.bench.operators.tuning import Tuned, TunedBuffers, group_of
 from cuts.ir import BackendError, install_command
 from cuts.ir.graph import Attribute
 from cuts.ir.machine import MATH_MODES, PRECISIONS
-from cuts.ir.types import DType, row_major
+from cuts.ir.types import DType, TensorType, row_major
+from cuts.runtime.arrays import DeviceArray
 
 #: Plans that the heuristics are asked for, and runs of each.
 PLANS, RUNS = 32, 10
@@ -70,7 +70,8 @@ def best_product(case: Case, inputs: Sequence[Any]) -> Callable[..., Any]:
     return run
 
 
-Tensors = Mapping[str, Any]
+#: Name of a peer, and the function that makes its contender.
+PeerWay: TypeAlias = tuple[str, Callable[[], Contender]]
 
 
 def load_torch(precision: str = "fp32") -> Any:
@@ -79,8 +80,7 @@ def load_torch(precision: str = "fp32") -> Any:
     Products of f32 are strict, unless the precision is `tf32`.
     """
     torch = import_module("torch")
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    set_precision(torch, precision)
     torch.set_grad_enabled(False)
     return torch
 
@@ -183,21 +183,15 @@ _BUILDERS: Mapping[str, Builder] = {
 }
 
 
-class View:
-    """Memory of ours as an array through `__cuda_array_interface__`, without a copy."""
-
-    def __init__(self, address: int, shape: Sequence[int], kind: str) -> None:
-        self.__cuda_array_interface__ = {"shape": tuple(shape), "typestr": kind, "data": (address, False), "version": 3}
-
-
-def tensor_at(torch: Any, address: int, shape: Sequence[int], dtype: DType) -> Any:
+def tensor_at(torch: Any, device: Device, place: Pointer, type_: TensorType) -> Any:
     """Return memory of ours as a tensor.
 
     PyTorch knows bfloat16 by no name that others have, so it goes as bits.
     """
-    if dtype is DType.BF16:
-        return torch.as_tensor(View(address, shape, "<i2"), device="cuda").view(torch.bfloat16)
-    return torch.as_tensor(View(address, shape, dtype.numpy.str), device="cuda")
+    array = DeviceArray(type_, place, device, type_.strides)
+    if type_.dtype is DType.BF16:
+        return torch.as_tensor(array.view(np.int16), device="cuda").view(torch.bfloat16)
+    return torch.as_tensor(array, device="cuda")
 
 
 #: Error relative to the root mean square of a result at which a row counts as wrong.
@@ -216,36 +210,23 @@ class Peers:
     sets: Sequence[TunedBuffers]
     call: Callable[..., Any]
 
-    def eager(self) -> Contender:
-        """Return PyTorch, operation by operation."""
-        return self._record("torch", self.call)
+    def ways(self, *modes: str) -> list[PeerWay]:
+        """Return PyTorch, and torch.compile in some modes, for these shapes alone."""
+        compiled = [("compile", partial(self._compile_case, mode)) for mode in modes]
+        return [("torch", lambda: self._record("torch", self.call)), *compiled]
 
-    def compile_case(self, mode: str = "default") -> Contender:
-        """Return torch.compile's version of the case in a mode.
-
-        It is for these shapes alone.
-        """
+    def _compile_case(self, mode: str) -> Contender:
         self.torch._dynamo.reset()
         return self._record("compile", self.torch.compile(self.call, mode=mode, dynamic=False))
 
-    def libraries(self, case: Case) -> Iterator[Contender]:
-        """Yield cuBLASLt or cuDNN where the case is theirs."""
+    def libraries(self, case: Case) -> list[PeerWay]:
+        """Return cuBLASLt or cuDNN where the case is theirs."""
         if is_product(case):
-            yield from self._unless_missing(
-                lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0])))
-            )
+            return [("cublaslt", lambda: self._record("cublaslt", best_product(case, self._views(self.sets[0]))))]
         if isinstance(case, GradientCase):
-            yield from self._unless_missing(lambda: self._cudnn(*gradient_of(case)))
-        elif (convolution := convolution_of(case)) is not None:
-            yield from self._unless_missing(lambda: self._cudnn(convolution))
-
-    def _unless_missing(self, make: Callable[[], Contender]) -> Iterator[Contender]:
-        """Yield a contender, or say why there is none: a library that is not installed, or refuses."""
-        try:
-            yield make()
-        except (BackendError, RuntimeError) as error:
-            message = error.message if isinstance(error, BackendError) else str(error).partition("\n")[0]
-            print(f"{self.tuned.case.key}: {message}", file=sys.stderr)
+            return [("cudnn", lambda: self._cudnn(*gradient_of(case)))]
+        convolution = convolution_of(case)
+        return [] if convolution is None else [("cudnn", lambda: self._cudnn(convolution))]
 
     def difference(self) -> str:
         """Return the first set's difference from PyTorch, or nothing without one."""
@@ -279,12 +260,10 @@ class Peers:
     def _views(self, memory: TunedBuffers) -> list[Any]:
         views = []
         for name, shape in self.tuned.case.inputs.items():
-            place = memory.place(self.tuned.name(name))
-            address = int(place.buffer.handle) + place.offset
-            transpose_block = self.tuned.case.is_channels_last(name)
-            lies = tuple(shape[d] for d in TO_LAST) if transpose_block else shape
-            view = tensor_at(self.torch, address, lies, self.tuned.case.type_of(name).dtype)
-            views.append(view.permute(TO_FIRST) if transpose_block else view)
+            last = self.tuned.case.is_channels_last(name)
+            type_ = TensorType(self.tuned.case.type_of(name).dtype, tuple(shape[d] for d in TO_LAST) if last else shape)
+            view = tensor_at(self.torch, self.device, memory.place(self.tuned.name(name)), type_)
+            views.append(view.permute(TO_FIRST) if last else view)
         return views
 
     def _record(self, name: str, call: Any) -> Contender:

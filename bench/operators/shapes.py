@@ -2,19 +2,19 @@
 
 They are convolutions of four networks, matrix products, and memory-bound operations.
 
-The convolutions are those of inference of one image (224 pixels a side, 299 for Inception-v3 without its auxiliary
-classifier). `CONVOLUTIONS` lists each distinct one as `channels x size, filters x height x width`, then `/stride`,
-`+pad` (or `+pad of rows,pad of columns`), `dw` for depthwise and `*count`. The networks have 53, 94, 120 and 52
-convolutions of 4.09, 5.71, 2.83 and 0.299 billion multiply-adds, which are the published figures.
+The convolutions are those of inference of one image (224 pixels a side, 299 for Inception-v3). The networks have 53,
+94, 120 and 52 convolutions of 4.09, 5.71, 2.83 and 0.299 billion multiply-adds, which are the published figures.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import prod
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from attrs import evolve, field, frozen
@@ -30,46 +30,9 @@ PERIOD = 4_194_301
 
 BATCHES = (1, 16, 64)
 
-CONVOLUTIONS = {
-    "resnet50": """
-        3x224 64x7x7 /2 +3, 64x56 64x1x1, 64x56 64x3x3 +1 *3, 64x56 256x1x1 *4, 256x56 64x1x1 *2, 256x56 128x1x1,
-        128x56 128x3x3 /2 +1, 128x28 512x1x1 *4, 256x56 512x1x1 /2, 512x28 128x1x1 *3, 128x28 128x3x3 +1 *3,
-        512x28 256x1x1, 256x28 256x3x3 /2 +1, 256x14 1024x1x1 *6, 512x28 1024x1x1 /2, 1024x14 256x1x1 *5,
-        256x14 256x3x3 +1 *5, 1024x14 512x1x1, 512x14 512x3x3 /2 +1, 512x7 2048x1x1 *3, 1024x14 2048x1x1 /2,
-        2048x7 512x1x1 *2, 512x7 512x3x3 +1 *2
-    """,
-    "inception_v3": """
-        3x299 32x3x3 /2, 32x149 32x3x3, 32x147 64x3x3 +1, 64x73 80x1x1, 80x73 192x3x3, 192x35 64x1x1 *2, 192x35 48x1x1,
-        48x35 64x5x5 +2 *3, 64x35 96x3x3 +1 *4, 96x35 96x3x3 +1 *3, 192x35 32x1x1, 256x35 64x1x1 *3, 256x35 48x1x1,
-        288x35 64x1x1 *4, 288x35 48x1x1, 288x35 384x3x3 /2, 96x35 96x3x3 /2, 768x17 192x1x1 *12, 768x17 128x1x1 *2,
-        128x17 128x1x7 +0,3 *2, 128x17 192x7x1 +3,0, 128x17 128x7x1 +3,0 *2, 128x17 192x1x7 +0,3, 768x17 160x1x1 *4,
-        160x17 160x1x7 +0,3 *4, 160x17 192x7x1 +3,0 *2, 160x17 160x7x1 +3,0 *4, 160x17 192x1x7 +0,3 *2,
-        192x17 192x1x7 +0,3 *4, 192x17 192x7x1 +3,0 *4, 192x17 320x3x3 /2, 192x17 192x3x3 /2, 1280x8 320x1x1,
-        1280x8 384x1x1, 384x8 384x1x3 +0,1 *4, 384x8 384x3x1 +1,0 *4, 1280x8 448x1x1, 448x8 384x3x3 +1 *2,
-        1280x8 192x1x1, 2048x8 320x1x1, 2048x8 384x1x1, 2048x8 448x1x1, 2048x8 192x1x1
-    """,
-    "densenet121": """
-        3x224 64x7x7 /2 +3, 64x56 128x1x1, 128x56 32x3x3 +1 *6, 96x56 128x1x1, 128x56 128x1x1, 160x56 128x1x1,
-        192x56 128x1x1, 224x56 128x1x1, 256x56 128x1x1, 128x28 128x1x1, 128x28 32x3x3 +1 *12, 160x28 128x1x1,
-        192x28 128x1x1, 224x28 128x1x1, 256x28 128x1x1, 288x28 128x1x1, 320x28 128x1x1, 352x28 128x1x1, 384x28 128x1x1,
-        416x28 128x1x1, 448x28 128x1x1, 480x28 128x1x1, 512x28 256x1x1, 256x14 128x1x1, 128x14 32x3x3 +1 *24,
-        288x14 128x1x1, 320x14 128x1x1, 352x14 128x1x1, 384x14 128x1x1, 416x14 128x1x1, 448x14 128x1x1, 480x14 128x1x1,
-        512x14 128x1x1, 544x14 128x1x1, 576x14 128x1x1, 608x14 128x1x1, 640x14 128x1x1, 672x14 128x1x1, 704x14 128x1x1,
-        736x14 128x1x1, 768x14 128x1x1, 800x14 128x1x1, 832x14 128x1x1, 864x14 128x1x1, 896x14 128x1x1, 928x14 128x1x1,
-        960x14 128x1x1, 992x14 128x1x1, 1024x14 512x1x1, 512x7 128x1x1, 128x7 32x3x3 +1 *16, 544x7 128x1x1,
-        576x7 128x1x1, 608x7 128x1x1, 640x7 128x1x1, 672x7 128x1x1, 704x7 128x1x1, 736x7 128x1x1, 768x7 128x1x1,
-        800x7 128x1x1, 832x7 128x1x1, 864x7 128x1x1, 896x7 128x1x1, 928x7 128x1x1, 960x7 128x1x1, 992x7 128x1x1
-    """,
-    "mobilenet_v2": """
-        3x224 32x3x3 /2 +1, 32x112 32x3x3 +1 dw, 32x112 16x1x1, 16x112 96x1x1, 96x112 96x3x3 /2 +1 dw, 96x56 24x1x1,
-        24x56 144x1x1 *2, 144x56 144x3x3 +1 dw, 144x56 24x1x1, 144x56 144x3x3 /2 +1 dw, 144x28 32x1x1, 32x28 192x1x1 *3,
-        192x28 192x3x3 +1 dw *2, 192x28 32x1x1 *2, 192x28 192x3x3 /2 +1 dw, 192x14 64x1x1, 64x14 384x1x1 *4,
-        384x14 384x3x3 +1 dw *4, 384x14 64x1x1 *3, 384x14 96x1x1, 96x14 576x1x1 *3, 576x14 576x3x3 +1 dw *2,
-        576x14 96x1x1 *2, 576x14 576x3x3 /2 +1 dw, 576x7 160x1x1, 160x7 960x1x1 *3, 960x7 960x3x3 +1 dw *3,
-        960x7 160x1x1 *2, 960x7 320x1x1, 320x7 1280x1x1
-    """,
-}
-
+#: Lists of cases, and the distinct convolutions of networks as text.
+LISTS: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("cases.toml").read_text(encoding="utf-8"))
+CONVOLUTIONS: Mapping[str, str] = LISTS["convolutions"]
 _CONVOLUTION = re.compile(
     r"(?P<c>\d+)x(?P<size>\d+) (?P<k>\d+)x(?P<r>\d+)x(?P<s>\d+)(?: /(?P<stride>\d+))?"
     r"(?: \+(?P<rows>\d+)(?:,(?P<columns>\d+))?)?(?P<dw> dw)?(?: \*(?P<uses>\d+))?"
@@ -107,7 +70,10 @@ class ConvolutionShape:
     def name(self) -> str:
         """Text form without common parts."""
         text = f"{self.channels}x{self.size} {self.filters}x{self.kernel[0]}x{self.kernel[1]}"
-        return text + (f" /{self.stride}" if self.stride > 1 else "")
+        pads = dict.fromkeys(self.pads) if any(self.pads) else ()
+        return (
+            text + (f" /{self.stride}" if self.stride > 1 else "") + (f" +{','.join(map(str, pads))}" if pads else "")
+        )
 
     @property
     def output(self) -> tuple[int, int]:
@@ -267,49 +233,27 @@ def convolution_case(shape: ConvolutionShape, batch: int, uses: Mapping[str, int
         "groups": shape.channels if shape.depthwise else 1,
     }
     kind = "depthwise" if shape.depthwise else "conv"
-    return evolve(
-        single(kind, shape.name + _pads(shape), batch, "conv", (image, weight), attributes, 1), uses=uses or {}
-    )
+    return evolve(single(kind, shape.name, batch, "conv", (image, weight), attributes, 1), uses=uses or {})
 
 
-def _pads(shape: ConvolutionShape) -> str:
-    return (
-        ""
-        if shape.pads == (0, 0)
-        else f" +{shape.pads[0]}"
-        if shape.pads[0] == shape.pads[1]
-        else f" +{shape.pads[0]},{shape.pads[1]}"
-    )
-
-
-#: Products of matrices by class of use: name, batch, (m, n, k) and how many of them at once.
-BERT = {"hidden": (768, 768), "up": (3072, 768), "down": (768, 3072)}
-DLRM = ((512, 13), (256, 512), (64, 256), (16, 64), (512, 367), (256, 512), (1, 256))
-SQUARES = (512, 1024, 2048, 4096, 8192)
-#: Skinny and odd shapes: (m, n, k).
-SKINNY = (
-    (16, 4096, 4096), (32, 8192, 2048), (64, 1024, 8192), (4096, 64, 4096), (8192, 8192, 64), (128, 128, 16384),
-    (65536, 64, 64),
-)  # fmt: skip
-ODD = ((1000, 1000, 1000), (1023, 1025, 511), (333, 777, 555), (2049, 2047, 2051), (127, 4099, 1021), (4097, 129, 3))
-#: Dense layers on few rows: (n, k).
-DENSE = ((1000, 2048), (1000, 1280), (4096, 4096), (4096, 25088), (11008, 4096), (768, 3072), (50257, 768))
+#: Shapes of products by class of use.
+PRODUCTS: Mapping[str, Any] = LISTS["products"]
 
 
 def gemm_cases() -> Iterator[Case]:
     """Yield matrix products: y = a @ b, weights stored [k, n]."""
     for batch, tokens in ((1, 128), (1, 384), (64, 128), (64, 384)):
-        for name, (n, k) in BERT.items():
+        for name, (n, k) in PRODUCTS["bert"].items():
             yield single("gemm", f"bert {name} s{tokens}", batch, "matmul", ((batch * tokens, k), (k, n)), {}, 1)
         rows, heads = (tokens, 64), 12 * batch
         yield single("gemm", f"bert scores s{tokens}", batch, "matmul", ((heads, *rows), (heads, 64, tokens)), {})
         yield single("gemm", f"bert context s{tokens}", batch, "matmul", ((heads, tokens, tokens), (heads, *rows)), {})
     for batch in (128, 2048):
-        for n, k in dict.fromkeys(DLRM):
+        for n, k in PRODUCTS["dlrm"]:
             yield single("gemm", f"dlrm {k}-{n}", batch, "matmul", ((batch, k), (k, n)), {}, 1)
-    shapes = [("square", (s, s, s)) for s in SQUARES] + [("skinny", s) for s in SKINNY] + [("odd", s) for s in ODD]
-    for name, (m, n, k) in shapes:
-        yield single("gemm", f"{name} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
+    for kind in ("square", "skinny", "odd"):
+        for m, n, k in PRODUCTS[kind]:
+            yield single("gemm", f"{kind} {m}x{n}x{k}", 1, "matmul", ((m, k), (k, n)), {})
 
 
 def dense_cases() -> Iterator[Case]:
@@ -318,8 +262,19 @@ def dense_cases() -> Iterator[Case]:
     Frameworks store them so.
     """
     for batch in (1, 2, 4, 8):
-        for n, k in DENSE:
+        for n, k in PRODUCTS["dense"]:
             yield single("gemv", f"dense {k}-{n}", batch, "gemm", ((batch, k), (n, k)), {"trans_b": True}, 1)
+
+
+def chain_case(name: str, shape: tuple[int, int]) -> Case:
+    """Return the case of elementwise operations with a broadcast row."""
+    nodes: tuple[Step, ...] = (
+        ("mul", ("a", "b"), "t0", {}),
+        ("add", ("t0", "c"), "t1", {}),
+        ("sigmoid", ("t1",), "t2", {}),
+        ("mul", ("t1", "t2"), "y", {}),
+    )
+    return Case("memory", name, 1, {"a": shape, "b": shape, "c": shape[1:]}, nodes)
 
 
 def memory_cases() -> Iterator[Case]:
@@ -337,13 +292,7 @@ def _elementwise(size: int, label: str) -> Iterator[Case]:
     shape = (size // 1024, 1024)
     yield single("memory", f"relu {label}", 1, "relu", (shape,), {})
     yield single("memory", f"add {label}", 1, "add", (shape, shape), {})
-    nodes: tuple[Step, ...] = (
-        ("mul", ("a", "b"), "t0", {}),
-        ("add", ("t0", "c"), "t1", {}),
-        ("sigmoid", ("t1",), "t2", {}),
-        ("mul", ("t1", "t2"), "y", {}),
-    )
-    yield Case("memory", f"chain {label}", 1, {"a": shape, "b": shape, "c": (1024,)}, nodes)
+    yield chain_case(f"chain {label}", shape)
     yield single("memory", f"transpose {label}", 1, "transpose", (shape,), {"perm": (1, 0)})
 
 

@@ -7,47 +7,16 @@ one graph; rounds of the contenders alternate, so that clock drift affects all o
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
-from cuts.backends.device import Buffer, Device, Launch, Pointer, Timing
-from cuts.bench.tools.records import Row, merge_row, row_line, write_rows
-from cuts.ir.compiled import KernelFunction
-from cuts.ir.machine import Target
+from attrs import frozen
+from cuts.backends.device import Device, Launch, Timing
 
-#: Fewest and most sets of tensors.
-MIN_SETS, MAX_SETS = 1, 128
-
-
-@define
-class SuiteRun:
-    """A run of a suite: device, options, and rows so far."""
-
-    options: argparse.Namespace
-    target: Target
-    device: Device
-    torch: Any
-    rows: list[Row]
-    facts: dict[str, Any]
-    begin: float = field(factory=time.monotonic)
-
-    @property
-    def remaining_seconds(self) -> float:
-        """Seconds until the call should end."""
-        return float(self.options.limit) - (time.monotonic() - self.begin)
-
-    def line_of(self, row: Row) -> str:
-        """Return a row as a line of text."""
-        return row_line(row)
-
-    def keep(self, row: Row) -> None:
-        """Write a row to the file and print it."""
-        self.rows = merge_row(self.rows, row)
-        write_rows(self.options.out, self.rows)
-        print(self.line_of(row), flush=True)
+#: Most sets of tensors.
+MAX_SETS = 128
+#: Seconds that a round of calls takes about, where calls are short.
+ROUND_SECONDS = 0.01
 
 
 @frozen
@@ -64,7 +33,7 @@ def sets_for(nbytes: int, cache: int) -> int:
 
     Together they are four times its size.
     """
-    return max(MIN_SETS, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
+    return max(1, min(MAX_SETS, -(-4 * cache // max(1, nbytes))))
 
 
 def in_order(launches: Sequence[Launch]) -> Launch:
@@ -77,36 +46,19 @@ def in_order(launches: Sequence[Launch]) -> Launch:
     return run
 
 
-def by_kernel(
-    device: Device, function: KernelFunction, code: bytes | None, sets: Sequence[Mapping[str, Any]]
-) -> list[Launch]:
-    """Return a kernel's launches on each of PyTorch's tensor sets.
+def set_precision(torch: Any, precision: str = "fp32") -> None:
+    """Let PyTorch multiply f32 strictly or as TF32, with cuDNN's fastest algorithms."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
 
-    Tensors are bound by argument names; the kernel is built here where there is no `code`.
+
+def capture_graph(torch: Any, calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
+    """Return the replay of PyTorch's calls as one captured CUDA graph.
+
+    Results are kept, so that each call has results of its own.
     """
-    (loaded,) = device.build([function], [code])
-    launches = []
-    for tensors in sets:
-        placed = [tensors[argument.tensor] for argument in function.arguments]
-        pointers = [Pointer(Buffer(tensor.data_ptr(), tensor.nbytes)) for tensor in placed]
-        launches.append(device.bind(loaded, function, pointers))
-    return launches
-
-
-def run_once(device: Device, torch: Any, launch: Launch, result: Any) -> None:
-    """Run a launch on a NaN-filled result, which exposes omissions."""
-    result.fill_(float("nan"))
-    torch.cuda.synchronize()
-    launch()
-    device.synchronize()
-
-
-def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
-    """Record PyTorch's calls as CUDA graphs, one for each set.
-
-    They run on the device's stream; their results are kept, so that each set has results of its own.
-    """
-    stream, side = torch.cuda.ExternalStream(device.stream_handle), torch.cuda.Stream()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
             calls[0]()
@@ -116,10 +68,42 @@ def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[],
         results = [call() for call in calls]
 
     def replay(keep: object = (results, calls)) -> None:
+        graph.replay()
+
+    return replay
+
+
+def by_torch(device: Device, torch: Any, name: str, calls: Sequence[Callable[[], object]]) -> Contender:
+    """Record PyTorch's calls, one for each set of tensors."""
+    stream, recorded = torch.cuda.ExternalStream(device.stream_handle), capture_graph(torch, calls)
+
+    def replay() -> None:
         with torch.cuda.stream(stream):
-            graph.replay()
+            recorded()
 
     return Contender(name, replay, len(calls))
+
+
+def time_round(torch: Any, call: Callable[[], object], repeats: int) -> float:
+    """Return GPU seconds of a call among repeated ones."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3 / repeats
+
+
+def time_calls(torch: Any, call: Callable[[], object]) -> Timing:
+    """Time calls that follow one another, between events on the GPU.
+
+    There are seven rounds, of about 10 ms where calls are short.
+    """
+    first = time_round(torch, call, 1)
+    fewest, filled = (10, ROUND_SECONDS) if first < ROUND_SECONDS else (1, 4 * ROUND_SECONDS)
+    repeats = max(fewest, int(filled / max(first, 1e-6)))
+    return Timing(tuple(time_round(torch, call, repeats) for _ in range(7)))
 
 
 def in_turns(device: Device, contenders: list[Contender], rounds: int = 7, least: float = 2e-3) -> Mapping[str, Timing]:

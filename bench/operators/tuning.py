@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, Protocol, TypeVar, cast
+from typing import cast
 
 import numpy as np
 from attrs import evolve, field, frozen
 from cuts.backends.device import Array, Buffer, Device, Launch, Pointer
 from cuts.bench.operators.shapes import Case
 from cuts.bench.operators.timing import in_order, sets_for
-from cuts.bench.tools.records import Row
 from cuts.ir.compiled import CompiledGraph, CompileOptions, KernelFunction, Step, Storage
 from cuts.ir.errors import CutsError
 from cuts.ir.graph import Graph, Node
-from cuts.ir.machine import MATH_MODES, MMA_INSTRUCTIONS, PRECISIONS, Target
+from cuts.ir.machine import PRECISIONS, Target
 from cuts.ir.segment import FusedGroup
-from cuts.ir.source import Source
 from cuts.ir.types import TensorType
 from cuts.ops import Registry
 from cuts.ops.costs import program_costs
@@ -32,6 +30,7 @@ from cuts.passes.model.lower_bound import RESOURCES, longest
 from cuts.passes.pipeline import compile_graph
 from cuts.runtime.plan import extent_bytes
 from cuts.search.session import TuningSession
+from cuts.search.tasks.tuning_task import TuningTask, machine_of
 
 
 def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) -> float:
@@ -48,50 +47,11 @@ def warm_lower_bound(terms: Mapping[str, float], target: Target, nbytes: float) 
     return target.launch_time + float(longest(resources, target.bounds.cached_latency * terms["first"]))
 
 
-class Tunable(Protocol):
-    """Unit of tuning: a `Case`, or a PyTorch function as a `TorchCase`.
-
-    `inputs` are shapes by name, in order; those in `weights` are constant. `sources` declare operations that the
-    vocabulary lacks. `type_of` and `values` give an input's type and contents, `is_channels_last` whether a tensor
-    lies with its
-    channels innermost.
-    """
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def precision(self) -> str: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def channels_last(self) -> bool: ...
-    @property
-    def inputs(self) -> Mapping[str, tuple[int, ...]]: ...
-    @property
-    def weights(self) -> tuple[str, ...]: ...
-    @property
-    def outputs(self) -> tuple[str, ...]: ...
-    @property
-    def sources(self) -> tuple[Source, ...]: ...
-    def type_of(self, tensor: str) -> TensorType: ...
-    def is_channels_last(self, tensor: str) -> bool: ...
-    def values(self, tensor: str) -> Array: ...
-    def graph(self, registry: Registry) -> Graph: ...
-
-
-#: Cases that are tuned together are of one kind.
-C = TypeVar("C", bound=Tunable)
-
-
 @frozen
 class Tuned:
     """Ordered kernels of one case, and their report."""
 
-    case: Tunable
+    case: Case
     graph: Graph
     kernels: tuple[KernelFunction, ...]
     steps: tuple[Step, ...]
@@ -126,7 +86,7 @@ class Tuned:
         return f"{self.prefix}{tensor}"
 
 
-def union(cases: Sequence[Tunable], registry: Registry) -> Graph:
+def union(cases: Sequence[Case], registry: Registry) -> Graph:
     """Return one graph of many independent cases, with numbered names.
 
     Names begin with the number of the case.
@@ -156,7 +116,7 @@ def prefix(number: int) -> str:
     return f"c{number}."
 
 
-def tune(cases: Sequence[Tunable], target: Target, emit: Emit, session: TuningSession | None) -> list[Tuned]:
+def tune(cases: Sequence[Case], target: Target, emit: Emit, session: TuningSession | None) -> list[Tuned]:
     """Compile cases of one precision together, each with its own launches.
 
     Workers and device are busy all the time; without a session the model chooses.
@@ -172,13 +132,13 @@ def tune(cases: Sequence[Tunable], target: Target, emit: Emit, session: TuningSe
     return [_tuned_case(compiled, case, prefix(number), target) for number, case in enumerate(cases)]
 
 
-def vocabulary_of(cases: Sequence[Tunable]) -> Registry:
+def vocabulary_of(cases: Sequence[Case]) -> Registry:
     """Return the vocabulary with the cases' own declarations."""
     declared = {source.name: source for case in cases for source in case.sources}
     return Registry.builtin().extend(*declared.values())
 
 
-def _tuned_case(compiled: CompiledGraph, case: Tunable, mark: str, target: Target) -> Tuned:
+def _tuned_case(compiled: CompiledGraph, case: Case, mark: str, target: Target) -> Tuned:
     chosen = []
     for step, record in zip(compiled.steps, compiled.groups, strict=True):
         # A constant may be shared with another case; a workspace between two kernels of a case has a name of its own.
@@ -271,11 +231,15 @@ def group_of(case: Case) -> FusedGroup | None:
     return None if isinstance(group, Illegal) else with_math(group, PRECISIONS[case.precision].math)
 
 
-def floor(case: Case, target: Target) -> tuple[float, float, float]:
-    """Return operations, minimal bytes, and the roofline in seconds.
+def task_of(case: Case, target: Target) -> TuningTask:
+    """Return the tuning task of a case that is one kernel."""
+    group = group_of(case)
+    assert group is not None, f"{case.key} is no single kernel"
+    return TuningTask(group, {}, target, machine_of(target), f"{case.kind} {case.name}")
 
-    Every element moves once, every operation runs at the peak of the case's precision.
-    """
+
+def least_work(case: Case) -> tuple[float, float]:
+    """Return operations, and the bytes where every element moves once."""
     registry = vocabulary_of([case])
     graph = case.graph(registry)
     costs = [
@@ -285,24 +249,10 @@ def floor(case: Case, target: Target) -> tuple[float, float, float]:
     moved = sum(graph.types[t].nbytes for t in (*graph.inputs, *graph.outputs))
     if len(costs) == 1:
         moved = costs[0].bytes_read + costs[0].bytes_written
-    work = sum(c.flops for c in costs)
-    return work, moved, max(work / peak(case, target), moved / target.BW_global)
+    return sum(c.flops for c in costs), moved
 
 
-def peak(case: Case, target: Target) -> float:
-    """Return the case's peak operations per second.
-
-    It is that of the target's matrix instructions where one multiplies the reduced factors, else that of f32.
-    """
-    policy = PRECISIONS[case.precision]
-    mode = MATH_MODES.get(policy.math)
-    format_, products = (mode.format, len(mode.products)) if mode else (policy.stored.value, 1)
-    found = [(MMA_INSTRUCTIONS[name], clocks) for name, clocks in target.atoms if case.kind in ("conv", "gemm", "gemv")]
-    rates = [2 * a.m * a.n * a.k / clocks for a, clocks in found if a.format == format_]
-    return max([target.PERF_peak, *(4 * target.NUM_SM * target.clock * rate / products for rate in rates)])
-
-
-def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
+def tune_separately(cases: Sequence[Case], tuned: Callable[[Sequence[Case]], Sequence[Tuned]]) -> Sequence[Tuned | str]:
     """Return cases with their kernels, or the reason of a failure.
 
     Where one fails, its neighbours are tuned without it.
@@ -323,22 +273,6 @@ def tune_separately(cases: Sequence[C], tuned: Callable[[Sequence[C]], Sequence[
 def is_device_lost(error: Exception) -> bool:
     """Return whether every later row would fail with an error, too."""
     return isinstance(error, CutsError) and bool(error.hint) and "context is lost" in str(error.hint)
-
-
-def with_times(row: Row, torch: Any, measure: Callable[[], Row]) -> Row:
-    """Return a row with its measurement, or the reason of a failure.
-
-    An error that later rows would meet is raised.
-    """
-    try:
-        return row | measure()
-    except (CutsError, RuntimeError) as error:  # the latter are PyTorch's own, memory among them
-        if is_device_lost(error):
-            raise
-        return row | {"failure": first_line(error)}
-    finally:
-        if torch is not None:
-            torch.cuda.empty_cache()
 
 
 def first_line(error: Exception) -> str:

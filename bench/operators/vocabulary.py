@@ -2,20 +2,20 @@
 
 A row is a function of PyTorch, three sizes, and its tensors.
 
-The tables are `vocabulary_windows.py`, `vocabulary_rows.py`, `vocabulary_products.py` and `vocabulary_moves.py`. An
-operation has a size for tests, which a processor computes in a moment, and two that are measured.
+The tables are `vocabulary_tensors.py` and `vocabulary_rows.py`. An operation has a size for tests, which a processor
+computes in a moment, and two that are measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from cuts.backends.device import Array
-from cuts.bench.operators.shapes import normal_numbers, unit_numbers
+from cuts.bench.operators.shapes import Case, normal_numbers, unit_numbers
 from cuts.ir.graph import Graph
 from cuts.ir.source import Source
 from cuts.ir.types import DType, TensorType
@@ -131,6 +131,11 @@ class SizedOperation:
         return f"{self.operation.name}, {'x'.join(map(str, self.size))}"
 
     @property
+    def key(self) -> str:
+        """Identity of its rows."""
+        return f"{self.operation.family}/{self.name}/b1"
+
+    @property
     def given(self) -> tuple[Given, ...]:
         """The tensors that it is given."""
         return self.operation.given(*self.size)
@@ -141,57 +146,44 @@ class SizedOperation:
         Its inputs have the function's order.
         """
         given = dict(zip(graph.inputs, self.given, strict=True))
-        return TorchCase(self.operation.family, self.name, graph, given, sources)
+        shapes, weights = {n: g.shape for n, g in given.items()}, tuple(n for n, g in given.items() if g.weight)
+        case = TorchCase(self.operation.family, self.name, 1, shapes, (), traced=graph, given=given, texts=sources)
+        return evolve(case, weights=weights)
 
 
 @frozen
-class TorchCase:
-    """Tunable row: a PyTorch function as a graph of our vocabulary.
+class TorchCase(Case):
+    """Row as a graph of our vocabulary.
 
-    It offers the interface of `bench.shapes.Case`; tensors lie as they are and are stored in strict f32, or are
-    integers. `sources` are its declarations outside of the vocabulary.
+    Tensors lie as they are and are stored in strict f32, or are integers. `texts` are its declarations outside of the
+    vocabulary.
     """
 
-    kind: str
-    name: str
-    traced: Graph
-    given: dict[str, Given]
-    sources: tuple[Source, ...] = ()
-    batch: int = 1
-    precision: str = "fp32"
-    channels_last: bool = field(default=False, init=False)
-
-    @property
-    def key(self) -> str:
-        """Identity of a row."""
-        return f"{self.kind}/{self.name}/b{self.batch}"
-
-    @property
-    def inputs(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the operands."""
-        return {name: each.shape for name, each in self.given.items()}
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """The inputs that are known when it is compiled."""
-        return tuple(name for name, each in self.given.items() if each.weight)
+    traced: Graph = field(kw_only=True)
+    given: Mapping[str, Given] = field(kw_only=True)
+    texts: tuple[Source, ...] = field(kw_only=True)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The results, in order."""
         return self.traced.outputs
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Declarations that it needs besides the vocabulary."""
+        return self.texts
+
     def type_of(self, tensor: str) -> TensorType:
         """Return the type of an input."""
         return self.given[tensor].type
 
-    def is_channels_last(self, tensor: str) -> bool:
-        """Return whether a tensor has another dim order; none does."""
-        return False
-
     def values(self, tensor: str) -> Array:
         """Return an input's contents."""
         return self.given[tensor].values(list(self.given).index(tensor))
+
+    def is_channels_last(self, tensor: str) -> bool:
+        """Return whether a tensor has another dim order; none does."""
+        return False
 
     def graph(self, registry: Registry) -> Graph:
         """Return the graph; weights are inputs of it."""

@@ -7,6 +7,6 @@
 A module is named after its document and has `TABLES`, a tuple of `PaperTable`.
 """
 
-from .registry import PaperTable, TableRequest, documents, read_table, row_of, tables_of
+from .registry import DOCUMENTS, PaperTable, TableRequest, read_table, row_of, tables_of
 
-__all__ = ["PaperTable", "TableRequest", "documents", "read_table", "row_of", "tables_of"]
+__all__ = ["DOCUMENTS", "PaperTable", "TableRequest", "read_table", "row_of", "tables_of"]

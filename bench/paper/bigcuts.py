@@ -1,22 +1,21 @@
 """Tables of BigCuts (chapter 4 and section 5.2 of the DeepCuts thesis).
 
-No row has a time: all are computed by the planner, so that a test compares each table with its command.
+Rows are computed by the planner, so that a test compares each table with its command; only runs have times.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
 from attrs import evolve
-from cuts.bench.tools.records import RESULTS, Row
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.records import Row
 from cuts.cluster.planning import FORMS, rank
 from cuts.cluster.plans import known_machines, load_machine, load_transformer
 
-from .markdown import markdown_table, stamp_rows
-from .registry import PaperTable
+from .registry import PaperTable, stamp_rows
 from .table_5_6 import BLOCKS, block_models, printed_table, reproduce
 
 # ---- Table 5.5
@@ -123,24 +122,13 @@ def _inference_text(rows: Sequence[Row]) -> str:
 # ---- runs
 
 
-def _runs() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the runs on two GPUs that recorded the storage's rate, with the commit and date of each."""
-    for run in json.loads((RESULTS / "cluster_run_2.json").read_text(encoding="utf-8")):
-        if "with_disk" in run:
-            kept = {name: run[name] for name in ("predicted", "disk", "with_disk", "commit", "date")}
-            kept["taken"] = fmean(run["seconds"])  # of all steps, as the storage's rate is
-            yield run["case"], {**kept, "device": run["gpu"], "policy": run["way"]["policy"]}
-
-
 def _runs_text(rows: Sequence[Row]) -> str:
-    lines = [
-        [
-            *(row["name"], row["policy"], f"{row['predicted']:.3g}", f"{row['taken']:.3g}"),
-            *(f"{row['taken'] / row['predicted'] - 1:+.1%}", f"{row['disk']:.2f}", f"{row['with_disk']:.3g}"),
-            f"{row['taken'] / row['with_disk'] - 1:+.1%}",
-        ]
-        for row in rows
-    ]
+    """Return the runs on two GPUs, with means of all steps, as the storage's rate is."""
+    lines = []
+    for row in rows:
+        taken, predicted = fmean(row["seconds"]), row["predicted"]
+        facts = (row["name"], row["way"]["policy"], f"{predicted:.3g}", f"{taken:.3g}", f"{taken / predicted - 1:+.1%}")
+        lines.append([*facts, f"{row['disk']:.2f}", f"{row['with_disk']:.3g}", f"{taken / row['with_disk'] - 1:+.1%}"])
     heads = ["case", "policy", "predicted, s", "measured, s", "error", "storage", "predicted with it, s"]
     return markdown_table([*heads, "error"], lines)
 
@@ -165,6 +153,6 @@ TABLES = (
     ),
     PaperTable(
         "runs", "two GPUs: error of the prediction, and with the storage's rate during the run", _runs_text,
-        lambda: [name for name, _ in _runs()], lambda request: stamp_rows("runs", request, _runs()),
+        file="cluster.json", command="torchrun --nproc-per-node 2 -m cuts.bench cluster",
     ),
 )  # fmt: skip

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import ceil, inf
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
-from cuts.bench.tools.record_spaces import problem_of
-from cuts.bench.tools.recorded_domain import RecordedDomain, recorded_domain
-from cuts.bench.tools.records import RESULTS, Row, geomean
-from cuts.bench.tools.strategy_cases import strategy_cases
+from cuts.bench.operators.cases import listed_cases
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.recorded_domain import RecordedDomain, domain_of
+from cuts.bench.tools.records import RESULTS, Row
 from cuts.ir import Pruning
 from cuts.passes.schedule import columns_of, evaluate, least_pul, pul_values
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces
@@ -44,16 +45,16 @@ def space_names() -> tuple[str, ...]:
 
 def model_scores(domain: RecordedDomain) -> dict[str, Array]:
     """Return each model's score of the recorded points, smaller for better."""
-    full, points = domain.full, domain.points
+    points = domain.points
     found = {name: np.empty(len(points)) for name in ("pul-printed", "pul")}
     for position in sorted({p.structure for p in points}):
         rows = [k for k, p in enumerate(points) if p.structure == position]
-        structure = full.space.templates[position]
+        structure = domain.space.templates[position]
         table = np.asarray([points[k].places for k in rows], np.int64).reshape(len(rows), len(structure.shape))
-        batch = evaluate(full.space, structure, columns_of(structure, table), 0)
+        batch = evaluate(domain.space, structure, columns_of(structure, table), 0)
         for name, values in found.items():
-            values[rows] = np.broadcast_to(-pul_values(batch, full.space, name == "pul-printed"), (len(rows),))
-    return found | {"bound": full.bounds(points), "cost model": np.asarray([p.score for p in points])}
+            values[rows] = np.broadcast_to(-pul_values(batch, domain.space, name == "pul-printed"), (len(rows),))
+    return found | {"bound": domain.bounds(points), "cost model": np.asarray([p.score for p in points])}
 
 
 def regret_of_top(scores: Array, seconds: Array, share: float) -> float:
@@ -96,16 +97,16 @@ def _ranks(values: Array) -> Array:
 
 def claim_fields(space: RecordedSpace) -> dict[str, Any]:
     """Return the fields of a space's row."""
-    case = {f"{c.kind} {c.name}": c for c in strategy_cases()}[space.label]
-    domain = recorded_domain(space, problem_of(case, space.recorded_target))
+    case = next(c for c in listed_cases("strategies") if f"{c.kind} {c.name}" == space.label)
+    domain = domain_of(space)
     seconds = np.asarray([domain.seconds[place_of(p)] for p in domain.points])
     ran = np.isfinite(seconds)
     times, models = seconds[ran], {name: values[ran] for name, values in model_scores(domain).items()}
-    best, group, target = int(times.argmin()), domain.full.space.group, domain.full.space.target
+    best, group, target = int(times.argmin()), domain.space.group, domain.space.target
     limits = {name: least_pul(group, target, Pruning(name, 1.0)) for name in ("pul-printed", "pul")}
     whole = {name: -models[name] >= least for name, least in limits.items()}
     return {
-        "precision": case.precision, "space": float(domain.full.space.size), "points": int(ran.sum()),
+        "precision": case.precision, "space": float(domain.space.size), "points": int(ran.sum()),
         "best_us": round(1e6 * float(times.min()), 3), "recorder": space.version,
         "regret": {n: [round(regret_of_top(v, times, s), 4) for s in SHARES] for n, v in models.items()},
         "spearman": {n: round(rank_correlation(v, times), 4) for n, v in models.items()},
@@ -127,21 +128,19 @@ def make_rows(request: TableRequest) -> Iterator[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Return regret, correlation and pruned best points of each model."""
     heads = ["space", "points", *(f"{m}: 1 %, 5 %, rank corr." for m in MODELS), "best in the space's top 1 %"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [f"| {row['name']} | {row['points']} | {_cells(row)} |" for row in rows]
-    means = " | ".join(_mean_cell(rows, model) for model in MODELS)
+    lines: list[list[object]] = [[row["name"], row["points"], *_cells(row)] for row in rows]
     kept = ", ".join(f"{m} {sum(r['whole'][m]['has_best'] for r in rows)} of {len(rows)}" for m in MODELS[:2])
-    return "\n".join([*lines, f"| geometric mean, mean correlation | | {means} | {kept} |"])
+    lines.append(["geometric mean, mean correlation", None, *(_mean_cell(rows, model) for model in MODELS), kept])
+    return markdown_table(heads, lines)
 
 
-def _cells(row: Row) -> str:
-    models = (
-        f"{row['regret'][m][0]:.2f}, {row['regret'][m][1]:.2f}, {row['spearman'][m]:.2f}" for m in MODELS
-    )  # fmt: skip
-    whole = (f"{'yes' if row['whole'][m]['has_best'] else 'no'} ({row['whole'][m]['kept']})" for m in MODELS[:2])
-    return f"{' | '.join(models)} | {', '.join(whole)}"
+def _cells(row: Row) -> Iterator[str]:
+    for m in MODELS:
+        yield f"{row['regret'][m][0]:.2f}, {row['regret'][m][1]:.2f}, {row['spearman'][m]:.2f}"
+    whole = (row["whole"][m] for m in MODELS[:2])
+    yield ", ".join(f"{'yes' if each['has_best'] else 'no'} ({each['kept']})" for each in whole)
 
 
 def _mean_cell(rows: Sequence[Row], model: str) -> str:
-    means = (geomean(row["regret"][model][k] for row in rows) for k in range(len(SHARES)))
+    means = (geometric_mean(row["regret"][model][k] for row in rows) for k in range(len(SHARES)))
     return f"{', '.join(f'{m:.2f}' for m in means)}, {np.mean([row['spearman'][model] for row in rows]):.2f}"

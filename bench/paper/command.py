@@ -9,20 +9,17 @@ import argparse
 import sys
 from math import inf
 
-from cuts.bench.tools.records import exit_code
-
-from .registry import TableRequest, documents, find_table, make_rows, read_table, tables_of
+from .registry import DOCUMENTS, TableRequest, find_table, make_rows, read_table, tables_of
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m cuts.bench paper", description=__doc__)
-    parser.add_argument("document", nargs="?", choices=documents(), help="without one, list all tables")
+    parser.add_argument("document", nargs="?", choices=DOCUMENTS, help="without one, list all tables")
     parser.add_argument("--table", metavar="N", help="number of a table or figure, or the word of a claim")
     parser.add_argument("--row", action="append", default=[], metavar="NAME", help="only this row; may be repeated")
     parser.add_argument("--print", action="store_true", help="print the rows of the file, and make none")
     parser.add_argument("--again", action="store_true", help="make rows that the file has, too")
-    parser.add_argument("--target", default="cuda:device", help="device of tables with new times")
     parser.add_argument("--limit", type=float, default=inf, metavar="SECONDS", help="begin no row after that")
     parser.add_argument("--commit", default="", help="version of the rows, where there is no git")
     return parser.parse_args()
@@ -32,8 +29,7 @@ def list_tables(document: str) -> str:
     """Return the tables of a document, a line each."""
     lines = []
     for number, table in tables_of(document).items():
-        needs = "measures on a GPU" if table.device else table.command or "needs no GPU"
-        lines.append(f"  {number:<12} {table.title} ({needs})")
+        lines.append(f"  {number:<12} {table.title} ({table.command or 'needs no GPU'})")
     return "\n".join([document, *lines])
 
 
@@ -41,16 +37,12 @@ def main() -> int:
     """Make missing rows of a table and print it."""
     options = parse_arguments()
     if options.table is None:
-        print("\n".join(map(list_tables, [options.document] if options.document else documents())))
+        print("\n".join(map(list_tables, [options.document] if options.document else DOCUMENTS)))
         return 0
     table = find_table(options.document, options.table)
-    request = TableRequest(tuple(options.row), options.target, options.limit, options.commit)
+    request = TableRequest(tuple(options.row), options.limit, options.commit)
     for row in () if options.print else make_rows(options.document, table, request, options.again):
         print(row["name"], file=sys.stderr, flush=True)
     rows = read_table(options.document, table)
     print(table.text(rows) if rows else f"no current rows; {table.command or 'call without --print to make them'}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.latency.dataset import Samples, load_profile, packaged_profiles
 
-from .markdown import markdown_table, stamp_rows
 from .own_plans import networks_text, predicted_networks, timed_networks
-from .registry import PaperTable
+from .registry import PaperTable, stamp_rows
 
 _REPORT = "python -m cuts.tests.latency.report -o bench/results/latency.json"
 #: Share within 10 % and RMSE in milliseconds that the paper prints, by network on its platform P1.

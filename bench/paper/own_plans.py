@@ -13,6 +13,7 @@ from typing import Any
 
 from cuts.backends import find_target
 from cuts.bench.networks.models import BY_NAME
+from cuts.bench.tools.markdown import markdown_table
 from cuts.bench.tools.records import RESULTS, Row, is_stale, read_rows
 from cuts.compile import compile_model, load_model, load_spec
 from cuts.ir import CompileOptions
@@ -20,7 +21,6 @@ from cuts.latency import planned_launches
 from cuts.latency.compiled_kernels.own_plans import fit_own_plans, read_plans
 from cuts.latency.dataset import load_profile
 
-from .markdown import markdown_table
 from .registry import TableRequest, row_of
 
 #: Profile whose launches the model is fitted to, and the system of the measured plans.

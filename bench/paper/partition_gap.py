@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from cuts.backends import find_target
-from cuts.bench.tools.records import Row, geomean
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.records import Row
 from cuts.compile.loading import load_model, load_spec
 from cuts.ir.graph import Graph
 from cuts.ops import Registry
@@ -90,16 +92,15 @@ def make_rows(request: TableRequest) -> Iterator[Row]:
 def table(rows: Sequence[Row]) -> str:
     """Return how much slower greedy partitions are, by model."""
     heads = ["model", "subgraphs", "units", "over the limits", "greedy is optimal", "greedy / optimal, mean", "worst"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    lines += [_line(row["name"], [row]) for row in rows]
-    return "\n".join([*lines, _line("all", rows)])
+    lines = [_line(row["name"], [row]) for row in rows]
+    return markdown_table(heads, [*lines, _line("all", rows)])
 
 
-def _line(name: str, rows: Sequence[Row]) -> str:
+def _line(name: str, rows: Sequence[Row]) -> list[object]:
     ratios, units = ([v for row in rows for v in row[kind]] for kind in ("ratios", "units"))
+    limited = sum(row["limited"] for row in rows)
     if not ratios:
-        return f"| {name} | 0 |  | {sum(row['limited'] for row in rows)} |  |  |  |"
+        return [name, 0, None, limited, None, None, None]
     same = sum(ratio <= 1.0 + 1e-4 for ratio in ratios)
-    cells = [name, len(ratios), f"{min(units)} to {max(units)}", sum(row["limited"] for row in rows),
-             f"{same} of {len(ratios)}", f"{geomean(ratios):.4f}", f"{max(ratios):.3f}"]  # fmt: skip
-    return f"| {' | '.join(map(str, cells))} |"
+    sizes, mean = f"{min(units)} to {max(units)}", f"{geometric_mean(ratios):.4f}"
+    return [name, len(ratios), sizes, limited, f"{same} of {len(ratios)}", mean, f"{max(ratios):.3f}"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
-from cuts.bench.tools.records import RESULTS, Row, as_row, circumstances, is_stale, merge_row, read_rows, write_rows
+from cuts.bench.tools.records import RESULTS, Row, as_row, circumstances, is_stale, keep_row, read_rows
 from cuts.ir import UsageError
 
 #: The four documents, each a module of this package.
@@ -24,11 +23,10 @@ SUITE = "paper"
 class TableRequest:
     """Options of a call.
 
-    They are the names of the rows to make, the target, and the seconds until no further row begins.
+    They are the names of the rows to make, and the seconds until no further row begins.
     """
 
     names: tuple[str, ...] = ()
-    target: str = "cuda:device"
     limit: float = inf
     commit: str = ""
 
@@ -39,7 +37,7 @@ class PaperTable:
 
     `number` is the document's ("11", "figure-5") or a word for a claim of its text. `names` returns the rows' names in
     order; `make` yields the rows that a request names, as the fields that `row_of` completes. `text` returns the rows
-    as Markdown. `device` says that `make` needs a GPU. A table without `make` shows the rows of another measurement:
+    as Markdown. A table without `make` shows the rows of another measurement:
     `file` within `bench/results`, and `command`, which makes them.
     """
 
@@ -50,16 +48,10 @@ class PaperTable:
     make: Callable[[TableRequest], Iterator[Row]] | None = None
     file: str = ""
     command: str = ""
-    device: bool = False
 
     def path(self, document: str) -> Path:
         """Return the file of the rows."""
         return RESULTS / (self.file or f"paper/{document}-{self.number}.json")
-
-
-def documents() -> tuple[str, ...]:
-    """Return the documents that have a module."""
-    return tuple(name for name in DOCUMENTS if find_spec(f"{__package__}.{name}") is not None)
 
 
 @cache
@@ -68,8 +60,8 @@ def tables_of(document: str) -> Mapping[str, PaperTable]:
 
     Raises `UsageError` where no module has that name.
     """
-    if document not in documents():
-        raise UsageError(f"unknown document '{document}'", hint=f"documents are: {', '.join(documents())}")
+    if document not in DOCUMENTS:
+        raise UsageError(f"unknown document '{document}'", hint=f"documents are: {', '.join(DOCUMENTS)}")
     module = import_module(f"{__package__}.{document}")
     return {table.number: table for table in module.TABLES}
 
@@ -94,6 +86,13 @@ def row_of(number: str, name: str, device: str, fields: Mapping[str, Any], commi
     return as_row({"suite": SUITE, "class": number, "name": name, **circumstances(device, commit), **fields})
 
 
+def stamp_rows(number: str, request: TableRequest, found: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Row]:
+    """Yield the rows that a request names, stamped."""
+    for name, fields in found:
+        if not request.names or name in request.names:
+            yield row_of(number, name, "", fields, request.commit)
+
+
 def read_table(document: str, table: PaperTable) -> list[Row]:
     """Return a table's current rows in the order of its names.
 
@@ -114,9 +113,8 @@ def make_rows(document: str, table: PaperTable, request: TableRequest, again: bo
         raise UsageError(f"table '{table.number}' has no row '{unknown[0]}'", hint=f"rows are: {', '.join(known)}")
     have = set() if again else {row["name"] for row in read_table(document, table)}
     wanted = tuple(name for name in request.names or known if name not in have)
-    path = table.path(document)
     if table.make is None or not wanted:
         return
-    for row in table.make(TableRequest(wanted, request.target, request.limit, request.commit)):
-        write_rows(path, merge_row(read_rows(path), row))
+    for row in table.make(TableRequest(wanted, request.limit, request.commit)):
+        keep_row(table.path(document), row)
         yield row

@@ -1,8 +1,8 @@
-"""Tables of Woodpecker-DL: search strategies on the convolutions of Table 1.
+"""Tables of Woodpecker-DL: search strategies on recorded spaces.
 
-Strategies search without the cost model in the recorded spaces of the five convolutions, 40 kernels each, so that no
-device is needed. `ppo-printed` is section 2.4 as printed, `ppo-stepwise` the same search with the weights of `ppo`,
-whose action is a whole configuration; `genetic-printed` is section 2.3.
+Table 1 has searches without the cost model on the paper's five convolutions, 40 kernels each, so that no device is
+needed. `ppo-printed` is section 2.4 as printed, `ppo-stepwise` the same search with the weights of `ppo`, whose action
+is a whole configuration; `genetic-printed` is section 2.3. The other table has all strategies on all recorded spaces.
 """
 
 from __future__ import annotations
@@ -11,53 +11,70 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from cuts.bench.tools.record_spaces import problem_of
-from cuts.bench.tools.recorded_domain import recorded_domain
+from attrs import frozen
+from cuts.bench.tools.markdown import markdown_table
+from cuts.bench.tools.recorded_domain import domain_of
 from cuts.bench.tools.records import RESULTS, Row
 from cuts.bench.tools.strategies import first_of, regrets, replay_search
-from cuts.bench.tools.strategy_cases import TABLE_1, strategy_cases
 from cuts.search.learned.recorded_spaces import read_spaces
+from cuts.search.strategies import STRATEGIES
 
 from .registry import PaperTable, TableRequest, row_of
 
-#: Strategies in the order of the table, seeds of each, and numbers of kernels after which regret is looked at.
-SEARCHES = ("random", "genetic-printed", "ppo-printed", "ppo-stepwise", "ppo")
-NUM_SEEDS, AFTER = 3, (20, 40)
+
+@frozen
+class Comparison:
+    """Table of strategies on recorded spaces whose files begin with `prefix`.
+
+    Each is replayed with some seeds, and regret is looked at `after` some kernels. `aided` searches have the cost
+    model.
+    """
+
+    number: str
+    prefix: str
+    searches: tuple[str, ...]
+    seeds: int
+    after: tuple[int, ...]
+    aided: bool
+
+    def names(self) -> list[str]:
+        """Return the names of the spaces."""
+        files = sorted((RESULTS / "spaces").glob(f"{self.prefix}*.json.gz"))
+        return [path.name.removeprefix(self.prefix).removesuffix(".json.gz") for path in files]
+
+    def make_rows(self, request: TableRequest) -> Iterator[Row]:
+        """Yield the row of each requested space."""
+        end = time.monotonic() + request.limit
+        for name in request.names:
+            if time.monotonic() > end:
+                return
+            (space,) = read_spaces(RESULTS / "spaces" / f"{self.prefix}{name}.json.gz")
+            domain = domain_of(space)
+            first, found = first_of(domain), {}
+            for each in self.searches:
+                runs = [replay_search(domain, first, each, n, self.aided, self.after[-1]) for n in range(self.seeds)]
+                found[each] = [[round(r, 4) for r in regrets(times, domain.best, self.after)] for times in runs]
+            fields = {"best_us": round(1e6 * domain.best, 3), "points": len(domain.points), "regret": found}
+            yield row_of(self.number, name, space.machine["target"], fields, request.commit)
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Return the mean regret of each strategy in percent."""
+        counts = ", ".join(map(str, self.after))
+        means = {row["name"]: [np.mean(row["regret"][s], axis=0) for s in self.searches] for row in rows}
+        lines: list[list[object]] = [[row["name"], row["best_us"], *_cells(means[row["name"]])] for row in rows]
+        overall = [np.mean([own[k] for own in means.values()], axis=0) for k in range(len(self.searches))]
+        heads = ["convolution" if self.prefix else "kernel", "best, us", *(f"{s}: {counts}" for s in self.searches)]
+        return markdown_table(heads, [*lines, ["mean", None, *_cells(overall)]])
 
 
-def make_rows(request: TableRequest) -> Iterator[Row]:
-    """Yield the row of each requested convolution."""
-    cases = {f"{case.kind} {case.name}": case for case in strategy_cases()}
-    end = time.monotonic() + request.limit
-    for name in request.names:
-        if time.monotonic() > end:
-            return
-        (space,) = read_spaces(RESULTS / "spaces" / f"conv-table-1-{name}.json.gz")
-        domain = recorded_domain(space, problem_of(cases[space.label], space.recorded_target))
-        first, found = first_of(domain), {}
-        for strategy in SEARCHES:
-            runs = [replay_search(domain, first, strategy, seed, False, AFTER[-1]) for seed in range(NUM_SEEDS)]
-            found[strategy] = [[round(r, 4) for r in regrets(run.times, domain.best, AFTER)] for run in runs]
-        fields = {"best_us": round(1e6 * domain.best, 3), "points": len(domain.points), "regret": found}
-        yield row_of("1", name, space.machine["target"], fields, request.commit)
+def _cells(values: Sequence[Sequence[float]]) -> list[str]:
+    return [", ".join(f"{100 * each:.0f} %" for each in pair) for pair in values]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the mean regret of each strategy in percent."""
-    heads = ["convolution", "best, us", *(f"{s}: 20, 40" for s in SEARCHES)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    means = {row["name"]: [np.mean(row["regret"][s], axis=0) for s in SEARCHES] for row in rows}
-    lines += [f"| {row['name']} | {row['best_us']} | {_cells(means[row['name']])} |" for row in rows]
-    overall = [np.mean([own[k] for own in means.values()], axis=0) for k in range(len(SEARCHES))]
-    return "\n".join([*lines, f"| mean | | {_cells(overall)} |"])
-
-
-def _cells(values: Sequence[Sequence[float]]) -> str:
-    return " | ".join(", ".join(f"{100 * each:.0f} %" for each in pair) for pair in values)
-
-
+PRINTED_SEARCHES = ("random", "genetic-printed", "ppo-printed", "ppo-stepwise", "ppo")
+TABLE_1 = Comparison("1", "conv-table-1-", PRINTED_SEARCHES, 3, (20, 40), aided=False)
+EVERY = Comparison("strategies", "", tuple(STRATEGIES), 3, (5, 10, 20, 40, 100), aided=True)
 TABLES = (
-    PaperTable(
-        "1", "regret of searches without the cost model", table, lambda: tuple(name for name, *_ in TABLE_1), make_rows
-    ),
-)  # fmt: skip
+    PaperTable("1", "regret of searches without the cost model", TABLE_1.text, TABLE_1.names, TABLE_1.make_rows),
+    PaperTable("strategies", "regret of all strategies on all spaces", EVERY.text, EVERY.names, EVERY.make_rows),
+)

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 from cuts.backends import find_target
 from cuts.bench.networks.models import BY_NAME, ModelWorkload
 from cuts.bench.networks.systems import ModelCase
-from cuts.bench.tools.recorded_domain import recorded_domain
+from cuts.bench.tools.recorded_domain import domain_of, read_work
 from cuts.bench.tools.records import RESULTS
 from cuts.compile import Spec, compile_model, load_model, load_spec
 from cuts.compile.selection.cached_decisions import decision_key
-from cuts.ir import CompiledGraph, CompileOptions, CutsError, FusedGroup, Graph, Storage, Target, parse_ir
+from cuts.ir import CompiledGraph, CompileOptions, CutsError, Graph, Target
 from cuts.ir.machine import precisions_of
 from cuts.ops import Registry
 from cuts.passes import ForeignDecisionsError, compile_graph
@@ -149,25 +149,11 @@ def _winners() -> tuple[Any, ...]:
 def _winners_text(first: str, count: str) -> str:
     texts = []
     for result in _winners()[int(first) : int(first) + int(count)]:
-        form, storages = _read_work(json.loads(result.description)["work"])
+        form, storages = read_work(json.loads(result.description)["work"])
         problem = TuningTask(form, storages, find_target("cuda:h200"), {})
         kernel = make_kernel(problem, read_schedule(result.winner.schedule))
         texts.append(_KERNEL_NAME.sub("cuts_#", f"{kernel.with_label().source}\n{kernel.grid} {kernel.block}"))
     return "\n".join(texts)
-
-
-def _read_work(work: str) -> tuple[FusedGroup, dict[str, Storage]]:
-    """Return the group and the storages that a tuning task's description was printed from."""
-    text, *layouts = re.split(r"^# ", work, flags=re.MULTILINE)
-    form = parse_ir(text, "<pack>")
-    assert isinstance(form, FusedGroup), "a pack describes groups"
-    storages = {}
-    for line in layouts:
-        found = re.fullmatch(r"(\S+) at offset (-?\d+) with strides ([-\d, ]*)", line.strip())
-        assert found is not None, line
-        strides = tuple(int(s) for s in found[3].split(", ") if s)
-        storages[found[1]] = Storage(found[1], int(found[2]), strides)
-    return form, storages
 
 
 def _space_files() -> list[str]:
@@ -177,9 +163,7 @@ def _space_files() -> list[str]:
 def _space_text(name: str) -> str:
     lines = []
     for space in read_spaces(RESULTS / name):
-        form, storages = _read_work(space.work)
-        ground = recorded_domain(space, TuningTask(form, storages, space.recorded_target, {}))
-        lines += [f"{p.score.hex()} {p.structure} {p.places}" for p in ground.points]
+        lines += [f"{p.score.hex()} {p.structure} {p.places}" for p in domain_of(space).points]
     return "\n".join(lines)
 
 

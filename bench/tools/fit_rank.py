@@ -4,9 +4,8 @@ It cross-validates the order of candidate schedules.
 
     python -m cuts.bench fit-rank FILE ... [--target TARGET]
 
-A file is a tuning database (`tuning.sqlite3`), or JSON with `{name: {"group": TEXT, "points": [{"sched": TEXT, "ms":
-MILLISECONDS, "spill": BYTES}]}}`, texts as `cuts.ir.text` prints them. The printed constants are the table `[costs]` of
-the target's file.
+A file is a tuning database (`tuning.sqlite3`), or recorded spaces (`bench/results/spaces/*.json.gz`). The printed
+constants are the table `[costs]` of the target's file.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from cuts.ir.segment import FusedGroup
 from cuts.ir.text import parse_ir
 from cuts.search.learned.rank_fit import estimate, fit_constants
 from cuts.search.learned.rank_points import MIN_POINTS, RankPoints, features_and_conflicts, rank_points
+from cuts.search.learned.recorded_spaces import read_spaces
 
 Array = np.ndarray[Any, Any]
 
@@ -49,13 +49,10 @@ def read(paths: Sequence[Path], target: Target) -> tuple[list[str], RankPoints]:
 
 def measured_operations(path: Path) -> Iterator[tuple[str, str, list[tuple[str, float]]]]:
     """Yield a file's operations: name, group's text, and timed schedules."""
-    if path.suffix == ".json":
-        for name, entry in json.loads(path.read_text()).items():
-            yield (
-                name,
-                entry["group"],
-                [(p["sched"], p["ms"] * 1e-3) for p in entry["points"] if p.get("ms") and not p.get("spill")],
-            )
+    if path.suffix == ".gz":
+        for space in read_spaces(path):
+            text, mark, _ = space.work.partition("\n}\n")
+            yield space.label, text + mark, [(p.schedule, p.seconds) for p in space.points if p.seconds is not None]
         return
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     trials: dict[str, list[tuple[str, float]]] = {}
@@ -127,7 +124,3 @@ def main() -> None:
             costs = fit_constants([(points.where(~own), target)], rounds=6)
             left_out[own] = estimate(points, attrs.evolve(target, costs=costs))[own]
         print("left out", json.dumps(summary(quality(left_out, points, names))))
-
-
-if __name__ == "__main__":
-    main()

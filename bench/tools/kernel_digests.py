@@ -2,9 +2,9 @@
 
 They prove that a change leaves the output unchanged.
 
-    python -m cuts.bench.tools.kernel_digests --out before.json
-    python -m cuts.bench.tools.kernel_digests --against before.json
-    python -m cuts.bench.tools.kernel_digests --show model voice cuda:sm_90 mixed fp32
+    python -m cuts.bench digests --out before.json
+    python -m cuts.bench digests --against before.json
+    python -m cuts.bench digests --show model voice cuda:sm_90 mixed fp32
 
 Cases are the models of the test suite and one graph of all operations, with and without gradients, for each target,
 fusion mode and precision; 2,000 random graphs of one seed; the winners of the shipped packs, lowered; the decision
@@ -100,7 +100,3 @@ def main() -> int:
             print(case_text(tuple(options.show)))
             return 0
         return run(options)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

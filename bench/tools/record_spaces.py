@@ -20,26 +20,18 @@ from pathlib import Path
 
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.bench.operators.shapes import Case
-from cuts.bench.operators.tuning import group_of
+from cuts.bench.operators.cases import listed_cases
+from cuts.bench.operators.tuning import task_of
 from cuts.bench.tools.recording import SERVICE, PoolRecorder
-from cuts.bench.tools.records import circumstances, exit_code
-from cuts.bench.tools.strategy_cases import strategy_cases
+from cuts.bench.tools.records import circumstances
 from cuts.ir.machine import Target
 from cuts.search.building.workers import Workers
 from cuts.search.database import Database
 from cuts.search.learned.recorded_spaces import RecordedSpace, read_spaces, write_spaces
 from cuts.search.measurement.bench import DeviceBench
 from cuts.search.settings import Settings
-from cuts.search.tasks.tuning_task import TuningTask, machine_of
+from cuts.search.tasks.tuning_task import TuningTask
 from cuts.search.tuner.executor import SearchExecutor
-
-
-def problem_of(case: Case, target: Target) -> TuningTask:
-    """Return the recorded tuning task; every case is one kernel."""
-    group = group_of(case)
-    assert group is not None, f"{case.key} is no single kernel"
-    return TuningTask(group, {}, target, machine_of(target), f"{case.kind} {case.name}")
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -49,7 +41,7 @@ def file_of(folder: Path, name: str) -> Path:
 
 def missing(target: Target, options: argparse.Namespace) -> list[TuningTask]:
     """Return requested operations without a whole recording."""
-    every = [problem_of(case, target) for case in strategy_cases()]
+    every = [task_of(case, target) for case in listed_cases("strategies")]
     wanted = [p for p in every if not options.only or any(text in p.label for text in options.only)]
     files = {p.label: file_of(options.out, p.label) for p in wanted}
     return [p for p in wanted if not (files[p.label].exists() and read_spaces(files[p.label])[0].whole)]
@@ -99,7 +91,3 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     target = find_target(options.target)
     return record(missing(target, options), target, options)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

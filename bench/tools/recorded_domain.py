@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from math import inf
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from attrs import define, field
-from cuts.ir import BOUND_PRUNING, Pruning
-from cuts.passes.schedule import Point, Space, make_space
+from cuts.ir import BOUND_PRUNING, FusedGroup, Pruning, Storage, parse_ir
+from cuts.passes.schedule import Point, make_space
 from cuts.search.building.factory import ScoredCandidate
 from cuts.search.learned.recorded_spaces import RecordedPoint, RecordedSpace
 from cuts.search.strategies import FullSpace, Place, place_of
@@ -28,48 +29,42 @@ NUM_PROBES = 16
 
 
 @define
-class RecordedDomain:
+class RecordedDomain(FullSpace):
     """Points of a pool in this version's space, with their `seconds`.
 
     The time of a failed point is infinity.
     """
 
-    full: FullSpace
-    points: list[Point]
-    seconds: dict[Place, float]
-    _rows: dict[int, list[int]] = field(init=False)
-    _values: dict[int, Any] = field(init=False)
-    _candidates: dict[Place, ScoredCandidate] = field(factory=dict)
+    points: list[Point] = field(factory=list)
+    seconds: dict[Place, float] = field(factory=dict)
+    _rows: dict[int, list[int]] = field(init=False, factory=dict)
+    _values: dict[int, Any] = field(init=False, factory=dict)
+    _candidates: dict[Place, ScoredCandidate] = field(init=False, factory=dict)
 
-    def __attrs_post_init__(self) -> None:
-        structures = sorted({p.structure for p in self.points})
-        self._rows = {s: [k for k, p in enumerate(self.points) if p.structure == s] for s in structures}
-        self._values = {s: self.full.values([self.points[k] for k in rows]) for s, rows in self._rows.items()}
-
-    @classmethod
-    def of(cls, space: RecordedSpace, full: FullSpace) -> RecordedDomain:
-        """Return the domain of a recorded space.
+    def add_recording(self, space: RecordedSpace) -> None:
+        """Add the points of a recorded space.
 
         Points whose schedule this version prints differently are left out.
         """
-        domain, recorded = cls(full, [], {}), sorted(space.points, key=lambda p: p.structure)
+        recorded = sorted(space.points, key=lambda p: p.structure)
         for number, points in groupby(recorded, key=lambda p: p.structure):
-            domain._add_structure(number, [*points])
-        domain.points.sort()
-        domain.__attrs_post_init__()
-        return domain
+            self._add_structure(number, [*points])
+        self.points.sort()
+        for s in sorted({p.structure for p in self.points}):
+            self._rows[s] = [k for k, p in enumerate(self.points) if p.structure == s]
+            self._values[s] = self.values([self.points[k] for k in self._rows[s]])
 
     def _add_structure(self, number: int, recorded: Sequence[RecordedPoint]) -> None:
         """Add the points of one structure.
 
         Its number is that of the version that recorded it, which may have had further structures before it.
         """
-        for position in reversed(range(min(number + 1, len(self.full.shapes)))):
-            shape = self.full.shapes[position]
+        for position in reversed(range(min(number + 1, len(self.shapes)))):
+            shape = self.shapes[position]
             inside = [p for p in recorded if len(p.places) == len(shape)]
             texts = {(position, p.places): p for p in inside
                      if all(a < n for a, n in zip(p.places, shape, strict=True))}  # fmt: skip
-            legal = self.full.legal(list(texts))
+            legal = super().legal(list(texts))
             if sum(self._add(point, texts[place_of(point)]) for point in legal[:NUM_PROBES]):
                 for point in legal[NUM_PROBES:]:
                     self._add(point, texts[place_of(point)])
@@ -77,7 +72,7 @@ class RecordedDomain:
 
     def _add(self, point: Point, recorded: RecordedPoint) -> bool:
         """Add a point, and return whether this version prints its schedule as it was recorded."""
-        scored, place = self.full.candidate_at(point), place_of(point)
+        scored, place = super().candidate_at(point), place_of(point)
         if schedule_text(scored.candidate.schedule) != recorded.schedule:
             return False
         self.points.append(point)
@@ -90,21 +85,6 @@ class RecordedDomain:
         """Shortest time of all."""
         return min(self.seconds.values(), default=inf)
 
-    @property
-    def space(self) -> Space:
-        """Schedule space of the points."""
-        return self.full.space
-
-    @property
-    def discards(self) -> bool:
-        """True if points that are proven slower are discarded."""
-        return self.full.discards
-
-    @property
-    def shapes(self) -> Sequence[tuple[int, ...]]:
-        """Number of values of each parameter of each structure."""
-        return self.full.shapes
-
     def random(self, count: int, seed: Sequence[int]) -> list[Point]:
         """Return recorded points in a random order, equally many of each structure."""
         generator = np.random.default_rng(list(seed))
@@ -114,7 +94,7 @@ class RecordedDomain:
 
     def legal(self, places: Sequence[Place]) -> list[Point]:
         """Return the recorded points nearest to the legal ones of given points."""
-        wanted = self.full.legal([p for p in places if p[0] in self._rows])
+        wanted = super().legal([p for p in places if p[0] in self._rows])
         found: dict[int, Point] = {}
         for position in sorted({p.structure for p in wanted}):
             asked = [k for k, p in enumerate(wanted) if p.structure == position]
@@ -137,27 +117,37 @@ class RecordedDomain:
         """Return the candidate of a point."""
         return self._candidates[place_of(point)]
 
-    def values(self, points: Sequence[Point]) -> Any:
-        """Return parameter values, a row for each point."""
-        return self.full.values(points)
-
-    def features(self, points: Sequence[Point]) -> Any:
-        """Return the cost model's features, a row for each point."""
-        return self.full.features(points)
-
-    def bounds(self, points: Sequence[Point]) -> Any:
-        """Return the lower bounds of the points' times."""
-        return self.full.bounds(points)
-
     def nearest(self, point: Point) -> Point:
         """Return the nearest recorded point; the cost model's best without any."""
         return next(iter(self.legal([place_of(point)])), self.points[0])
 
     def _distances(self, structure: int, points: Sequence[Point]) -> Any:
-        rows = self.full.values(points)
+        rows = self.values(points)
         return np.abs(rows[:, None, :] - self._values[structure][None, :, :]).sum(axis=2)
 
 
 def recorded_domain(space: RecordedSpace, problem: TuningTask, pruning: Pruning = BOUND_PRUNING) -> RecordedDomain:
     """Return the search domain of a task's recorded space."""
-    return RecordedDomain.of(space, FullSpace(make_space(problem.form, problem.target), pruning))
+    domain = RecordedDomain(make_space(problem.form, problem.target), pruning)
+    domain.add_recording(space)
+    return domain
+
+
+def domain_of(space: RecordedSpace) -> RecordedDomain:
+    """Return the search domain of a recorded space, for its target."""
+    form, storages = read_work(space.work)
+    return recorded_domain(space, TuningTask(form, storages, space.recorded_target, {}))
+
+
+def read_work(work: str) -> tuple[FusedGroup, dict[str, Storage]]:
+    """Return the group and the storages in a tuning task's description."""
+    text, *layouts = re.split(r"^# ", work, flags=re.MULTILINE)
+    form = parse_ir(text, "<pack>")
+    assert isinstance(form, FusedGroup), "a pack describes groups"
+    storages = {}
+    for line in layouts:
+        found = re.fullmatch(r"(\S+) at offset (-?\d+) with strides ([-\d, ]*)", line.strip())
+        assert found is not None, line
+        strides = tuple(int(s) for s in found[3].split(", ") if s)
+        storages[found[1]] = Storage(found[1], int(found[2]), strides)
+    return form, storages

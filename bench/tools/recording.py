@@ -2,15 +2,14 @@
 
 Strategies can then be compared without a device. A pool has random legal points and those that a search visits first:
 the cost model's best, and their neighbours, each schedule once. The order depends on the space and a seed only, not on
-any time. Failed points are replaced by further random ones, until enough ran or there are no more. Kernels with long
-unrolled code are not compiled.
+any time. Kernels with long unrolled code are not compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from math import ceil, inf
+from math import inf
 
 from attrs import asdict, define, evolve, field, filters
 from cuts.backends.source import unrolled_statements
@@ -49,11 +48,9 @@ class RecordingWorker(Worker):
         """Lower, print and compile one candidate."""
         return build_unless_long(problem, schedule)
 
-    def pool(
-        self, problem: TuningTask, pruning: Pruning, count: int, seed: int, known: Collection[str], wanted: int
-    ) -> list[ScoredCandidate]:
-        """Return points of a task's pool with unknown schedules, after the best."""
-        return pool(problem, pruning, count, seed, known, wanted)
+    def pool(self, problem: TuningTask, pruning: Pruning, count: int, seed: int) -> list[ScoredCandidate]:
+        """Return the points of a task's pool."""
+        return pool(problem, pruning, count, seed)
 
 
 def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:
@@ -67,25 +64,18 @@ def build_unless_long(problem: TuningTask, schedule: Schedule) -> BuildResult:
     return compile_candidate(problem, lambda: kernel)
 
 
-def pool(
-    problem: TuningTask, pruning: Pruning, count: int, seed: int, known: Collection[str] = (), wanted: int | None = None
-) -> list[ScoredCandidate]:
+def pool(problem: TuningTask, pruning: Pruning, count: int, seed: int) -> list[ScoredCandidate]:
     """Return the points of a task's pool of `count`, each schedule once.
 
-    These are the cost model's best, their neighbours, and random ones. Where schedules are `known`, only the first
-    `wanted` others are returned, after the cost model's best, which always comes first.
+    These are the cost model's best, which come first, their neighbours, and random ones.
     """
     space = make_space(problem.form, problem.target)
     best = list(best_points(problem.form, problem.target, pruning, max(1, round(BEST_SHARE * count))))
     near = sorted(neighbours(space, best[:NUM_PARENTS], pruning))
     drawn = chain.from_iterable(random_points(space, count << turn, pruning, seed) for turn in range(MAX_DRAWS))
     seen: set[Place | str] = set()
-    parts = (_distinct(space, points, seen) for points in (best, near, drawn))
-    first, *others = next(parts)
-    every = chain(others, islice(next(parts), round(NEIGHBOUR_SHARE * count)), next(parts))
-    new = (scored for scored in every if schedule_text(scored.candidate.schedule) not in known)
-    most = count if wanted is None else wanted
-    return [first, *islice(new, most - (schedule_text(first.candidate.schedule) not in known))]
+    first, others, rest = (_distinct(space, points, seen) for points in (best, near, drawn))
+    return list(islice(chain(first, islice(others, round(NEIGHBOUR_SHARE * count)), rest), count))
 
 
 def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> Iterator[ScoredCandidate]:
@@ -104,13 +94,10 @@ def _distinct(space: Space, points: Iterable[Point], seen: set[Place | str]) -> 
 class PoolTask(CandidateList):
     """Points of one pool.
 
-    A point that is much slower than the cost model's first is timed a few times only. A space that gave fewer points
-    than were `asked` for is `dry`.
+    A point that is much slower than the cost model's first is timed a few times only.
     """
 
     chosen: Entry | None = None
-    asked: int = 0
-    dry: bool = False
 
     @property
     def best(self) -> Entry | None:
@@ -122,21 +109,12 @@ class PoolTask(CandidateList):
         """Results of all points that were built."""
         return [_point(entry) for entry in self.entries.values() if entry.outcome]
 
-    def missing(self, count: int) -> int:
-        """Return the number of further points until `count` ran.
-
-        The share of failures is assumed to stay the same.
-        """
-        found = self.built_points
-        ran = sum(point.seconds is not None for point in found)
-        return max(0, ceil((count - ran) * len(found) / ran) if ran else count - len(found))
-
 
 @define
 class PoolRecorder:
     """Time pools one by one, while workers build the next ones.
 
-    `count` points of each shall run. Tasks without drawn points are `lost`, with a reason.
+    A pool has `count` points. Tasks without drawn points are `lost`, with a reason.
     """
 
     executor: SearchExecutor
@@ -156,30 +134,22 @@ class PoolRecorder:
             while not self.executor.over():
                 for turn, problem in islice(remaining, PREFETCHED_TASKS - len(begun)):
                     begun.append(PoolTask(problem, turn=turn))
-                    self.executor.database.register(problem)
-                    self.trials.prepare_reference(begun[-1])
-                    self._draw(begun[-1])
+                    self._begin(begun[-1])
                 if not begun:
                     return
                 self.trials.step(begun)
                 self.executor.report(begun)
-                for task in [t for t in begun if t.finished and not self._continue(t)]:
+                for task in [t for t in begun if t.finished]:
                     begun.remove(task)
                     if not task.lost:
                         yield recorded_space(task, True)
         self.executor.close()
         yield from (recorded_space(task, False) for task in begun if task.built_points)
 
-    def _continue(self, task: PoolTask) -> bool:
-        """Have further points drawn where too few ran; return whether there may be any."""
-        wanted = not (task.dry or task.lost) and task.missing(self.count) > 0
-        if wanted:
-            self._draw(task)
-        return wanted
-
-    def _draw(self, task: PoolTask) -> None:
-        task.asked = task.missing(self.count)
-        arguments = self.settings.pruning, self.count, self.settings.seed, frozenset(task.entries), task.asked
+    def _begin(self, task: PoolTask) -> None:
+        self.executor.database.register(task.problem)
+        self.trials.prepare_reference(task)
+        arguments = self.settings.pruning, self.count, self.settings.seed
         self.trials.submit(
             task, lambda done: self._add_points(task, done), "pool", (-2.0, task.turn), *arguments, limit=DRAW_LIMIT
         )
@@ -188,14 +158,11 @@ class PoolRecorder:
         if done.value is None:
             task.lost = self.lost[task.problem.label] = done.error or "no points"
             return
-        before = len(task.entries)
         for scored in done.value:
             text = schedule_text(scored.candidate.schedule)
-            if text not in task.entries:
-                entry = task.entries[text] = Entry(scored, text)
-                task.chosen = task.chosen or entry
-                self.trials.build(task, entry, task.turn)
-        task.dry = len(task.entries) - before < task.asked
+            entry = task.entries[text] = Entry(scored, text)
+            task.chosen = task.chosen or entry
+            self.trials.build(task, entry, task.turn)
 
 
 def recorded_space(task: PoolTask, whole: bool) -> RecordedSpace:

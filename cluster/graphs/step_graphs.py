@@ -21,18 +21,18 @@ def loss_graph(model: Transformer, micro: int, elements: int) -> tuple[Graph, Sp
     """
     spec, dtype = load_spec(()), model.dtype
     shape = TensorType(dtype, (micro, model.sequence, model.hidden))
-    made = GraphDraft("loss", {"y": shape, "target": shape})
-    made.constants = {"two": np.asarray(2 / elements, np.float32), "half": np.asarray(0.5, np.float32)}
+    draft = GraphDraft("loss", {"y": shape, "target": shape})
+    draft.constants = {"two": np.asarray(2 / elements, np.float32), "half": np.asarray(0.5, np.float32)}
     y, target, rounded = "y", "target", dtype != DType.F32
     if rounded:
-        y, target = (made.op(f"{name}.wide", "cast", name, to="f32") for name in (y, target))
-    made.op("difference", "sub", y, target)
-    slope = made.op("slope" if rounded else "dy", "mul", "difference", "two")
+        y, target = (draft.op(f"{name}.wide", "cast", name, to="f32") for name in (y, target))
+    draft.op("difference", "sub", y, target)
+    slope = draft.op("slope" if rounded else "dy", "mul", "difference", "two")
     if rounded:
-        made.op("dy", "cast", slope, to=dtype.value)
-    made.op("product", "mul", "difference", slope)
-    made.op("loss", "mul", made.op("sum", "reduce_sum", "product", axes=(0, 1, 2), keepdims=False), "half")
-    return verify_graph(made.finish(("loss", "dy"), spec), spec.instances.infer), spec
+        draft.op("dy", "cast", slope, to=dtype.value)
+    draft.op("product", "mul", "difference", slope)
+    draft.op("loss", "mul", draft.op("sum", "reduce_sum", "product", axes=(0, 1, 2), keepdims=False), "half")
+    return verify_graph(draft.finish(("loss", "dy"), spec), spec.instances.infer), spec
 
 
 def adam_graph(elements: int, dtype: DType = DType.F32) -> tuple[Graph, Spec]:
@@ -46,18 +46,18 @@ def adam_graph(elements: int, dtype: DType = DType.F32) -> tuple[Graph, Spec]:
     inputs = dict.fromkeys(("w", "g", "mean", "square"), flat) | dict.fromkeys(scalars, f32())
     if rounded:
         inputs["g"] = TensorType(dtype, (elements,))
-    made = GraphDraft("adam", inputs)
-    gradient = made.op("g.wide", "cast", "g", to="f32") if rounded else "g"
+    draft = GraphDraft("adam", inputs)
+    gradient = draft.op("g.wide", "cast", "g", to="f32") if rounded else "g"
     outputs: tuple[str, ...] = ("w.next", "mean.next", "square.next")
-    made.nodes.append(Node("adam", "adam", ("w", gradient, "rate", "mean", "square", "step"), outputs))
+    draft.nodes.append(Node("adam", "adam", ("w", gradient, "rate", "mean", "square", "step"), outputs))
     if rounded:
-        outputs = (*outputs, made.op("value.next", "cast", "w.next", to=dtype.value))
-    return verify_graph(made.finish(outputs, spec), spec.instances.infer), spec
+        outputs = (*outputs, draft.op("value.next", "cast", "w.next", to=dtype.value))
+    return verify_graph(draft.finish(outputs, spec), spec.instances.infer), spec
 
 
 def sum_graph(elements: int, dtype: DType) -> tuple[Graph, Spec]:
     """Return the sum of two runs of gradients: `a`, `b` -> `y`."""
     spec, flat = load_spec(()), TensorType(dtype, (elements,))
-    made = GraphDraft("sum", {"a": flat, "b": flat})
-    made.op("y", "add", "a", "b")
-    return verify_graph(made.finish(("y",), spec), spec.instances.infer), spec
+    draft = GraphDraft("sum", {"a": flat, "b": flat})
+    draft.op("y", "add", "a", "b")
+    return verify_graph(draft.finish(("y",), spec), spec.instances.infer), spec

@@ -211,13 +211,9 @@ class DeclaredOperator:
     # ---- both
 
     def flatten_operands(self, operands: Sequence[Any]) -> list[Any]:
-        """Return operands one by one.
-
-        After a list of any length each operand has its place, absent or not.
-        """
+        """Return operands one by one, None for absent ones at the end."""
         found = [t for o in operands for t in (o if isinstance(o, (list, tuple)) else [o])]
-        several = any(o.variadic for o in self.decl.operands)
-        return [*found, *(None for _ in self.decl.operands[len(operands) :])] if several else found
+        return [*found, *(None for _ in self.decl.operands[len(operands) :])]
 
     def _run(self, key: object, tensors: Sequence[Any], captured: Callable[[], CapturedGraph]) -> list[Any]:
         device = _device(self.decl.name, tensors)

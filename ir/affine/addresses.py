@@ -14,6 +14,7 @@ WIDEST_BYTES = 16
 #: Element types whose neighbours are loaded into registers, and stored from them, at once: numbers of neighbours that
 #: one access moves, most first.
 VECTOR_WIDTHS: Mapping[DType, tuple[int, ...]] = {
+    **dict.fromkeys((DType.F64, DType.I64), (2,)),
     **dict.fromkeys((DType.F32, DType.I32), (4, 2)),
     **dict.fromkeys((DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2), (8, 4, 2)),
     **dict.fromkeys((DType.I8, DType.U8), (16, 8, 4)),

@@ -7,11 +7,12 @@ with one schedule where that is legal, so that their blocks are equally wide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Schedule, Target
+from ..fusion import form_key
 from ..schedule import Candidate, assess, check_schedule, choose
 from .executor import ModelQuery
 
@@ -28,6 +29,11 @@ class MemberRow(ModelQuery[Sequence[Candidate]]):
     scores: tuple[float, ...]
     count: int
     target: Target
+
+    @property
+    def key(self) -> Hashable:
+        """Key of rows with equal answers."""
+        return tuple(map(form_key, self.forms)), self.scores, self.count
 
 
 def schedule_row(row: MemberRow, over: Callable[[], bool] = lambda: False) -> list[Candidate]:

@@ -8,17 +8,35 @@ for through inlined statements. Free axes of a consumer become *row* axes, which
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import permutations, product
 from math import prod
 from typing import TypeAlias
 
 from attrs import evolve, field, frozen
 
-from ...ir import COMBINERS, Index, Statement, Var, as_index, is_bijection, solve, substitute, variables
+from ...ir import (
+    COMBINERS,
+    Expr,
+    Index,
+    Reduction,
+    Statement,
+    TensorType,
+    Var,
+    as_index,
+    is_bijection,
+    linearise,
+    reads,
+    solve,
+    substitute,
+    substitute_expr,
+    variables,
+)
 from ..statements import FusionError
 
 #: Producer and consumer, by position, and the element of the producer that an instance of the consumer reads.
 Edge: TypeAlias = tuple[int, int, tuple[Index, ...]]
+#: Most axes of a row whose orders are compared, and most bytes of neighbours that one thread scatters.
+MAX_ORDERED_AXES, MAX_HELD_BYTES = 4, 32
 
 
 @frozen
@@ -240,3 +258,30 @@ class _Search:
             )
         )
         return values if is_bijection(values, [a for a in first.axes if a.extent > 1], onto) else None
+
+
+def order_of_row(
+    extra: tuple[Var, ...],
+    write: Sequence[Index],
+    body: Expr,
+    reductions: Sequence[Reduction],
+    target: TensorType,
+) -> tuple[Var, ...]:
+    """Return an output's row axes in the order of a reduction.
+
+    Each thread then writes the elements that it reduced, a few neighbours in memory: they are no neighbours in the
+    output, but each of them is one of an element of the next thread.
+
+        sum over p, c of x[n, p, c];  y[n, c, p] = x[n, p, c] ...  for c, p     ->     for p, c
+    """
+    address = linearise(write, target.strides)
+    for reduction in reductions:
+        for order in permutations(extra) if 1 < len(extra) <= MAX_ORDERED_AXES else ():
+            if [a.extent for a in order] != [r.extent for r in reduction.reduce]:
+                continue
+            rows = {a: as_index(r) for a, r in zip(order, reduction.reduce, strict=True)}
+            if {substitute_expr(r, rows) for r in reads(body)}.isdisjoint(reads(reduction.body)):
+                continue
+            near = order[-1].extent * target.dtype.size <= MAX_HELD_BYTES and address.coefficient(order[-2]) == 1
+            return order if near else extra
+    return extra

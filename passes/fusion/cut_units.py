@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from ...ir import Program, Read, Segment, Statement, TensorType, indirects, is_contraction, reads, variables
+from ..statements import issue_slots
 from .normalise import Illegal, normalise
 from .recurrences import MAX_UNIT_STATEMENTS
 
@@ -14,24 +15,59 @@ from .recurrences import MAX_UNIT_STATEMENTS
 MAX_NARROW_RESULTS, MIN_NARROW_TERMS = 64, 1 << 14
 #: Most elements of a row that a block keeps for several statements: each statement reads longer ones again.
 MAX_KEPT_ROW = 1 << 16
+#: Least issue slots of an element of a table, and least elements that are computed from one of its own. A table is a
+#: value that depends on no operand: it is a constant where it is a unit.
+MIN_TABLE_SLOTS, MIN_TABLE_READS = 16, 8
 
 
 def cut_units(program: Program, elsewhere: Collection[str] = ()) -> tuple[int, ...]:
     """Return the ends of the program's units.
 
     Each unit is as long as it has a normal form; one statement always has one. Parts of tensors `elsewhere` are
-    written by other statements too.
+    written by other statements too. Expensive values that depend on no operand, as the angles of a transform, are units
+    of their own, if others read each of them often.
     """
     statements = program.statements
     last_reads = last_reads_of(statements)
+    fixed = _operand_free_tensors(program)
+    tables = frozenset(_tables(program, fixed))
     ends: list[int] = []
     while (start := ends[-1] if ends else 0) < len(statements):
         last = max(min(len(statements), start + MAX_UNIT_STATEMENTS), _join_end(statements, start))
         longest = (
-            e for e in range(last, start, -1) if e == start + 1 or _fits(program, start, e, last_reads, elsewhere)
+            e
+            for e in range(last, start, -1)
+            if e == start + 1
+            or (
+                not _mixes_tables(statements[start:e], tables, fixed)
+                and _fits(program, start, e, last_reads, elsewhere)
+            )
         )
         ends.append(next(longest))
     return tuple(ends)
+
+
+def _operand_free_tensors(program: Program) -> frozenset[str]:
+    """Return the tensors that depend on no operand."""
+    moving = set(program.inputs)
+    for statement in program.statements:
+        if not moving.isdisjoint(statement.tensors_read) or statement.step is not None or statement.into is not None:
+            moving.add(statement.target)
+    return frozenset({s.target for s in program.statements} - moving)
+
+
+def _tables(program: Program, fixed: Collection[str]) -> Iterator[str]:
+    """Yield the tensors that are worth a table."""
+    most = max((prod(a.extent for a in s.axes) for s in program.statements if s.target not in fixed), default=0)
+    for s in program.statements:
+        few = program.tensors[s.target].size * MIN_TABLE_READS <= most and s.target not in program.outputs
+        if s.target in fixed and few and issue_slots(s.body) >= MIN_TABLE_SLOTS:
+            yield s.target
+
+
+def _mixes_tables(run: Sequence[Statement], tables: Collection[str], fixed: Collection[str]) -> bool:
+    """Return whether a run computes tables beside values of operands."""
+    return any(s.target in tables for s in run) and any(s.target not in fixed for s in run)
 
 
 def _join_end(statements: Sequence[Statement], start: int) -> int:

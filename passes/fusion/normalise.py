@@ -54,7 +54,7 @@ from ...ir import (
     variables,
 )
 from ..statements import FusionError, Inliner, constant, split_argument_reduction
-from .align import Places, align, check_counts
+from .align import Places, align, check_counts, order_of_row
 from .fold_tables import fold_tables
 from .held_rows import HeldRows
 
@@ -118,7 +118,7 @@ class _Normaliser:
             else:
                 inliner.define(statement)
             if statement.target in self.live:
-                outputs.append(self._output(statement, values, inliner, places, registers))
+                outputs.append(self._output(statement, values, inliner, places, registers, reductions))
         return self._group(Segment(places.axes, tuple(reductions), tuple(outputs)))
 
     # ---- statements ahead of alignment
@@ -251,6 +251,7 @@ class _Normaliser:
         inliner: Inliner,
         places: Places,
         registers: dict[str, Expr],
+        reductions: Sequence[Reduction],
     ) -> Output:
         inliner.check_write(statement.write)
         write = tuple(substitute(w, values) for w in statement.write)
@@ -258,6 +259,9 @@ class _Normaliser:
         named = (*write, *([values[limit[0]]] if limit else []))
         used = frozenset().union(*map(variables, named)) - set(places.axes)
         extra = tuple(v for v in _in_order(statement, values) if v in used)
+        if not statement.combine and reductions:
+            body = substitute_expr(inliner.inline(statement.body), values)
+            extra = order_of_row(extra, write, body, reductions, self.tensors[statement.target])
         rows = places.rows(extra)
         if statement.combine:
             body = registers[statement.target]

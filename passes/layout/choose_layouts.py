@@ -11,8 +11,9 @@ same dim innermost, and form a *component* that changes as a whole.
 A convolution with taps reads `x[n, c, p + r, q + s]`: with q innermost no address is a multiple of anything, with c
 innermost every one is. Inputs and outputs of the graph stay as the caller has them. Views take the order of the tensor
 that they show, and the source of a transposed output that of the output. Reduced axes run in the order of the dims of
-the largest factor that is no constant, so that channels are added up for one tap after the other. Constants of any size
-follow: their reduced dims lie in the order of the reduced axes.
+the largest factor that is no constant, so that channels are added up for one tap after the other, and the channels of a
+group in a channels-last image are neighbours. Constants of any size follow: their reduced dims lie in the order of the
+reduced axes.
 
 Without matrix instructions for the types and the math mode only components change in which a statement reads through a
 window (`x[n, c, p + r, q + s]`), and only to a dim that runs through all of their tensors and that is not reduced:
@@ -31,7 +32,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 
 from attrs import evolve, frozen
 
-from ...ir import MMA_INSTRUCTIONS, Target, TensorType, Var, as_index, is_affine, linearise
+from ...ir import MMA_INSTRUCTIONS, VALUE_COMBINERS, Statement, Target, TensorType, Var, as_index, is_affine, linearise
 from ..fusion import GroupBuilder, Order, Policy, Programs, Unit, Views, form_key, reorder
 from ..schedule import is_mma_computable
 from .accesses import Aliases, InstructionCosts, StatementAccesses, by_step, dims_of, find_aliases, lines_of, steps
@@ -82,7 +83,7 @@ def _for_accesses(programs: Programs, products: Collection[Place]) -> Programs:
         return programs
     lines = _lines(programs, aliases, products)
     orders = _choose_orders(tuple(components(lines.values(), programs.types, fixed)), costs)
-    ordered = _with_views(programs, aliases, orders, fixed)
+    ordered = _with_views(_order_rows(programs, lines, costs, orders), aliases, orders, fixed)
     return order_constants(
         _order_products(ordered, {place: lines[place] for place in products}, costs, orders), products
     )
@@ -126,7 +127,11 @@ def _in_parallel(programs: Programs, fixed: frozenset[str], runs: Sequence[Run],
     parts = tuple(part for part in every if part.has_windows or part.touches(given))
     separate = shared_dims(lines, programs.graph.constants) if parts else frozenset()
     orders = _choose_orders(tuple(part.in_parallel(separate) for part in parts), costs)
-    well = tuple(run for run in runs if run.lies_well(lines, costs, orders))
+    touching: dict[str, list[StatementAccesses]] = {}
+    for line in lines:
+        for access in line.accesses:
+            touching.setdefault(access.tensor, []).append(line)
+    well = tuple(run for run in runs if run.lies_well(touching, costs, orders))
     if orders:
         programs = _with_views(programs, aliases, orders, fixed)
     return _Ordered(programs, lambda: sum(costs.of(line, orders) for line in lines), well)
@@ -246,6 +251,30 @@ def _views(
         order = tuple(dims.index(d) for d in by_step(dims, address))
         if tensor not in fixed and is_affine(address) and order != tuple(range(len(dims))):
             yield tensor, order
+
+
+def _order_rows(
+    programs: Programs, lines: Mapping[Place, StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
+) -> Programs:
+    """Return programs whose other reductions run along memory: the reduced axis that moves their largest operand least
+    comes last, so that threads load its neighbours at once.
+
+        sum over c, h, w of x[n, h, w, 8*g + c]     ->     sum over h, w, c of x[n, h, w, 8*g + c]
+    """
+
+    def reorder_axes(name: str, n: int, statement: Statement) -> Statement:
+        line = lines.get((name, n))
+        if line is None or line.product or statement.combine not in VALUE_COMBINERS or statement.along is not None:
+            return statement
+        largest = max(line.accesses[:-1], key=lambda a: a.count, default=None)
+        if largest is None:
+            return statement
+        return evolve(statement, reduce=by_step(statement.reduce, costs.address(largest, orders)))
+
+    def unit(old: Unit) -> Unit:
+        return evolve(old, statements=tuple(reorder_axes(old.name, n, s) for n, s in enumerate(old.statements)))
+
+    return evolve(programs, units=tuple(map(unit, programs.units)))
 
 
 def _order_products(

@@ -138,7 +138,10 @@ def merge_overlapping(sets: Iterable[Sequence[T]]) -> list[list[T]]:
         homes = {id(h): h for h in (home.setdefault(m, [m]) for m in members)}
         joined, *others = homes.values() if homes else ([],)
         for other in others:
-            joined += other
+            if len(other) > len(joined):  # the smaller set moves, so that long chains take no quadratic time
+                other[:0], joined, other = joined, other, joined
+            else:
+                joined += other
             home.update(dict.fromkeys(other, joined))
     return list({id(h): h for h in home.values()}.values())
 

@@ -13,7 +13,7 @@ views:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -43,16 +43,17 @@ class Run:
         return self.outer * (index - factor * as_index(axis)) + axis
 
     def lies_well(
-        self, lines: Iterable[StatementAccesses], costs: InstructionCosts, orders: Mapping[str, Order]
+        self,
+        touching: Mapping[str, Collection[StatementAccesses]],
+        costs: InstructionCosts,
+        orders: Mapping[str, Order],
     ) -> bool:
         """Return whether accesses along its rotated innermost part move neighbours.
 
-        All operands of such a statement have to lie along it.
+        `touching` are the statements that access each tensor. All operands of such a statement have to lie along it.
         """
         tensors = {tensor for tensor, _ in (*self.dims, *self.made)}
-        for line in lines:
-            if not any(access.tensor in tensors for access in line.accesses):
-                continue
+        for line in {line: None for tensor in tensors for line in touching.get(tensor, ())}:
             addresses = [(access.tensor in tensors, costs.address(access, orders)) for access in line.accesses]
             own = [atom for mine, index in addresses if mine for atom, step in index.terms if step == 1]
             axes = {atom for atom in own if isinstance(atom, Var) and atom.extent == self.outer}
@@ -91,7 +92,13 @@ def rotate_runs(programs: Programs, runs: Sequence[Run]) -> Programs:
     The dims that a run is made of follow.
     """
     home = {dim: run for run in runs for dim in run.dims}
-    units = tuple(evolve(u, statements=tuple(_rotate_statement(s, home) for s in u.statements)) for u in programs.units)
+    touched = {tensor for tensor, _ in home}
+    units = tuple(
+        unit
+        if touched.isdisjoint(unit.tensors)
+        else evolve(unit, statements=tuple(_rotate_statement(s, home) for s in unit.statements))
+        for unit in programs.units
+    )
     orders: dict[str, Order] = {}
     for tensor, dim in sorted(dim for run in runs for dim in run.made):
         rank = len(programs.types[tensor].shape)

@@ -6,4 +6,4 @@ from .layout import bulk_copy_faults, lay_out
 from .lower import lower
 from .outputs import ROW_STEPS
 from .races import check_barriers
-from .threads import MAX_WINDOW_ELEMENTS
+from .threads import max_window_elements

@@ -162,6 +162,7 @@ def _compute_seconds(
     ring = np.where(ringed, costs.stage * np.maximum(1.0, features.stages - 1.0), 0.0)
     overhead = warps * (costs.beginning + (costs.loop + ring) * features.rounds + features.barriers)
     slots = features.issue + _extra_issue_slots(target) * features.flops / 2 + costs.register_bank * features.alike
+    slots = slots + features.converted
     issue = (slots + accesses) / lanes * idle + fetches + overhead
     returned = costs.returned * features.thread_loads * features.threads / lanes
     shared = np.maximum(features.wavefronts, returned) * conflicts**costs.conflict

@@ -64,6 +64,7 @@ class Features:
     # Arithmetic
     flops: Count = _sum("operations of all threads, a multiply-add as two")
     issue: Count = _sum("issue slots of all threads, a multiply-add as one")
+    converted: Count = _sum("conversions of all threads between half types in memory and the compute type")
     alike: Count = _sum("multiply-adds of all threads that take a factor from a vector along the depth")
     thread_flops: Count = _sum("operations of one thread: `COMP_thread` of the paper")
     body: Count = _sum("operations of a thread's longest unrolled loop body")

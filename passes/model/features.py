@@ -253,9 +253,7 @@ def _add_outputs(totals: Totals, segment: Segment, geometry: Geometry, own: Sequ
         totals.compute(output.body, place, tuple(known))
         loaded_here = [r for r in memory_reads(output.body, own) if r not in known]
         for read in (r for r in loaded_here if r.tensor not in totals.group.shared):
-            epilogue_loads = (
-                epilogue_loads + place.loads(read, totals.group.tensors[read.tensor].shape) * place.all_trips
-            )
+            epilogue_loads = epilogue_loads + place.loads(read, totals.group.tensors[read.tensor]) * place.all_trips
         for read in loaded_here:
             totals.load(read, place, geometry, traffic.get(read, 0))
         known.update(dict.fromkeys(nodes(output.body)))
@@ -277,6 +275,7 @@ def _add_stores(totals: Totals, segment: Segment, output: Output, place: Evaluat
     vector = access_vector(written, kind.shape, geometry, widest, place.rows)
     totals.add("stores", per_thread / vector * geometry.threads)
     totals.add("certain", per_thread / widest * geometry.threads)
+    totals.add_conversions(per_thread / 2.0 * geometry.threads, kind.dtype)  # a pair is one conversion
     if output.tensor not in totals.group.shared:
         totals.add("stored", _written_bytes(totals, output, geometry))
         totals.touch(written, per_thread, vector, place, geometry)

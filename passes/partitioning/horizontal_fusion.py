@@ -184,12 +184,13 @@ def _schedule_parts(
     """
     rows = [(number, row) for number, part in enumerate(parts) for row in _rows(part)]
     asked = [_member_row(row, parts[number].count, target) for number, row in rows]
+    unique = {row.key: row for row in asked}
+    made = dict(zip(unique, executor.submit([*unique.values()])(), strict=True))
     kernels = [{id(launch.candidates[0]) for launch in part.wanted} for part in parts]
     found: list[dict[int, Candidate]] = [{} for _ in parts]
-    for (number, row), members, scheduled in zip(rows, asked, executor.submit(asked)(), strict=True):
-        for launch, candidate in zip(
-            row, schedule_row(members, over) if scheduled is None else scheduled, strict=False
-        ):
+    for (number, row), members in zip(rows, asked, strict=True):
+        made[members.key] = scheduled = made[members.key] or schedule_row(members, over)
+        for launch, candidate in zip(row, scheduled, strict=False):
             if id(own := launch.candidates[0]) in kernels[number]:
                 facts = {**own.measured, "why": "chosen by the model for a launch that it shares"}
                 found[number][id(own)] = evolve(candidate, measured=facts)

@@ -141,32 +141,33 @@ def segment_templates(group: FusedGroup, position: int, target: Target) -> list[
         if not is_scatter_only(segment):
             return found
         additions = added_neighbours(segment, group) if target.vector_additions else 1
-        return [*(evolve(t, additions=additions) for t in found), *_meeting(group, segment, target)]
+        return [*(evolve(t, additions=additions) for t in found), *_privatised_templates(group, segment, target)]
     if segment.holds_rows or any(o.extra for o in segment.outputs):
         loops, reduces = _loops(segment, flat=True)
         none = tuple(() for _ in reduces)
-        dims = separate if reads_shared or written else _flat(segment)
+        dims = separate if reads_shared or written else _flat_dims(segment)
         whole = () if written else whole_loops(segment, reduces)
         streams = bool(written) and can_stream_rows(group)
-        keeps = not whole and not written and _keeps(group, segment, loops, target)
-        return [SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, caches_rows=keeps,
-                                 whole=whole, streams=streams)]  # fmt: skip
-    found = _reduction_structures(group, segment, written, reads_shared, separate, target)
+        caches_rows = not whole and not written and _may_cache_rows(group, segment, loops, target)
+        template = SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, shared=written, whole=whole)
+        return [evolve(template, caches_rows=caches_rows, streams=streams)]
+    found = _reduction_templates(group, segment, written, reads_shared, separate, target)
     if position and (axis := required_streamed_axis(group)) is not None:
-        found = [with_streamed_input(structure, group, axis) for structure in found]
+        found = [with_streamed_input(template, group, axis) for template in found]
     return found if written or reads_shared else [*found, *mma_templates(group, segment, target)]
 
 
-def _meeting(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
+def _privatised_templates(group: FusedGroup, segment: Segment, target: Target) -> list[SegmentTemplate]:
     """Return the template of a privatised scatter, where shared memory has room for all bins."""
     own = index_axes(segment, group)
     dims = tuple(tuple(run) for _, run in groupby(segment.axes, key=lambda axis: axis in own))
-    turned, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
+    scatter_dim, type_ = scatter_tile_dim(segment, group, dims), group.tensors[segment.outputs[0].tensor]
     least = type_.nbytes // prod(a.extent for a in own)
-    return [SegmentTemplate(dims, (), (), (), scatter_dim=turned)] if turned >= 0 and least <= target.MAX_shared else []
+    fits = scatter_dim >= 0 and least <= target.MAX_shared
+    return [SegmentTemplate(dims, (), (), (), scatter_dim=scatter_dim)] if fits else []
 
 
-def _reduction_structures(
+def _reduction_templates(
     group: FusedGroup,
     segment: Segment,
     written: tuple[str, ...],
@@ -188,22 +189,19 @@ def _reduction_structures(
         found.append(SegmentTemplate(dims, loops, reduces, staged, shared=written, patch=patch))
     if not written and not reads_shared:
         loops, reduces = _loops(segment, flat=True)
-        dims, none = runs if matrix else _flat(segment), tuple(() for _ in reduces)
-        found.append(
-            SegmentTemplate(
-                dims, loops, reduces, none, reduction_threads=True, caches_rows=_keeps(group, segment, loops, target)
-            )
-        )
+        dims, none = runs if matrix else _flat_dims(segment), tuple(() for _ in reduces)
+        caches_rows = _may_cache_rows(group, segment, loops, target)
+        found.append(SegmentTemplate(dims, loops, reduces, none, reduction_threads=True, caches_rows=caches_rows))
     return list(dict.fromkeys(found))
 
 
-def _keeps(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
+def _may_cache_rows(group: FusedGroup, segment: Segment, loops: Sequence[tuple[Var, ...]], target: Target) -> bool:
     """Return whether shared memory may cache shared rows: where a block's threads would hold too much."""
     long = len(loops) == 1 and prod(a.extent for a in loops[0]) > HELD_IN_REGISTERS * target.MAX_thread
     return target.lockstep and long and bool(cached_reads(segment, (*group.shared, *group.constants)))
 
 
-def _flat(segment: Segment) -> tuple[tuple[Var, ...], ...]:
+def _flat_dims(segment: Segment) -> tuple[tuple[Var, ...], ...]:
     """Return all parallel axes as one dim, no dim where there are none."""
     return (segment.axes,) if segment.axes else ()
 
@@ -248,24 +246,28 @@ def make_space(
         segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
         combinations = (*cartesian(*segments), *chain_templates(group, target))
     for combination in combinations:
-        knobs = (
+        parameters = (
             *(
                 chain_parameters(combination, target, coarse)
                 if is_register_chain(combination)
-                else (k for s, each in enumerate(combination) for k in _knobs(group, s, each, target, coarse, widest))
+                else (
+                    p
+                    for s, each in enumerate(combination)
+                    for p in _parameters_of(group, s, each, target, coarse, widest)
+                )
             ),
             *launch_parameters(combination, target, coarse),
         )
-        found.append(ScheduleTemplate(tuple(combination), knobs))
+        found.append(ScheduleTemplate(tuple(combination), parameters))
     return Space(group, target, tuple(found))
 
 
-def _knobs(
-    group: FusedGroup, position: int, structure: SegmentTemplate, target: Target, coarse: bool, widest: int
+def _parameters_of(
+    group: FusedGroup, position: int, template: SegmentTemplate, target: Target, coarse: bool, widest: int
 ) -> Iterable[ScheduleParameter]:
     """Return the parameters of a segment, fewer for one of many in a thinned space."""
-    found = segment_parameters(group.segments[position], structure, f"s{position}.", target, coarse, widest)
+    found = segment_parameters(group.segments[position], template, f"s{position}.", target, coarse, widest)
     if not has_dependent_sizes(group):
         return found
-    found = fit_parameters(group.segments[position], structure, found)
-    return thin_parameters(group.segments[position], structure, found) if coarse else found
+    found = fit_parameters(group.segments[position], template, found)
+    return thin_parameters(group.segments[position], template, found) if coarse else found

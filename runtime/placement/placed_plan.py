@@ -57,7 +57,7 @@ class PlacedPlan:
     places: Mapping[str, BlockAddress]
     held: tuple[str, ...] = ()
     moving: tuple[str, ...] = ()
-    outlets: tuple[OutputView, ...] = ()
+    output_views: tuple[OutputView, ...] = ()
     shared: tuple[str, ...] = ()
 
     @property
@@ -97,25 +97,26 @@ def place_over_blocks(
     """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
-    stays = tuple(name for name in plan.inputs if name in held and name not in inside[0])
-    moves = tuple(name for name in plan.inputs if name not in held and name not in inside[0])
-    results = [name for name in plan.outputs if name not in inside[1]]
-    outside = dict.fromkeys(buffers[name] for name in (*stays, *moves, *results))
+    held_inputs = tuple(name for name in plan.inputs if name in held and name not in inside[0])
+    moving_inputs = tuple(name for name in plan.inputs if name not in held and name not in inside[0])
+    given_outputs = [name for name in plan.outputs if name not in inside[1]]
+    outside = dict.fromkeys(buffers[name] for name in (*held_inputs, *moving_inputs, *given_outputs))
     first = 2 + len(shared)
     blocks = {buffer: number for number, buffer in enumerate((b for b in outside if b not in kept), first)}
-    moving = {b for b in blocks if b not in {buffers[name] for name in stays}}
+    moving = {b for b in blocks if b not in {buffers[name] for name in held_inputs}}
     staged = _staged_buffers(plan, moving, bound_once)
     waits = _dependencies(plan, separate_buffers=True)
     outer = blocks | {buffer: number for number, buffer in enumerate(shared, 2)}
     places, sizes = _place_inside(plan, kept, outer, staged, waits)
-    before = [_copy(plan, blocks, places, buffers[name], inwards=True) for name in moves if buffers[name] in staged]
+    copied = [buffers[name] for name in moving_inputs if buffers[name] in staged]
+    before = [_copy(plan, blocks, places, buffer, inwards=True) for buffer in copied]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
     after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
     nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
-    launched = _sequence(plan, places, nbytes, first + len(stays), waits)
+    launched = _sequence(plan, places, nbytes, first + len(held_inputs), waits)
     sequence = evolve(launched, before=tuple(before), after=tuple(after))
-    outlets = tuple(_outlets(plan, blocks, places, written))
-    return PlacedPlan(plan, sequence, places, stays, moves, outlets, tuple(shared))
+    views = tuple(_output_views(plan, blocks, places, written))
+    return PlacedPlan(plan, sequence, places, held_inputs, moving_inputs, views, tuple(shared))
 
 
 def _dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependencies | None:
@@ -178,11 +179,11 @@ def _copy(
     return Copy(theirs, ours, nbytes) if inwards else Copy(ours, theirs, nbytes)
 
 
-def tensor_address(plan: Plan, places: Mapping[str, BlockAddress], tensor: str, turn: int = 0) -> BlockAddress:
+def tensor_address(plan: Plan, places: Mapping[str, BlockAddress], tensor: str, iteration: int = 0) -> BlockAddress:
     """Return the address of a tensor's first element in an iteration."""
     storage = plan.storages[tensor]
     start = places[storage.buffer]
-    return BlockAddress(start.block, start.offset + storage.start(turn) * plan.types[tensor].dtype.size)
+    return BlockAddress(start.block, start.offset + storage.start(iteration) * plan.types[tensor].dtype.size)
 
 
 def _sequence(
@@ -194,22 +195,24 @@ def _sequence(
 ) -> SequencePlan:
     """Return the launch sequence of a plan over blocks; the first `fixed` seldom move."""
 
-    def place(step: int, argument: int, turn: int) -> BlockAddress:
-        return tensor_address(plan, places, plan.steps[step].tensors[argument], turn)
+    def place(step: int, argument: int, iteration: int) -> BlockAddress:
+        return tensor_address(plan, places, plan.steps[step].tensors[argument], iteration)
 
-    passing = evict_first_tensors(plan)
+    evict_first = evict_first_tensors(plan)
     calls = tuple(
         KernelCall(
             step.kernel,
-            tuple(tuple(place(n, a, turn) for a in range(len(step.tensors))) for turn in range(plan.turns(n))),
-            (step.tensors.index(passing[n][0]), passing[n][1]) if n in passing else None,
+            tuple(
+                tuple(place(n, a, iteration) for a in range(len(step.tensors))) for iteration in range(plan.turns(n))
+            ),
+            (step.tensors.index(evict_first[n][0]), evict_first[n][1]) if n in evict_first else None,
         )
         for n, step in enumerate(plan.steps)
     )
     return SequencePlan(blocks, fixed, calls, tuple(plan.launches()), waits=waits.direct if waits else None)
 
 
-def _outlets(
+def _output_views(
     plan: Plan, blocks: Mapping[str, int], places: Mapping[str, BlockAddress], written: Collection[str]
 ) -> Iterator[OutputView]:
     taken: set[str] = set()

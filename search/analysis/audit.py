@@ -17,7 +17,7 @@ from ..building import ScoredCandidate
 from ..settings import Settings, TunedChoice
 from ..tasks import TuningTask, schedule_text
 from ..tuner import Entry, Tuner
-from .sweeps import StoredResults, Sweep, SweepRunner
+from .sweeps import Sweep, SweepRunner
 
 #: Widest tie band: where times scatter more, faster candidates are reported rather than ignored.
 MAX_TIE_BAND = 0.1
@@ -117,14 +117,10 @@ def audits(
     choices: Sequence[TunedChoice],
     count: int,
     settings: Settings,
-    kept: StoredResults | None = None,
 ) -> Iterator[Audit]:
-    """Yield the audit of each distinct task when its candidates are timed.
-
-    Results of tasks that the budget cuts short are `kept` for the next audit.
-    """
+    """Yield the audit of each distinct task when its candidates are timed."""
     unique = {p.key: (p, c) for p, c in zip(problems, choices, strict=True) if c.seconds is not None}
-    sweeps = SweepRunner(tuner.executor, settings, kept)
+    sweeps = SweepRunner(tuner.executor, settings)
     for sweep in sweeps.run(Sweep(p, chosen=_entry(c), count=count) for p, c in unique.values()):
         ran = [e for e in sweep.entries.values() if e.seconds < inf]
         least = {e.text: min(e.samples) for e in ran}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from math import inf
-from typing import TypeAlias
 
 from attrs import define, field
 
@@ -20,10 +19,6 @@ from ..tuner import BuildQueue, Entry, SearchExecutor, TaskRecord
 
 #: Tasks whose candidates are sampled and built before the current one is finished.
 PREFETCHED_TASKS = 4
-#: Relative difference of clocks from those of an earlier sweep, at most.
-MAX_CLOCK_DRIFT = 0.05
-#: Results of an earlier sweep that was cut short: outcome and samples by task and schedule.
-StoredResults: TypeAlias = dict[str, dict[str, tuple[str, list[float]]]]
 
 
 @define(eq=False)
@@ -69,16 +64,12 @@ class Sweep(CandidateList):
 
 
 class SweepRunner:
-    """Time sweeps one by one, while workers build the next ones.
+    """Time sweeps one by one, while workers build the next ones."""
 
-    Results of an earlier sweep are in `kept`, where those of interrupted sweeps are stored too.
-    """
-
-    def __init__(self, executor: SearchExecutor, settings: Settings, kept: StoredResults | None = None) -> None:
+    def __init__(self, executor: SearchExecutor, settings: Settings) -> None:
         self._executor = executor
         self._settings = settings
         self._trials = BuildQueue(executor, settings)
-        self._kept = {} if kept is None else kept
 
     def run(self, sweeps: Iterable[Sweep]) -> Iterator[Sweep]:
         """Build, check and time the candidates of each sweep within the budget.
@@ -97,13 +88,10 @@ class SweepRunner:
                         return
                     self._trials.step(begun)
                     self._executor.report(begun)
-                    for sweep in [s for s in begun if s.finished and not self._retime_stored(s)]:
+                    for sweep in [s for s in begun if s.finished]:
                         yield sweep
                         begun.remove(sweep)
-                        self._kept.pop(sweep.problem.key, None)
         finally:
-            for sweep in begun:
-                self._store(sweep)
             if not self._executor.complete:
                 self._executor.close()
 
@@ -123,26 +111,6 @@ class SweepRunner:
                     self._trials.runner.record(task, entry, timed.verdict)
                 self._executor.receive()
 
-    def _store(self, sweep: Sweep) -> None:
-        """Store results of a sweep that was cut short."""
-        others = [e for e in sweep.entries.values() if e is not sweep.chosen]
-        done = [e for e in others if e.outcome and (e.samples or e.outcome != "ok")]
-        if done:
-            found = self._kept.setdefault(sweep.problem.key, {})
-            found.update((entry.text, (entry.outcome, entry.samples)) for entry in done)
-
-    def _retime_stored(self, sweep: Sweep) -> bool:
-        """Have candidates timed again that beat the choice, or nearly, by the clock of an earlier sweep.
-
-        Return whether there are any.
-        """
-        limit = (1.0 + MAX_CLOCK_DRIFT) * sweep.chosen.seconds
-        doubtful = [e for e in sweep.entries.values() if e.built is None and e.outcome == "ok" and e.seconds < limit]
-        for entry in doubtful:
-            entry.samples, entry.outcome = [], ""
-            self._trials.build(sweep, entry, sweep.turn)
-        return bool(doubtful)
-
     def _begin(self, sweep: Sweep, turn: int) -> None:
         """Have candidates of a sweep sampled, and its choice built before them."""
         sweep.turn = turn
@@ -158,14 +126,10 @@ class SweepRunner:
     def _take_sample(self, sweep: Sweep, done: JobResult) -> None:
         if done.value is None:
             raise PassError(f"{sweep.problem.label or 'a kernel'}: no points can be drawn: {done.error}")
-        sweep.drawn, kept = done.value, self._kept.get(sweep.problem.key, {})
+        sweep.drawn = done.value
         for candidate in sweep.drawn.candidates:
             text = schedule_text(candidate.schedule)
-            if text in sweep.entries:
-                continue
-            entry = sweep.entries[text] = Entry(ScoredCandidate(None, candidate), text)
-            if text in kept:
-                entry.outcome, entry.samples = kept[text]
-            else:
+            if text not in sweep.entries:
+                entry = sweep.entries[text] = Entry(ScoredCandidate(None, candidate), text)
                 self._trials.build(sweep, entry, sweep.turn)
         self._executor.statistics.audited += len(sweep.entries) - 1

@@ -28,9 +28,10 @@ MALLOC_OPTIONS = {-1: 256 << 20, -3: 32 << 20, -2: 16 << 20}
 
 @define
 class _ActiveBlocks:
-    """Number of active blocks, and the thresholds to restore after the last one."""
+    """Number of active blocks, the thresholds to restore after the last one, and whether other code froze objects."""
 
     blocks: int = 0
+    frozen: bool = False
     usual: tuple[int, int, int] = (0, 0, 0)
     alone: Lock = field(factory=Lock)
 
@@ -79,8 +80,11 @@ def _age_objects() -> None:
     """Move all objects into the oldest generation where the usual thresholds would trigger a full collection next.
 
     A full collection takes 2 s after a large graph; the garbage of a block is found later. Objects that other code
-    froze stay frozen. The count of frozen objects walks through all of them, so it is taken after large blocks only.
+    froze stay frozen. Counting frozen objects walks through all of them, so it is done after large blocks only, and no
+    longer once there are some.
     """
-    if gc.get_count()[2] > _ACTIVE.usual[2] and not gc.get_freeze_count():
-        gc.freeze()
-        gc.unfreeze()
+    if gc.get_count()[2] > _ACTIVE.usual[2] and not _ACTIVE.frozen:
+        _ACTIVE.frozen = gc.get_freeze_count() > 0
+        if not _ACTIVE.frozen:
+            gc.freeze()
+            gc.unfreeze()

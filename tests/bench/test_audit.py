@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from cuts.backends.devices import find_target
+from cuts.bench.operators.cases import listed_cases
+from cuts.bench.operators.shapes import Case
+from cuts.bench.operators.tuning import task_of
 from cuts.bench.tools.audit import (
     POINTS,
     arguments,
-    audit_cases,
-    kept_points,
-    points_file,
-    problems_of,
     row_of,
     select,
     table,
-    version_of,
 )
 from cuts.bench.tools.records import Row, circumstances, key_of, read_rows, write_rows
 from cuts.ir import BOUND_PRUNING
@@ -26,13 +23,18 @@ from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, TimedCandidate
 from cuts.search.settings import TunedChoice
 from cuts.search.tasks.sample_points import draw
+from cuts.search.tasks.tuning_task import TuningTask
 
 H200 = find_target("cuda:h200")
-CASES = audit_cases()
+CASES = listed_cases("audit")
+
+
+def tasks(cases: list[Case]) -> list[TuningTask]:
+    return [task_of(case, H200) for case in cases]
 
 
 def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
-    problem = problems_of(CASES[number : number + 1], H200)[0]
+    problem = task_of(CASES[number], H200)
     (candidate,) = choose(problem.form, H200)
     fastest = TimedCandidate("schedule", 9e-6 if lost + missed else 1e-5, 9e-6, 5e-6, "dram")
     audit = Audit(
@@ -60,12 +62,12 @@ def row(number: int = 0, lost: int = 0, missed: int = 0) -> Row:
 
 def test_cases_are_single_kernels_of_every_kind() -> None:
     assert len({case.key for case in CASES}) == len(CASES) >= 24
-    assert len({problem.key for problem in problems_of(CASES, H200)}) == len(CASES)
+    assert len({problem.key for problem in tasks(CASES)}) == len(CASES)
     assert {"conv", "depthwise", "gemm", "gemv", "memory"} == {case.kind for case in CASES}
 
 
 def test_several_spaces_can_be_timed_whole() -> None:
-    legal = [draw(problem, BOUND_PRUNING, 1, 0) for problem in problems_of(CASES[:9], H200)]
+    legal = [draw(problem, BOUND_PRUNING, 1, 0) for problem in tasks(CASES[:9])]
     assert sum(drawn.exact and drawn.legal <= POINTS for drawn in legal) >= 6
 
 
@@ -81,21 +83,10 @@ def test_cases_that_have_a_row_are_skipped(tmp_path: Path) -> None:
     }
 
 
-def test_points_stay_for_calls_of_the_same_version(tmp_path: Path) -> None:
-    place, facts = points_file(tmp_path / "audit.json"), circumstances("a GPU", "abc")
-    assert place.name == "audit.points.json"
-    assert kept_points(place, facts) == {}
-    points = {"key": {"schedule": ["ok", [1e-6, 2e-6]]}}
-    place.write_text(json.dumps({**version_of(facts), "points": points}), encoding="utf-8")
-    assert kept_points(place, facts) == {"key": {"schedule": ("ok", [1e-6, 2e-6])}}
-    assert kept_points(place, circumstances("another GPU", "abc")) == {}
-    assert kept_points(place, circumstances("a GPU", "abd")) == {}
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp32x3", "tf32"])
 def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
     cases = select(arguments(["--precision", precision, "--only", "gemm", "--only", "conv "]), [row(0)])
-    spaces = [make_space(problem.form, H200) for problem in problems_of(cases, H200)]
+    spaces = [make_space(problem.form, H200) for problem in tasks(cases)]
     assert len(spaces) >= 9
     assert all(any(s.segments[0].mma for s in space.templates) for space in spaces)
     assert all(case.key.endswith(f"/{precision}") for case in cases)
@@ -103,7 +94,6 @@ def test_products_in_a_precision_are_spaces_with_atoms(precision: str) -> None:
 
 def test_the_table_adds_up_losses_and_misses() -> None:
     text = table([row(0), row(1, lost=2), row(2, missed=5)])
-    assert "3 spaces, 3 of them timed whole; 2397 points timed besides the choices, 1200 of them proven slower" in text
-    assert "lost by proof: 2; faster than their bound: 2; spaces with a faster point that was not proposed: 1" in text
-    assert "worst 0.900" in text
+    assert "3 spaces, 3 of them timed whole, 2397 points; lost by proof: 2; faster than their bound: 2;" in text
+    assert text.endswith("worst: 0.900.")
     assert table([]) == "no space was audited"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cuts.bench.networks import fit_norms
+from cuts.bench.networks.models import fit_norms
 
 
 def test_norms_of_random_networks_fit_their_images() -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 import pytest
-from cuts.bench.paper import PaperTable, TableRequest, documents, read_table, registry, row_of, tables_of
+from cuts.bench.paper import DOCUMENTS, PaperTable, TableRequest, read_table, registry, row_of, tables_of
 from cuts.bench.paper.claim import rank_correlation, regret_of_top
 from cuts.bench.paper.registry import find_table, make_rows
-from cuts.bench.tools.records import FIELDS, Row, geomean, write_rows
+from cuts.bench.tools.records import FIELDS, Row, write_rows
 from cuts.ir import UsageError
 
 ROOT = Path(__file__).parents[2]
-TABLES = [(document, table) for document in documents() for table in tables_of(document).values()]
+TABLES = [(document, table) for document in DOCUMENTS for table in tables_of(document).values()]
 
 
 @pytest.mark.parametrize(("document", "table"), TABLES, ids=lambda value: getattr(value, "number", value))
@@ -57,7 +58,7 @@ def test_the_documents_state_the_claims_means() -> None:
     rows = read_table("deepcuts", find_table("deepcuts", "claim"))
     text = " ".join((ROOT / "docs" / "schedule_space.md").read_text(encoding="utf-8").split())
     models = ("pul", "pul-printed", "bound", "cost model")
-    means = [f"{geomean(row['regret'][m][0] for row in rows):.2f}" for m in models]
+    means = [f"{geometric_mean(row['regret'][m][0] for row in rows):.2f}" for m in models]
     ranks = [f"{sum(row['spearman'][m] for row in rows) / len(rows):.2f}" for m in models]
     kept = [sum(row["whole"][m]["has_best"] for row in rows) for m in models[:2]]
     assert f"Of {len(rows)} recorded spaces" in text

@@ -14,7 +14,7 @@ from cuts.backends.device import Pointer
 from cuts.backends.devices import find_target
 from cuts.backends.library.cudnn import CuDNN, Numerics
 from cuts.backends.source.emit import emit
-from cuts.bench.networks.policies import parse_cases
+from cuts.bench.networks.ledger import parse_workload
 from cuts.bench.operators import contenders, ops
 from cuts.bench.operators.cases import CLASSES, KINDS, all_cases, gradient_case
 from cuts.bench.operators.contenders import (
@@ -27,7 +27,7 @@ from cuts.bench.operators.contenders import (
     is_product,
 )
 from cuts.bench.operators.shapes import convolution_case, read_convolution, single
-from cuts.bench.operators.tuning import floor, peak, tune
+from cuts.bench.operators.tuning import tune
 from cuts.ir.errors import BackendError
 from cuts.ir.types import DType
 from cuts.tests.backends.hosts import HostCuDNN, HostDevice
@@ -95,18 +95,15 @@ def test_cublaslt_uses_its_fastest_plan_of_the_precision(
     assert nvmath[2][0] == "autotune"
 
 
-def test_without_nvmath_there_is_no_such_peer(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_nvmath_there_is_no_such_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvmath.linalg.advanced", None)
     with pytest.raises(BackendError, match="cuBLASLt cannot be used"):
         best_product(PRODUCT, [np.ones((6, 7)), np.ones((7, 5))])
     assert not is_product(CONVOLUTION)
     peers = Peers(SimpleNamespace(case=PRODUCT), None, None, (), print)  # type: ignore[arg-type]
-
-    def missing() -> Any:
-        raise BackendError("it is missing")
-
-    assert list(peers._unless_missing(missing)) == []
-    assert capsys.readouterr().err == "gemm/m/b1: it is missing\n"
+    assert [name for name, _ in peers.libraries(PRODUCT)] == ["cublaslt"]
+    assert [name for name, _ in peers.libraries(CONVOLUTION)] == ["cudnn"]
+    assert peers.libraries(single("memory", "r", 1, "relu", ((6, 7),), {})) == []
 
 
 @pytest.mark.parametrize(
@@ -195,18 +192,6 @@ def test_cases_are_compiled_in_their_precision(precision: str) -> None:
     assert tuned.type_of(tuned.name("x0")).dtype is evolve(case, precision=precision).dtype
 
 
-def test_the_roofline_is_that_of_what_multiplies() -> None:
-    target = find_target("cuda:a100")
-    case = single("gemm", "m", 1, "matmul", ((4096, 4096), (4096, 4096)), {})
-    rates = {p: peak(evolve(case, precision=p), target) for p in ("fp32", "fp32x3", "tf32", "bf16", "fp16")}
-    assert rates["fp32"] == target.PERF_peak
-    assert rates["tf32"] == pytest.approx(156e12, rel=0.01)
-    assert rates["fp32x3"] == pytest.approx(52e12, rel=0.01)
-    assert rates["fp16"] == rates["bf16"] == pytest.approx(312e12, rel=0.01)
-    work, _, seconds = floor(evolve(case, precision="fp16"), target)
-    assert seconds == pytest.approx(work / rates["fp16"])
-
-
 @pytest.mark.parametrize(
     ("precision", "kinds"), [("fp32", set(CLASSES)), ("fp16", set(CLASSES)), ("tf32", {"conv", "gemm"})]
 )
@@ -217,11 +202,9 @@ def test_a_precision_is_measured_where_it_changes_something(precision: str, kind
     assert len(chosen) == sum(case.kind in kinds for case in all_cases())
 
 
-def test_networks_give_a_precision_to_unnamed_cases() -> None:
-    assert list(parse_cases("resnet50:64", ["tf32", "fp16"])) == [
-        ("resnet50", 64, "tf32"), ("resnet50", 64, "fp16"),
-    ]  # fmt: skip
-    assert list(parse_cases("encoder:1:bf16", ["tf32"])) == [("encoder", 1, "bf16")]
-    for wrong in ("resnet50", "resnet:1:fp16", "resnet50:1:fp8", "resnet50:many"):
-        with pytest.raises(SystemExit, match="expected network:batch:policy"):
-            list(parse_cases(wrong, ["fp32"]))
+def test_networks_have_a_precision() -> None:
+    assert parse_workload("resnet-50:64:tf32").label == "ResNet-50 b64 tf32"
+    assert parse_workload("bert-base:training:bf16=30").label == "BERT-base b32 training bf16"
+    for wrong in ("resnet-50", "resnet:1:fp16", "resnet-50:1:fp8", "resnet-50:many"):
+        with pytest.raises(SystemExit, match="expected MODEL:BATCH"):
+            parse_workload(wrong)

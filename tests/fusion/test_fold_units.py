@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cuts
 import numpy as np
+import pytest
 from cuts.ir import DType, Graph, Node, Source, TensorType
 from cuts.ops import Registry
 from cuts.ops.reference import evaluate_graph
@@ -80,3 +81,16 @@ def test_the_plan_computes_the_reference(tmp_path):
     wanted = evaluate_graph(smooth(), REGISTRY, {"x": x})["y"]
     plan = cuts.build(smooth(), "opencl", spec=[spec])
     np.testing.assert_allclose(plan.run({"x": x})["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "tables"), [(16, 1), (2, 0)])
+def test_angles_that_are_read_often_are_a_table(rows: int, tables: int) -> None:
+    text = (
+        'op wave "a signal times cosines" { in x: f32[N, M]  temp w: f32[M]  out y: f32[N, M]  '
+        "w[j] = cos(f32(j))  y[n, j] = x[n, j] * w[j] }"
+    )
+    type_ = TensorType(DType.F32, (rows, 8))
+    graph = Graph("g", ("x",), ("y",), {"x": type_, "y": type_}, (Node("n", "wave", ("x",), ("y",), {}),))
+    programs = fold_units(build_programs(graph, Registry().extend(Source("wave.cuts", text))))
+    assert [a.shape for a in programs.graph.constants.values()] == [(8,)] * tables
+    assert [unit.op for unit in programs.units] == ["wave"]

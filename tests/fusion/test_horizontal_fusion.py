@@ -18,6 +18,7 @@ from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.costs import launch_schedules
 from cuts.passes.costs.shared_launches import shared_launch_bound
+from cuts.passes.partitioning import horizontal_fusion
 from cuts.passes.partitioning.dependencies import levels
 from cuts.passes.partitioning.horizontal_fusion import (
     MAX_DISTINCT_KERNELS,
@@ -123,6 +124,17 @@ def test_only_kernels_with_partners_are_scheduled_for_sharing(monkeypatch: pytes
     assert not asked
     compile_model(tables(4))
     assert asked
+
+
+def test_equal_launches_are_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, merge, schedule = [], horizontal_fusion._merge_all, horizontal_fusion.schedule_row
+    monkeypatch.setattr(
+        horizontal_fusion, "schedule_row", lambda row, over: asked.append(row.key) or schedule(row, over)
+    )
+    monkeypatch.setattr(horizontal_fusion, "_merge_all", lambda several, *more: merge([*several, *several], *more)[:1])
+    compile_model(tables(4))
+    assert asked
+    assert len(asked) == len(set(asked))
 
 
 def test_a_processor_gets_no_wide_kernels() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
@@ -21,7 +20,6 @@ from cuts.passes.costs.executor import Workload
 from cuts.passes.fusion.grouping.partitioner import GroupEvaluator
 from cuts.passes.pipeline import STAGES, all_stages, compile_graph
 from cuts.passes.schedule.selection.choose import Candidate, choose
-from cuts.passes.stage import Stage
 
 from ..kernels.cases import KnownTimes, Unhurried
 from .build import REGISTRY, graph, op
@@ -51,16 +49,6 @@ def test_every_pass_is_printed_once_and_in_order() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-
-
-def row(stage: Stage[Any, Any]) -> str:
-    return f"| `{stage.name}` | {stage.summary} | {', '.join(f'`{name}`' for name in stage.files)} |"
-
-
-def test_the_document_lists_the_stages_in_order() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = text.partition("| stage | from -> to | where |\n|---|---|---|\n")[2].partition("\n\n")[0]
-    assert table.split("\n") == [row(stage) for stage in all_stages(REGISTRY)]
 
 
 def test_the_files_of_every_stage_exist() -> None:

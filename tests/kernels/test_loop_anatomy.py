@@ -13,12 +13,12 @@ import pytest
 from attrs import frozen
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
-from cuts.bench.operators.products import FORMATS, product_group
 from cuts.ir.types import DType
 from cuts.passes.lowering import extract, lower
 from cuts.passes.schedule import check_schedule
 from cuts.tests.emission import emit
 from cuts.tests.hand_points import HandPoint
+from cuts.tests.products import FORMATS, product_group
 
 from ..backends.test_arithmetic import machine_code, needs_disassembler
 from ..needs import needs_toolchain

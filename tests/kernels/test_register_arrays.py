@@ -17,7 +17,7 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
-from cuts.passes.lowering.threads import MAX_WINDOW_ELEMENTS
+from cuts.passes.lowering.threads.windows import MAX_WINDOW_ELEMENTS
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.amounts import examples

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+import cuts
+import numpy as np
 import pytest
 from attrs import evolve
 from cuts.ir.affine import Guard, Var, as_index
 from cuts.ir.dfg import Load, Store, Value, WideStore, Window, post_order
+from cuts.ir.graph import Graph, Node
 from cuts.ir.kernel import Kernel, Phase, phases
 from cuts.ir.segment import FusedGroup
 from cuts.ir.source import Source
-from cuts.ir.types import DType
+from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -170,3 +173,14 @@ def test_points_of_transforms_compute_what_they_mean(device: str, data: st.DataO
     schedule = data.draw(points(group, SPACES[device]))
     assume(schedule is not None)
     check(_device(device), SPACES[device], group, schedule)
+
+
+@needs_opencl
+@pytest.mark.parametrize(("kind", "vector"), [(DType.F64, "double2"), (DType.I64, "longlong2")])
+def test_numbers_of_eight_bytes_move_in_pairs(kind: DType, vector: str) -> None:
+    type_ = TensorType(kind, (2048, 512))
+    made = Graph("g", ("x",), ("y",), {"x": type_, "y": type_}, (Node("n", "add", ("x", "x"), ("y",), {}),))
+    (kernel,) = cuts.build(made, target="cuda:sm_90").kernels
+    assert f"const {vector}*" in kernel.source and f"make_{vector}" in kernel.source
+    x = np.arange(1 << 20, dtype=kind.numpy).reshape(2048, 512) - 99
+    np.testing.assert_array_equal(cuts.build(made, target="opencl").run({"x": x})["y"], x + x)

@@ -16,7 +16,7 @@ from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSche
 from cuts.ir.segment import FusedGroup
 from cuts.ir.walk import reads
 from cuts.passes.geometry import geometry_of
-from cuts.passes.lowering import MAX_WINDOW_ELEMENTS, extract, lower
+from cuts.passes.lowering import extract, lower, max_window_elements
 from cuts.passes.model.memory_access.evaluation_sites import evaluation_site
 
 from ..needs import needs_opencl
@@ -44,13 +44,14 @@ def test_each_element_is_loaded_once_in_registers(
     dims = tuple(TileDim((axis,), 2 * each, each, each) for axis, each in tiles)
     loops = ReductionSchedule(tuple(ReduceDim((r,), r.extent) for r in segment.reductions[0].reduce))
     schedule = Schedule((SegmentSchedule(dims, (loops,)),))
+    most = max_window_elements(group.tensors[image].dtype)
     high, wide = (stride * (n - 1) + taps for n in (rows, columns))
-    each = taps * rows * (wide if rows * wide <= MAX_WINDOW_ELEMENTS else taps * columns)
-    expected = high * wide if high * wide <= MAX_WINDOW_ELEMENTS else each
+    each = taps * rows * (wide if rows * wide <= most else taps * columns)
+    expected = high * wide if high * wide <= most else each
     assert loads(group, schedule, image) == expected
     (geometry,) = geometry_of(group, schedule)
     (read,) = (r for r in reads(segment.reductions[0].body) if r.tensor == image)
-    assert evaluation_site(geometry, range(2)).loads(read, group.tensors[image].shape) == expected
+    assert evaluation_site(geometry, range(2)).loads(read, group.tensors[image]) == expected
 
 
 def loads(group: FusedGroup, schedule: Schedule, tensor: str) -> int:

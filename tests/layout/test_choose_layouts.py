@@ -205,6 +205,26 @@ def test_a_permuted_inputs_channels_are_columns(kind: DType) -> None:
     check(made, "mixed")
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_group_channels_of_a_permuted_input_are_neighbours(last: bool) -> None:
+    """Group norm of a channels-last input, to either layout."""
+    lines = (op("c", "transpose", "x", perm=(0, 3, 1, 2)),
+             op("n" if last else "y", "group_norm", "c", "s", "b", num_groups=2),
+             *([op("y", "transpose", "n", perm=(0, 2, 3, 1))] if last else []))  # fmt: skip
+    half = DType.BF16
+    made = graph({"x": TensorType(half, (4, 6, 7, 16)), "s": TensorType(half, (16,)), "b": TensorType(half, (16,))},
+                 *lines, out="y")  # fmt: skip
+    programs = laid_out(made)
+    rows = [s for u in programs.units for s in u.statements if s.reduce]
+    assert rows and all([a.extent for a in s.reduce] == [6, 7, 8] for s in rows)
+    views = find_views(programs)
+    builder = GroupBuilder(views, Policy())
+    groups = [builder.single(u.name).form for u in views.programs.units if not u.free]
+    (norm,) = (s for group in groups for s in group.segments if s.reductions)
+    assert {r.reduce for r in norm.reductions} == {o.extra for o in norm.outputs}, "a row that threads hold"
+    check(made, "mixed")
+
+
 def test_views_with_dims_of_one_element_change_nothing() -> None:
     """Dims of one element have no order."""
     made = graph({"x": TensorType(DType.F32, (64, 128))}, op("c", "reshape", "x", shape=(64, 128, 1)),

@@ -50,7 +50,7 @@ def run(plan: Plan, arena: SharedArena, x: Any, images: ConstantImages | None = 
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
     fixed = session.fixed_addresses([given] if held else [])
     session.launch(fixed, [*(() if held else (given,)), *made], 0)
-    outlet = layout.outlets[0]
+    outlet = layout.output_views[0]
     block = [*fixed, *(() if held else (given,)), *made][outlet.block]
     elements = arena.bytes_at(block).view(outlet.dtype.numpy)[outlet.offset :]
     strides = tuple(s * outlet.dtype.size for s in outlet.strides)

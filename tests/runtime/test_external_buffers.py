@@ -77,7 +77,7 @@ def run(
         made = [arena.new(layout.sizes[n]) for n in layout.fresh]
         session.launch(fixed, [*given, *made], 0)
         blocks = [*fixed, *given, *made]
-        for outlet in layout.outlets:
+        for outlet in layout.output_views:
             elements = arena.bytes_at(blocks[outlet.block]).view(outlet.dtype.numpy)[outlet.offset :]
             strides = tuple(s * outlet.dtype.size for s in outlet.strides)
             found[outlet.name] = np.lib.stride_tricks.as_strided(elements, outlet.shape, strides).copy()
@@ -137,7 +137,7 @@ def test_parts_of_one_buffer_are_found_in_it(held: tuple[str, ...]) -> None:
 
 def test_only_first_output_of_a_block_owns_it() -> None:
     layout = place_over_blocks(example_plan())
-    assert [(outlet.name, outlet.owned) for outlet in layout.outlets] == [("y", True), ("left", False)]
+    assert [(outlet.name, outlet.owned) for outlet in layout.output_views] == [("y", True), ("left", False)]
     assert layout.sizes[layout.fresh[0]] == ROWS * 2 * COLUMNS * 4
 
 
@@ -189,7 +189,7 @@ def test_outputs_may_be_inputs() -> None:
     plan = make_plan(evolve(compiled, graph=whole, storages=storages), find_target("opencl"))
     x = random_x()
     assert np.array_equal(run(plan, opencl(), {"x": x})["back"], x)
-    assert [outlet.owned for outlet in place_over_blocks(plan).outlets] == [True, False]
+    assert [outlet.owned for outlet in place_over_blocks(plan).output_views] == [True, False]
 
 
 @pytest.mark.parametrize("branched", [False, True])

@@ -5,7 +5,6 @@ It finds losses of pruning and of the search, and reports nothing else.
 
 from __future__ import annotations
 
-import zlib
 from math import inf
 
 from attrs import evolve
@@ -13,8 +12,6 @@ from cuts.ir import BOUND_PRUNING
 from cuts.ir.compiled import KernelFunction
 from cuts.passes.schedule.space import make_space
 from cuts.search.analysis.audit import Audit, audits
-from cuts.search.analysis.sweeps import StoredResults
-from cuts.search.database import Database
 from cuts.search.measurement.bench import Timed
 from cuts.search.measurement.verdicts import Verdict
 from cuts.search.settings import Settings
@@ -24,7 +21,7 @@ from cuts.search.tasks.tuning_task import TuningTask, schedule_text
 from cuts.search.tuner.tuner import Tuner
 
 from ..search_space.groups import illegal_histogram
-from .fakes import MACHINE, OPENCL, Clock, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
+from .fakes import MACHINE, OPENCL, FakeBench, Inline, by_threads, group_of, problem_of, tuner_of
 
 ONE = Settings(first=1, batch=0, most=1, prove=False)
 SMALL_TASK = TuningTask(group_of("relu", ((6, 40),)), {}, OPENCL, MACHINE, "relu 6x40")
@@ -136,48 +133,6 @@ def test_what_was_finished_before_an_interrupt_is_kept() -> None:
     bench.sample = interrupt  # type: ignore[method-assign, assignment]
     assert [a.label for a in audits(tuner, problems, choices, 10, ONE)] == ["matmul 48"]
     assert tuner.executor.interrupted
-
-
-def test_points_of_cut_space_are_not_timed_again() -> None:
-    """A limit of time ends an audit anywhere.
-
-    Each call advances it, and its findings are the same.
-    """
-    problem, kept, checks = problem_of(), StoredResults(), list[int]()
-    first = FakeBench(by_threads)
-    choices = tuner_of(first).run([problem], ONE)
-
-    def cost(kernel: KernelFunction) -> float:
-        some = zlib.crc32(kernel.name.encode()) % 10 == 0
-        return 1e-3 if kernel.name == first.checked[0] else 0.8e-3 if some else 1.2e-3
-
-    def audit(seconds: float | None) -> list[Audit]:
-        bench = FakeBench(cost)
-        executor = Clock(Database(None), Inline, bench, seconds)
-        found = list(audits(Tuner(executor), [problem], choices, 40, ONE, kept))
-        checks.append(len(bench.checked))
-        return found
-
-    (wanted,), found = audit(None), list[Audit]()
-    assert wanted.missed
-    while not found and len(checks) < 9:
-        found = audit(60.0)
-    assert (found[0].timed, found[0].missed, found[0].best) == (wanted.timed, wanted.missed, wanted.best)
-    assert len(checks) > 2
-    assert sum(checks[1:]) <= 40 + len(checks[1:]) * (1 + wanted.missed)  # contenders are timed once more
-    assert not kept
-
-
-def test_winner_by_an_earlier_clock_is_timed_again() -> None:
-    """All that an earlier call timed then seemed faster."""
-    problem, bench = problem_of(), FakeBench(lambda kernel: 1e-3)
-    tuner = tuner_of(bench)
-    choices = tuner.run([problem], ONE)
-    texts = drawn_texts(draw(problem, BOUND_PRUNING, 30, ONE.seed))
-    kept: StoredResults = {problem.key: {text: ("ok", [0.5e-3] * 3) for text in texts[:20]}}
-    kept[problem.key] |= {text: ("failed", []) for text in texts[20:25]}
-    (found,) = audits(tuner, [problem], choices, 30, ONE, kept)
-    assert (found.timed, found.faster) == (25, 0)
 
 
 def test_choice_that_fails_to_run_is_skipped() -> None:

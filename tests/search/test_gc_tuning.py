@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from cuts.search import reduced_garbage_collection
+from cuts.search.processes import gc_tuning
 from cuts.search.processes.child import Child
 from cuts.search.processes.gc_tuning import GC_THRESHOLDS
 
@@ -32,6 +33,20 @@ def test_small_block_scans_and_freezes_no_existing_objects(
         monkeypatch.setattr(gc, name, lambda *_: pytest.fail("it is as slow as there is much"))
     with reduced_garbage_collection():
         pass
+
+
+def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting walks through all of them, and they stay."""
+    counted = []
+    monkeypatch.setattr(gc_tuning, "_ACTIVE", gc_tuning._ActiveBlocks())
+    monkeypatch.setattr(gc, "get_count", lambda: (0, 0, 1000))
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counted.append(True) or 1)
+    for name in ("freeze", "unfreeze"):
+        monkeypatch.setattr(gc, name, lambda: pytest.fail("other code froze objects"))
+    for _ in range(2):
+        with reduced_garbage_collection():
+            pass
+    assert len(counted) == 1
 
 
 #: Prints the kinds of searches after a block that made as much as there was, and the frozen objects then.

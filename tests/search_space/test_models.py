@@ -10,7 +10,6 @@ import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
 from cuts.backends.source import emit
-from cuts.bench.operators.products import FORMATS, product_group
 from cuts.bench.operators.tuning import warm_lower_bound
 from cuts.ir import CompileOptions, Graph, Node
 from cuts.ir.affine import Var, as_index
@@ -34,6 +33,7 @@ from cuts.passes.schedule.selection.choose import assess
 from cuts.passes.schedule.selection.enumerate import batches
 from cuts.passes.schedule.space import make_space
 from cuts.tests.hand_points import HandPoint
+from cuts.tests.products import FORMATS, product_group
 
 from .groups import ALL, at, conv_conv, f32, matmul, pointwise, relu
 

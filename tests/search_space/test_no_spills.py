@@ -13,7 +13,6 @@ from cuts.backends import find_target
 from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.source import emit
 from cuts.bench.operators.cases import gradient_case
-from cuts.bench.operators.products import FORMATS, product_group
 from cuts.bench.operators.shapes import convolution_case, read_convolution
 from cuts.bench.operators.tuning import tune
 from cuts.ir import CompileOptions, DType, Graph, Node, Source, TensorType
@@ -26,6 +25,7 @@ from cuts.passes.schedule.check_schedules import check_schedule
 from cuts.tests.emission import emit as emit_kernel
 from cuts.tests.kernels.test_matrix_instructions import convolution
 from cuts.tests.needs import needs_toolchain
+from cuts.tests.products import FORMATS, product_group
 
 pytestmark = pytest.mark.long
 

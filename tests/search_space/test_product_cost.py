@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 from cuts.backends.devices import find_target
-from cuts.bench.operators.products import FORMATS, product_group
 from cuts.ir import Schedule
 from cuts.ir.segment import FusedGroup
 from cuts.ir.types import DType
@@ -16,6 +15,7 @@ from cuts.passes.schedule.space import make_space
 from cuts.passes.split.split_reduction import split_reduction
 from cuts.tests.kernels.test_bulk_copies import with_tma
 from cuts.tests.kernels.test_warpgroup_products import halves, point
+from cuts.tests.products import FORMATS, product_group
 
 H200 = find_target("cuda:h200")
 #: With a cold L2 cache: elements along each axis; warpgroups, instructions of each, columns; stages, `tma`, raster,

@@ -77,6 +77,8 @@ def _cuda_integers(kind: str) -> Vectors:
 
 
 CUDA_VECTORS: Mapping[str, Vectors] = {
+    "f64": Vectors("double{words}", _CUDA_LOAD, _CUDA_STORE),
+    "i64": Vectors("longlong{words}", _CUDA_LOAD, _CUDA_STORE),
     "f32": Vectors("float{words}", _CUDA_LOAD, _CUDA_STORE),
     "i32": Vectors("int{words}", _CUDA_LOAD, _CUDA_STORE),
     "f16": _cuda_halves("f16"),
@@ -87,6 +89,8 @@ CUDA_VECTORS: Mapping[str, Vectors] = {
 }
 
 OPENCL_VECTORS: Mapping[str, Vectors] = {
+    "f64": Vectors("double{words}", _OPENCL_LOAD, _OPENCL_STORE),
+    "i64": Vectors("long{words}", _OPENCL_LOAD, _OPENCL_STORE),
     "f32": Vectors("float{words}", _OPENCL_LOAD, _OPENCL_STORE),
     "i32": Vectors("int{words}", _OPENCL_LOAD, _OPENCL_STORE),
     "f16": Vectors(

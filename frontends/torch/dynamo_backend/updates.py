@@ -4,7 +4,7 @@
     copy_(arg0, cache)                           ->
     return y                                          return y, cache
 
-AOT autograd puts the writes to inputs (caches, running statistics) at the end of a graph. The compiled graph is
+AOT autograd puts the writes to inputs (caches, counters) at the end of a graph for inference. The compiled graph is
 functional: the new elements are results after all others, and one grouped copy for each element type writes them to the
 inputs at each call.
 """

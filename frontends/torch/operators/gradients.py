@@ -56,12 +56,21 @@ def _absent(ctx: ImportContext, like: Value, shape: Sequence[int]) -> Value:
 
 
 def _convolution(
-    ctx: ImportContext, dy: Value, x: Value, w: Value, bias: Sequence[int] | None, stride: Any, padding: Any,
+    ctx: ImportContext,
+    dy: Value,
+    x: Value,
+    w: Value,
+    bias: Sequence[int] | None,
+    stride: Any,
+    padding: Any,
     dilation: Any,
     transposed: bool,
-    extra: Any, groups: int, wanted: Sequence[bool],
-) -> Any:  # fmt: skip
-    y = convolution(ctx, x, w, None, stride, padding, dilation, transposed, extra, groups)
+    output_padding: Any,
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
+    """Convert with the derived adjoints of image and filter; the bias has the sum of `dy`."""
+    y = convolution(ctx, x, w, None, stride, padding, dilation, transposed, output_padding, groups)
     chosen = [value for value, flag in zip((x, w), wanted, strict=False) if flag]
     found = iter(ctx.adjoint(y, dy, chosen))
     dx, dw = (next(found) if flag else None for flag in wanted[:2])

@@ -70,13 +70,13 @@ class OutputAllocation:
 
 def output_allocation(layout: Blocks, memory: ResultMemory) -> OutputAllocation:
     """Return the allocation of each call for a program's output blocks."""
-    outlets = {outlet.name: outlet for outlet in layout.outlets}
+    views = {view.name: view for view in layout.output_views}
     blocks = {n: _Block(layout.sizes[n]) for n in layout.fresh}
     copied: list[_Copied] = []
     nbytes = [each.nbytes for each in memory.memories]
     for number, each in enumerate(memory.memories):
         for part in each.parts:
-            outlet = outlets[part.name]
+            outlet = views[part.name]
             size = layout.sizes[outlet.block]
             if _is_direct(part, outlet, size):
                 blocks[outlet.block] = _Block(size, number, part.form)

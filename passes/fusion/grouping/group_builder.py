@@ -6,7 +6,7 @@ A group's normal form is found by the structures of its units and by the numbers
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from attrs import evolve
 
@@ -55,6 +55,7 @@ class GroupBuilder:
         self._groups: dict[tuple[tuple[str, ...], ...], Group | Illegal] = {}
         self._turns: dict[str, GroupBuilder] = {}
         self._losing: dict[str, bool] = {}
+        self._readers_of: dict[str, frozenset[str] | None] = {}
 
     def iteration_builder(self, unit: str) -> GroupBuilder:
         """Return a builder for one iteration of a loop.
@@ -168,8 +169,8 @@ class GroupBuilder:
         """Return the group whose segments have these units, in this order."""
         return self._form(parts, self.policy if len(parts) > 1 or len(parts[0]) > 1 else None)
 
-    def _program_order(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(sorted(names, key=lambda n: self.order[n]))
+    def _program_order(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(names, key=self.order.__getitem__))
 
     def _form(self, parts: tuple[tuple[str, ...], ...], policy: Policy | None) -> Group | Illegal:
         if parts not in self._groups:
@@ -181,12 +182,15 @@ class GroupBuilder:
             return Illegal(f"'{pieces}' is written in pieces by several kernels")
         if len(parts) > 1 and (single := self._pointwise_parts(parts)):
             return self._exchange(parts, single)
-        members = [self._with_views(part, {name for p in parts for name in p}) for part in parts]
+        own = [self.units[name] for part in parts for name in part]
+        made = {t for unit in own for t in unit.writes}
+        members = [self._with_views(part, made) for part in parts]
+        every = [unit for units in members for unit in units]
         numbers: dict[str, int] = {}
-        for unit in (u for units in members for u in units):
+        for unit in every:
             for tensor in unit.tensors:
                 numbers.setdefault(tensor, len(numbers))
-        inside = {u.name for units in members for u in units}
+        inside = {unit.name for unit in every}
         kept = [
             t for units in members[:-1] for u in units for t in u.writes if not u.free and self._is_needed(t, inside)
         ]
@@ -196,16 +200,18 @@ class GroupBuilder:
                 return Illegal(f"'{tensor}' is in shared memory but needed outside")
         live = [self._live(units, inside, members[n + 1 :]) for n, units in enumerate(members)]
         key = (
-            tuple(tuple((self._pattern(u), tuple(numbers[t] for t in u.tensors)) for u in units) for units in members),
-            tuple(tuple(numbers[t] for t in tensors) for tensors in live),
-            tuple(numbers[t] for t in kept),
+            tuple(len(units) for units in members),
+            tuple(map(self._pattern, every)),
+            tuple(numbers[t] for unit in every for t in unit.tensors),
+            tuple(tuple(map(numbers.__getitem__, tensors)) for tensors in live),
+            tuple(map(numbers.__getitem__, kept)),
             policy is None,
             self.policy,
         )
         if key not in self.forms.normal:
             self.forms.normal[key] = self._normal_form(members, numbers, live, kept, policy)
         found = self.forms.normal[key]
-        names = {f"t{n}": tensor for tensor, n in numbers.items()}
+        names = {f"t{n}": tensor for n, tensor in enumerate(numbers)}
         if isinstance(found, Illegal):
             return Illegal(re.sub(r"\bt\d+\b", lambda m: f"'{names.get(m.group(), m.group())}'", found.reason))
         form, canonical = found
@@ -280,18 +286,17 @@ class GroupBuilder:
         touched = [t for u in units for t in dict.fromkeys((*(self.sources(r) for r in u.reads), *u.writes))]
         return next((t for u in units for t in u.writes if t in self._piecewise and touched.count(t) > 1), None)
 
-    def _with_views(self, part: Sequence[str], group: set[str]) -> list[Unit]:
-        """Return a part's units and the free copies through which they read results of the group, in order."""
-        made = {t for name in group for t in self.units[name].writes}
+    def _with_views(self, part: Sequence[str], made: Collection[str]) -> list[Unit]:
+        """Return a part's units and the free copies through which they read tensors in `made`, in order."""
         chosen = {name: self.units[name] for name in part}
-        pending = list(chosen.values())
+        pending = [name for name in part if self._shown[name]]
         while pending:
-            for tensor in self._shown[pending.pop().name]:
+            for tensor in self._shown[pending.pop()]:
                 view = self._view_units[tensor]
                 if view.name not in chosen and self.sources(tensor) in made:
                     chosen[view.name] = view
-                    pending.append(view)
-        return [chosen[name] for name in self._program_order(tuple(chosen))]
+                    pending.append(view.name)
+        return [chosen[name] for name in self._program_order(chosen)]
 
     def _live(self, units: Sequence[Unit], inside: set[str], later: Sequence[Sequence[Unit]]) -> tuple[str, ...]:
         """Return the tensors of a part that are needed outside of it: by other groups, or by a later part."""
@@ -299,13 +304,17 @@ class GroupBuilder:
         written = dict.fromkeys(t for u in units if not u.free for t in u.writes)
         return tuple(t for t in written if t in after or self._is_needed(t, inside))
 
-    def _is_needed(self, tensor: str, inside: set[str]) -> bool:
-        if tensor in self._graph_outputs:
-            return True
-        for unit in self._consumers.get(tensor, ()):
-            if unit.free and unit.writes[0] in self.views.sources:
-                if self._is_needed(unit.writes[0], inside):
-                    return True
-            elif unit.name not in inside:
-                return True
-        return False
+    def _is_needed(self, tensor: str, inside: Set[str]) -> bool:
+        """Return whether the graph, or a unit outside of some units, reads a tensor."""
+        readers = self._readers(tensor)
+        return readers is None or not readers <= inside
+
+    def _readers(self, tensor: str) -> frozenset[str] | None:
+        """Return the units that read a tensor, directly or through views; None where it is a result of the graph."""
+        if tensor not in self._readers_of:
+            found: set[str] | None = None if tensor in self._graph_outputs else set()
+            for unit in self._consumers.get(tensor, ()):
+                own = self._readers(unit.writes[0]) if self.is_view(unit.name) else {unit.name}
+                found = None if found is None or own is None else found | own
+            self._readers_of[tensor] = None if found is None else frozenset(found)
+        return self._readers_of[tensor]

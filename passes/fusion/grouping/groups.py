@@ -6,7 +6,8 @@ liveness) have equal forms: they are normalised once, evaluated once, and share 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 from weakref import WeakValueDictionary
 
@@ -31,6 +32,9 @@ from ....ir import (
 )
 from ..views import Views
 
+#: Weight of the gain of a prologue in the order of merges. An epilogue computes a value once; each reader computes its
+#: prologue, and fetches through registers. Samples of two groups differ by more than the cost model sees of that.
+PROLOGUE_WEIGHT = 0.75
 #: Elements that the widest access moves.
 _WIDEST = 16
 
@@ -67,12 +71,12 @@ class Group:
         """The normal form over graph tensors as text."""
         return rename_in_text(form_text(self.form), self.tensors)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Graph tensors that the kernel reads."""
         return tuple(self.tensors[t] for t in self.form.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Graph tensors that the kernel writes."""
         return tuple(self.tensors[t] for t in self.form.outputs)
@@ -223,3 +227,9 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
     multiplies = is_contraction(reduction, [r.name for r in segment.reductions])
     single = all(dtype_of(part, form.tensors) is DType.F32 for part in factors(reduction.body))
     return evolve(reduction, math=math) if multiplies and single else reduction
+
+
+def merge_weight(members: Sequence[Group]) -> float:
+    """Return the weight of a merge's gain in the order of merges."""
+    first, second = members[0].form.segments[-1], members[-1].form.segments[0]
+    return PROLOGUE_WEIGHT if len(members) == 2 and second.reductions and not first.reductions else 1.0

@@ -36,7 +36,7 @@ from ....ir import (
     operands,
     promotion_interval,
 )
-from ...geometry import matrix_tile, reads_shared_matrices
+from ...geometry import MIN_COPY_BYTES, matrix_tile, reads_shared_matrices
 from ..fetch import fetch_phase
 from ..layout import AxisBinding, Tile, stage
 from ..segment_state import SegmentState
@@ -125,7 +125,7 @@ class SharedPipeline:
     """Shared-memory pipeline of a reduction's staged operands.
 
     The variable `step` numbers the K blocks, up to the definition `until`, where there is one. Copies of several stages
-    are asynchronous, those of one where `early`.
+    are asynchronous; those of one where `early`, or where registers would hold their elements in another type.
     """
 
     state: SegmentState
@@ -165,6 +165,11 @@ class SharedPipeline:
         """Wait and barrier before the oldest prefetched K block is read."""
         return (*((Wait(self.prefetch_distance - 1),) if self.is_asynchronous else ()), Barrier())
 
+    def _copies_past_registers(self, tile: Tile, buffer: SharedBuffer) -> bool:
+        """Return whether copies of a tile are asynchronous, where the target has such copies."""
+        narrow = buffer.dtype.size < MIN_COPY_BYTES and len(self.state.group.segments) == 1
+        return self.schedule.stages > 1 or self.early or tile.matrix is not None or narrow
+
     def exists(self, at: Index) -> Guard:
         """Return the condition that K block `at` exists."""
         if self.until is None:
@@ -201,7 +206,7 @@ class SharedPipeline:
                 context,
                 layout.thread,
                 name,
-                (self.schedule.stages > 1 or self.early or tile.matrix is not None) and self.is_asynchronous,
+                self._copies_past_registers(tile, buffer) and self.is_asynchronous,
                 self.state.target.vector_bytes,
                 self.state.aligned,
             ),
@@ -267,7 +272,9 @@ def k_loop(pipeline: SharedPipeline, compute: Phase) -> list[Item]:
         return pipeline.loop([compute])
     if pipeline.schedule.stages == 1:
         closing: tuple[Item, ...] = (Barrier(),) if pipeline.step.extent > 1 else ()
-        return pipeline.loop([*pipeline.fetch(at).whole, Barrier(), compute, *closing])
+        phases = pipeline.fetch(at).whole
+        waits = (Commit(), Wait(0)) if any(phase.asynchronous for phase in phases) else ()
+        return pipeline.loop([*phases, *waits, Barrier(), compute, *closing])
     later = pipeline.fetch(at + pipeline.prefetch_distance).copied
     following = [guard_fetch(phase, pipeline.exists(at + pipeline.prefetch_distance)) for phase in later]
     turn = (*pipeline.wait, *pipeline.stage_registers(at), *following, *pipeline.commit, compute)

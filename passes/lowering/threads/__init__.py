@@ -4,4 +4,4 @@ from .interleaved_copies import spread_copies
 from .quotient_windows import merge_quotients
 from .reciprocal_division import share_reciprocals
 from .vectorise import vectorise_accesses
-from .windows import MAX_WINDOW_ELEMENTS, merge_windows
+from .windows import max_window_elements, merge_windows

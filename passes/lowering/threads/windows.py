@@ -17,7 +17,9 @@ from math import prod
 from attrs import evolve
 
 from ....ir import (
+    HALF_BYTES,
     Accumulate,
+    DType,
     Guard,
     Index,
     Item,
@@ -40,8 +42,14 @@ from ....ir import (
     with_operands,
 )
 
-#: Most elements of one window per thread: all live in registers at once.
-MAX_WINDOW_ELEMENTS = 64
+#: Most elements of one window per thread: all live in registers at once. Those of half types stay pairs until they are
+#: used, and a compiler loads most of them late.
+MAX_WINDOW_ELEMENTS, MAX_WINDOW_HALVES = 64, 160
+
+
+def max_window_elements(dtype: DType) -> int:
+    """Return the most elements of a window of a type."""
+    return MAX_WINDOW_HALVES if dtype.is_float and dtype.size == HALF_BYTES else MAX_WINDOW_ELEMENTS
 
 
 def merge_windows(kernel: Kernel) -> Kernel:
@@ -88,7 +96,8 @@ def _window(load: Load, over: Sequence[Var], unrolled: Sequence[Var], tails: Col
     """
     for first in range(len(over)):
         window = _merge(load, over[first:], over, unrolled, tails)
-        if window is not None and _live_elements(window, over[first:], over, unrolled) <= MAX_WINDOW_ELEMENTS:
+        most = max_window_elements(load.dtype)
+        if window is not None and _live_elements(window, over[first:], over, unrolled) <= most:
             return window
     return None
 

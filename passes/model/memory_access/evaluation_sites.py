@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from attrs import field, frozen
 
-from ....ir import Read, Var
+from ....ir import Read, TensorType, Var
 from ...geometry import Count, Cover, Geometry, ceil_div, elements, least, places_of, product
-from ...lowering import MAX_WINDOW_ELEMENTS, ROW_STEPS
+from ...lowering import ROW_STEPS, max_window_elements
 
 
 @frozen
@@ -69,22 +69,23 @@ class EvaluationSite:
     def _distinct(self, read: Read, shape: Sequence[int]) -> Count:
         return least(elements(read, shape, self.run) * self._runs(read), elements(read, shape, self.block))
 
-    def loads(self, read: Read, shape: Sequence[int]) -> Count:
+    def loads(self, read: Read, type_: TensorType) -> Count:
         """Return the elements that a thread loads in one trip.
 
         It loads each once, unless that exceeds its registers; then each once in each iteration of the outermost loop,
         or, if that is too many as well, for each use.
         """
-        return self._memoise(("loads", read.indices, tuple(shape)), lambda: self._loads(read, shape))
+        most = max_window_elements(type_.dtype)
+        return self._memoise(("loads", read.indices, type_.shape, most), lambda: self._loads(read, type_.shape, most))
 
-    def _loads(self, read: Read, shape: Sequence[int]) -> Count:
+    def _loads(self, read: Read, shape: Sequence[int], most: int) -> Count:
         once = self.distinct(read, shape)
         if len(self.trips) < 2:
             return once
         used, runs = places_of(read.indices), self._runs(read)
         turn = elements(read, shape, self.step)
-        anew = np.where(np.greater(turn, MAX_WINDOW_ELEMENTS), self.run.dependent(used), turn * self.tiles) * runs
-        return np.where(np.greater(once, MAX_WINDOW_ELEMENTS), np.maximum(once, anew), once)
+        anew = np.where(np.greater(turn, most), self.run.dependent(used), turn * self.tiles) * runs
+        return np.where(np.greater(once, most), np.maximum(once, anew), once)
 
     def _runs(self, read: Read) -> Count:
         used = places_of(read.indices)

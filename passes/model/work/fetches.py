@@ -42,11 +42,12 @@ def fetch(
     size = dtype_of(expr, totals.group.tensors).size
     main = fill(totals, segment, expr, tile, place, geometry)
     used = expr_variables(expr)
-    once = least(place.loads(main, totals.group.tensors[main.tensor].shape), place.thread.dependent(used))
+    once = least(place.loads(main, totals.group.tensors[main.tensor]), place.thread.dependent(used))
     loads = once * place.repeats(frozenset(used)) * 1.0
     widest = totals.target.vector_bytes // size
     vector = least(tile_vector(expr, tile, geometry), widest)
     totals.add("thread_loads", loads)
+    totals.add_conversions(loads * place.threads, dtype_of(expr, totals.group.tensors))
     totals.add_least_loads(used, loads, widest, size, geometry, place.threads)
     totals.add("shared_loads", loads / vector * place.threads)
     totals.add("wavefronts", wavefronts(totals.target, used, loads / vector, vector * size, geometry))
@@ -65,6 +66,8 @@ def fill(
         totals.add("flops", moved * work.flops)
         totals.add("issue", moved * work.issue)
     size = dtype_of(expr, totals.group.tensors).size
+    if not isinstance(expr, Read):  # it passes through registers: each element is widened, and a pair narrowed again
+        totals.add_conversions(1.5 * moved, dtype_of(expr, totals.group.tensors))
     together = max((4, *vector_widths(dtype_of(expr, totals.group.tensors))))
     main = main_read(expr)
     # The calibration uses scalar kernels of f32, whose copies count as wide ones everywhere.

@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 
 from ....ir import (
+    HALF_BYTES,
+    DType,
     Expr,
     FusedGroup,
     Index,
@@ -162,7 +164,7 @@ class Totals:
         used = places_of(read.indices)
         kind = self.group.tensors[read.tensor]
         again = place.repeats(used) * self.weight(read) * 1.0
-        times = place.loads(read, kind.shape) * again
+        times = place.loads(read, kind) * again
         self.seen.add(read)
         widest = self.target.vector_bytes // kind.dtype.size
         vector = access_vector(read, kind.shape, geometry, widest, place.rows)
@@ -171,6 +173,7 @@ class Totals:
         if read.tensor in self.group.shared:
             vector = np.maximum(vector, shared_row_vector(self.group, read, geometry, widest))
         self.add("thread_loads", times)
+        self.add_conversions(times * place.threads, kind.dtype)
         least_times = place.distinct(read, kind.shape) * again
         self.add_least_loads(used, least_times, widest, kind.dtype.size, geometry, place.threads)
         cycles = wavefronts(self.target, used, times / vector, vector * kind.dtype.size, geometry)
@@ -198,6 +201,11 @@ class Totals:
         self.block_traffic(read, place, lattices, left)
         self.add("decoding", times * decoding_cost(read, geometry) / vector * place.threads)
         self.touch(read, times, vector, place, geometry)
+
+    def add_conversions(self, elements: Count, dtype: DType) -> None:
+        """Count the conversions of elements of half types."""
+        if dtype.is_float and dtype.size == HALF_BYTES:
+            self.add("converted", elements)
 
     def add_least_loads(
         self, used: frozenset[object], loads: Count, widest: int, size: int, geometry: Geometry, threads: Count
