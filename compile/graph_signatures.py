@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 @frozen
 class CachedSignature:
-    """Signature of a captured graph, inputs that became constants, and plan key."""
+    """Signature, constant and updated inputs, and plan key of a captured graph."""
 
     ends: GraphSignature
     frozen: tuple[int, ...]
     plan: str
+    updated: tuple[int, ...] = ()
 
     def with_program(self, compiled: Choice) -> CachedGraph:
         """Return the signature with the program that runs the plan."""
         from ..frontends.torch import CachedGraph
 
-        return CachedGraph(self.ends, self.frozen, compiled)
+        return CachedGraph(self.ends, self.frozen, compiled, self.updated)
 
 
 def find_signature(key: Key) -> CachedSignature | None:
@@ -39,12 +40,13 @@ def find_signature(key: Key) -> CachedSignature | None:
     if entry is None:
         return None
     record = json.loads(entry["signature"])
-    return CachedSignature(signature_of_record(record), tuple(record["frozen"]), record["plan"])
+    updated = tuple(record.get("updated", ()))
+    return CachedSignature(signature_of_record(record), tuple(record["frozen"]), record["plan"], updated)
 
 
 def save_signature(key: Key, found: CachedGraph, plan: str) -> None:
     """Cache a graph's signature and the name of its plan."""
-    record = {**signature_record(found.ends), "frozen": found.frozen, "plan": plan}
+    record = {**signature_record(found.ends), "frozen": found.frozen, "updated": found.updated, "plan": plan}
     EntryStore.open().put(key, {"signature": json.dumps(record).encode()})
 
 

@@ -91,12 +91,13 @@ CompileGraph: TypeAlias = Callable[[CapturedGraph, Any], ArrayFunction | Choice]
 class CachedGraph:
     """Cached compilation of a captured graph.
 
-    Inputs of the numbers `frozen` are constants.
+    Inputs of the numbers `frozen` are constants. The last results are the new elements of the inputs `updated`.
     """
 
     ends: GraphSignature
     frozen: tuple[int, ...]
     compiled: ArrayFunction | Choice
+    updated: tuple[int, ...] = ()
 
 
 class GraphCache(Protocol):

@@ -177,6 +177,7 @@ class _Finder:
         self.producer = {t: found[0] for t, found in programs.producers().items() if len(found) == 1}
         self.outputs = set(programs.graph.outputs)
         self.readers = Counter(t for u in programs.units for t in u.reads)
+        self.consumers = programs.consumers()
 
     def result(self) -> Views:
         units = tuple(
@@ -236,6 +237,8 @@ class _Finder:
         target = unit.writes[0]
         if target in self.rows:
             return  # a loop overwrites it, and its operands may be needed for longer
+        if self._is_selected(unit):
+            return
         together = None if target in self.outputs or target in self.storages else self._adjacent(unit)
         if together is not None:
             self.storages[target] = together
@@ -250,6 +253,22 @@ class _Finder:
         self.units[unit.name] = tuple(pieces)
         self.free.add(unit.name)
         self.producer.pop(target)
+
+    def _is_selected(self, unit: Unit) -> bool:
+        """Return whether the readers of a concatenation select between its operands.
+
+        Its operands and its readers are elementwise, so that a reader computes the operand of its own element: the
+        halves of a rotary embedding need neither a buffer nor kernels that write them.
+        """
+        target = unit.writes[0]
+        readers = [] if target in self.outputs or target in self.storages else self.consumers.get(target, [])
+        return (
+            len(unit.statements) == 2
+            and bool(readers)
+            and all(self._joins(t) for t in unit.reads)
+            and all(s.is_pointwise and s.step is None for r in readers for s in r.statements)
+            and all(_reads_own_element(s, target) for r in readers for s in r.statements)
+        )
 
     def _place_part(self, statement: Statement, storage: Storage) -> bool:
         read = copy_source(statement)
@@ -319,6 +338,13 @@ class _Finder:
         if found is not None:
             self.storages[target] = found
             self._set_free(unit)
+
+
+def _reads_own_element(statement: Statement, tensor: str) -> bool:
+    """Return whether a statement that computes reads a tensor only at the element that it writes."""
+    return copy_source(statement) is None and all(
+        r.indices == statement.write and not r.guards for r in statement.reads if r.tensor == tensor
+    )
 
 
 def _piece(unit: Unit, statements: Sequence[Statement], name: str) -> Unit:

@@ -59,6 +59,42 @@ def test_operands_of_a_concatenation_live_inside_its_buffer() -> None:
     assert views.storages == {"a": Storage("y", 0, (8, 1)), "b": Storage("y", 3, (8, 1))}
 
 
+#: Concatenations of x: [2, 3] and z: [2, 3] with readers, and whether the readers select between the operands.
+CONCATENATIONS: dict[str, tuple[bool, str, list[Line]]] = {
+    "elementwise": (True, "y", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1), op("y", "tanh", "c")]),
+    "two readers": (True, "y v", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1), op("y", "tanh", "c"),
+        op("v", "sigmoid", "c")]),
+    "sum as operand": (False, "y", [
+        op("a", "reduce_sum", "x", axes=(1,), keepdims=True), op("b", "exp", "z"),
+        op("c", "concat", "a", "b", axis=1), op("y", "tanh", "c")]),
+    "operand with two readers": (False, "y v", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1), op("y", "tanh", "c"),
+        op("v", "sigmoid", "a")]),
+    "product as reader": (False, "y", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1), op("y", "matmul", "c", "w")]),
+    "reader at other elements": (False, "y", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1),
+        op("y", "transpose", "c", perm=(1, 0))]),
+    "graph output": (False, "c y", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("c", "concat", "a", "b", axis=1), op("y", "tanh", "c")]),
+    "three operands": (False, "y", [
+        op("a", "relu", "x"), op("b", "exp", "z"), op("d", "tanh", "z"),
+        op("c", "concat", "a", "b", "d", axis=1), op("y", "tanh", "c")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONCATENATIONS)
+def test_readers_of_an_elementwise_concatenation_select_its_operands(name: str) -> None:
+    selected, outputs, lines = CONCATENATIONS[name]
+    made = graph({"x": (2, 3), "z": (2, 3), "w": (6, 4)}, *lines, out=outputs)
+    views = views_of(made)
+    (joining,) = (u for u in views.programs.units if "c" in u.writes)
+    placed = {storage.buffer for storage in views.storages.values()}
+    assert (not joining.free and "c" not in placed) == selected
+
+
 def test_growing_prefixes_share_the_largest_buffer() -> None:
     made = graph({"x": (1, 2, 3)}, op("a", "relu", "x"), op("b", "exp", "a"), op("ab", "concat", "a", "b", axis=1),
                  op("c", "reduce_sum", "ab", axes=(1,), keepdims=True), op("abc", "concat", "a", "b", "c", axis=1),

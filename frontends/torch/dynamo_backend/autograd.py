@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from ..decompositions import decompose_layers, training_decompositions
 from .attention import whole_attention
+from .updates import with_updates
 from .view_strides import trace_eager_views
 
 
@@ -24,14 +25,17 @@ def apply_autograd(
 ) -> Callable[..., Any]:
     """Return a captured module as a function of compiled autograd graphs.
 
-    `compile_part` compiles each graph. The forward graph saves the tensors of a minimum cut of the joint graph: cheap
-    operations are computed again where that saves memory.
+    `compile_part` compiles each graph, which is functional: its last results are the new elements of updated inputs
+    (`updated_inputs`). The forward graph saves the tensors of a minimum cut of the joint graph: cheap operations are
+    computed again where that saves memory.
     """
-    with _attention_form(arguments), _resizing_whole(), trace_eager_views():
+    trained = _wants_gradients(arguments)
+    with whole_attention(trained), _resizing_whole(), trace_eager_views():
         backend = aot_autograd(
-            fw_compiler=compile_part,
+            fw_compiler=with_updates(compile_part),
             partition_fn=min_cut_rematerialization_partition,
             decompositions=training_decompositions(),
+            keep_inference_input_mutations=not trained,  # PyTorch checks that a backward graph reads no updated input
         )
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
@@ -102,7 +106,5 @@ def _resizing_whole() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-def _attention_form(arguments: Sequence[Any]) -> AbstractContextManager[None]:
-    """Return the form of attention: one operation, with its gradients where they are wanted."""
-    trained = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)
-    return whole_attention(trained)
+def _wants_gradients(arguments: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in arguments)

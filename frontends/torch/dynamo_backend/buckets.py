@@ -25,6 +25,7 @@ from ..decompositions import decompose_layers
 from ..loading import graph_of_nodes
 from .autograd import apply_autograd
 from .parameters import is_direct
+from .updates import updated_inputs
 
 #: Compiles a captured graph as a function of its inputs.
 CompileCaptured = Callable[[CapturedGraph], Callable[..., list[Any]]]
@@ -100,7 +101,8 @@ class BucketedModule:
             examples = [_example_at(shape, sizes, a) for shape, a in zip(self.shapes, arguments, strict=True)]
 
         def note(part: Any, inputs: Sequence[Any]) -> Any:
-            graphs.extend([part.graph] if is_direct(part.graph, arguments) else [])
+            fits = is_direct(part.graph, arguments) and not updated_inputs(part.graph)
+            graphs.extend([part.graph] if fits else [])
             return make_boxed_func(part.forward)
 
         with tracing(TracingContext(mode)), torch.no_grad(), decompose_layers():

@@ -37,6 +37,7 @@ from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
+from .updates import updated_inputs, updating
 
 
 def dynamo_backend(
@@ -114,7 +115,8 @@ def _compile_module(
                 checked = _compile_checked(real, device_of(inputs), compile_noted, held, frozen)
                 if real.graph is part.graph and is_direct(part.graph, arguments):
                     (ends, compiled), constants = made[0], tuple(frozen_inputs(part.graph, frozen))
-                    direct.append((checked, CachedGraph(ends, constants, compiled)))
+                    updated = updated_inputs(part.graph)
+                    direct.append((updating(checked, updated), CachedGraph(ends, constants, compiled, updated)))
                 return make_boxed_func(checked)
         except CutsError as error:
             stages = _compile_stages(part.graph, device_of(inputs), compile_graph, held, frozen, error)
@@ -190,7 +192,7 @@ def _find_cached(
         return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
 
     constants = {n: frozen[n] for n in found.frozen}
-    return FrozenFunction(compile_with, constants) if constants else compile_with({})
+    return updating(FrozenFunction(compile_with, constants) if constants else compile_with({}), found.updated)
 
 
 def _compile_stages(

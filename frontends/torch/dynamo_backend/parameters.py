@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch._aot_autograd.schemas import MutationType, OutputType
 
 #: Metadata, besides that of inputs and outputs, that shows that a graph needs autograd's wrapper.
 _WRAPPER_FIELDS = ("num_intermediate_bases", "tokens", "is_rng_op_functionalized", "grad_enabled_mutation",
@@ -91,14 +91,14 @@ def _written_inputs() -> frozenset[int]:
 def is_direct(graph: torch.fx.Graph, arguments: Sequence[Any]) -> bool:
     """Return whether a graph can run without autograd's wrapper.
 
-    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs, and
-    takes as long as launching a plan.
+    The graph is the one that is being compiled. The wrapper gives views their bases, writes changes back to inputs that
+    need gradients, and takes as long as launching a plan.
     """
     facts = getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     if facts is None or len(places) != len(arguments) or has_backward(graph):
         return False
-    written = any(about.mutates_data or about.mutates_metadata for about in facts.input_info)
+    written = any(about.mutation_type is MutationType.MUTATED_OUT_GRAPH for about in facts.input_info)
     new = all(about.output_type is OutputType.non_alias for about in facts.output_info)
     plain = not any(isinstance(a, torch.Tensor) and type(a) not in PLAIN_TENSORS for a in arguments)
     return new and plain and not written and not any(getattr(facts, name, None) for name in _WRAPPER_FIELDS)

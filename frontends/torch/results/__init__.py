@@ -12,4 +12,4 @@ from .outputs import (
     result_views,
     view_of,
 )
-from .traced_memory import computes, result_memory
+from .traced_memory import computes, is_view_of_input, result_memory

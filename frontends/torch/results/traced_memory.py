@@ -94,7 +94,12 @@ def computes(found: Sequence[object]) -> bool:
     For a batch of no elements Dynamo asks for nothing else.
     """
     nodes = [node for node in found if isinstance(node, torch.fx.Node)]
-    return any(list(_chain(node))[-1].op != "placeholder" for node in nodes)
+    return not all(map(is_view_of_input, nodes))
+
+
+def is_view_of_input(node: torch.fx.Node) -> bool:
+    """Return whether a node is an input or a view of one."""
+    return list(_chain(node))[-1].op == "placeholder"
 
 
 def _storages(node: torch.fx.Node) -> set[int | None]:
