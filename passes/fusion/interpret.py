@@ -61,7 +61,8 @@ def _run_segment(segment: Segment, memory: dict[str, Values]) -> None:
             continue
         along = tuple(range(len(shape), values.ndim))
         # In the type of the values, in which integers wrap: NumPy adds up narrow ones in 64 bits.
-        reduced = function.reduce(values, axis=along, dtype=values.dtype)  # type: ignore[attr-defined]
+        with np.errstate(invalid="ignore", over="ignore"):
+            reduced = function.reduce(values, axis=along, dtype=values.dtype)  # type: ignore[attr-defined]
         scope[reduction.name] = np.reshape(reduced, shape)
     for output in segment.outputs:
         space = Points((*segment.axes, *output.extra), scope, held)
@@ -83,7 +84,7 @@ def along_row(reduction: Reduction, values: Values) -> Values:
     later, without = SCAN_MODES[reduction.along]
     combiner = COMBINERS[reduction.combine]
     row = values[..., ::-1] if later else values
-    with np.errstate(invalid="ignore"):  # some functions warn for a NaN
+    with np.errstate(invalid="ignore", over="ignore"):  # some functions warn for a NaN, or at the limits of a type
         found = combiner.function.numpy.accumulate(row, axis=-1, dtype=values.dtype)  # type: ignore[attr-defined]
     if without:
         none = combiner.identity(dtype_of_numpy(values.dtype) or DType.F64)

@@ -166,6 +166,13 @@ def test_rows_are_what_they_mean_cuda(share: int, case: Any, seed: int) -> None:
     check("cuda", GPU, case, seed)
 
 
+@pytest.mark.parametrize("op", ["cumsum", "cumprod", "logcumsumexp"])
+def test_numbers_overflow_without_a_warning(op: str) -> None:
+    limit = np.finfo(np.float64).max
+    found = interpret(rows(op, DType.F64, (2, 4)), {"x": np.full((2, 4), limit)})["y"]
+    assert (found[:, 1:] >= limit).all()
+
+
 def test_a_row_is_held_whole() -> None:
     """Every legal point holds the row in one trip of several lanes.
 
