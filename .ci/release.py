@@ -28,7 +28,6 @@ NOT_IN_WHEEL = re.compile(
 NOT_IN_SOURCE = re.compile(r"(tests|bench/results|\.ci)/|(.*/)?\.[^/]*$")
 #: A user's first commands, in a folder with `examples/rms.*`.
 COMMANDS = (
-    "cuts --version",
     "cuts doctor",
     "cuts inspect rms.json --spec rms.cuts",
     "cuts device",
@@ -44,6 +43,18 @@ COMMANDS = (
     "python -m cuts.compile rms.json --spec rms.cuts --target reference --verify -o reference.plan",
     "python -m cuts.bench --help",
 )
+#: Prints the help of the commands that are its arguments, in one process.
+HELPS = """
+import sys
+from cuts.cli import main
+
+for name in sys.argv[1:]:
+    try:
+        main([name, "--help"])
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 
 
 def call(command: list[str], folder: Path, **variables: str) -> str:
@@ -58,9 +69,9 @@ def call(command: list[str], folder: Path, **variables: str) -> str:
 
 def make_environment(python: str, folder: Path, *packages: str) -> Path:
     """Return the folder of programs of a fresh environment with packages."""
-    call([python, "-m", "venv", str(folder)], ROOT)
-    install = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    call([*install, *packages], ROOT)
+    call([python, "-m", "venv", "--without-pip", str(folder)], ROOT)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "--disable-pip-version-check"]
+    call([*pip, "install", "--quiet", "--no-compile", *packages], ROOT)
     return folder / "bin"
 
 
@@ -119,10 +130,13 @@ def check_wheel(python: str, wheel: Path, made: Path) -> None:
     if printed != f"cuts {version}" or f"## [{version}]" not in (ROOT / "CHANGELOG.md").read_text("utf-8"):
         sys.exit(f"release: the wheel is {printed}, the package {version}; CHANGELOG.md needs a section of it")
     listed = call(["cuts", "--help"], folder, **variables)
-    helps = [f"cuts {command} --help" for command in re.findall(r"^    (\w+) ", listed, re.M)]
-    for command in (*helps, *COMMANDS):
+    names = re.findall(r"^    (\w+) ", listed, re.M)
+    helps = call([str(programs / "python"), "-c", HELPS, *names], folder, **variables)
+    if helps.count("usage: cuts ") != len(names):
+        sys.exit(f"release: not every command of {', '.join(names)} prints its help:\n{helps}")
+    for command in COMMANDS:
         call(command.split(), folder, **variables)
-    print(f"release: {len(helps) + len(COMMANDS)} commands, {python}: {monotonic() - begun:.0f} s", flush=True)
+    print(f"release: {len(names) + len(COMMANDS)} commands, {python}: {monotonic() - begun:.0f} s", flush=True)
 
 
 def main() -> None:

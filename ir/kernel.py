@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from .affine import WIDEST_BYTES, Guard, Index, Var
 from .dfg import LaneReduce, Mma, MmaAccumulate, Root, WarpgroupMma
-from .machine import LANES, SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
+from .machine import BOX_BYTES, LANES, SWIZZLE_PERIOD, SharedMatrixLayout, TensorMap
 from .types import DType
 
 
@@ -230,7 +230,8 @@ class SharedBuffer:
     """Shared memory of `elements` elements, all pipeline stages included.
 
     Where matrix instructions read it in place, each stage is a matrix of `extent` rows or columns by `depth`, K-major
-    where it is `deep`. A `swizzle` permutes the bytes of each element's address when the address is printed.
+    where it is `deep`. A `swizzle` permutes the bytes of each element's address when the address is printed. Boxes of
+    tensor maps lie in a `boxed` buffer.
     """
 
     name: str
@@ -240,6 +241,7 @@ class SharedBuffer:
     depth: int = 0
     swizzle: int = 0
     deep: bool = False
+    boxed: bool = False
 
     @property
     def matrix(self) -> SharedMatrixLayout:
@@ -248,8 +250,8 @@ class SharedBuffer:
 
     @property
     def alignment(self) -> int:
-        """Alignment in bytes: a vector, or the period of a swizzle."""
-        return SWIZZLE_PERIOD if self.swizzle else WIDEST_BYTES
+        """Alignment in bytes: of a vector, a box, or a swizzle."""
+        return SWIZZLE_PERIOD if self.swizzle else BOX_BYTES if self.boxed else WIDEST_BYTES
 
     @property
     def nbytes(self) -> int:

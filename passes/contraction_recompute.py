@@ -30,7 +30,7 @@ from .results import Statements
 
 _LOG = logging.getLogger("cuts.passes")
 #: Largest share of the time with stored results that recomputing kernels may take by the cost model.
-MAX_MODELLED_SHARE = 0.8
+MAX_MODELLED_SHARE = 0.9
 
 
 def choose_recomputed_contractions(previous: Statements, context: CompileContext) -> Statements:

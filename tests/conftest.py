@@ -26,7 +26,7 @@ import pytest
 from cuts.backends.opencl import device, device_choice
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
-from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, chosen_cases, read_durations, write_durations
+from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, chosen_cases, limit_examples, read_durations, write_durations
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW_CHECKS = (
@@ -74,7 +74,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not (NIGHTLY or config.getoption("--update-durations") or config.option.markexpr or names_tests(config)):
         tier = COMPLETE_TIER if config.getoption("--complete") else DEFAULT_TIER
-        chosen = chosen_cases(items, read_durations(), tier)
+        durations = read_durations()
+        chosen = chosen_cases(items, durations, tier)
+        limit_examples(chosen, durations, tier)
         kept = {*chosen}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
@@ -98,6 +100,18 @@ def _keep() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def planning_here() -> Iterator[None]:
+    """Plan graphs without planning workers.
+
+    Tests run on all processors, and this process caches its choices for later graphs. Tests of planning workers say how
+    many they want; programs that tests start plan as a user's do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cuts.search.building.planning_workers.processor_count", lambda: 1)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

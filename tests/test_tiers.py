@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import frozen
-from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, Tier, case_count, chosen_cases, function_name
+from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, Tier, case_count, chosen_cases, example_count, function_name
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +38,13 @@ def test_chosen_cases_are_ordered_and_fit_their_time(cases: list, seconds: dict[
 
 
 @pytest.mark.parametrize(
-    ("cases", "seconds", "count", "of_complete"), [(1, 0.8, 1, 1), (2, 9.0, 0, 1), (40, 0.05, 10, 40), (50, 0.2, 2, 20)]
+    ("cases", "seconds", "count", "of_complete"), [(1, 0.8, 1, 1), (2, 9.0, 0, 1), (40, 0.05, 10, 30), (50, 0.2, 2, 7)]
 )
 def test_a_function_takes_as_many_cases_as_fit(cases: int, seconds: float, count: int, of_complete: int) -> None:
     assert case_count(cases, seconds, DEFAULT_TIER) == count
     assert abs(case_count(cases, seconds, COMPLETE_TIER) - of_complete) <= 1
+
+
+@pytest.mark.parametrize(("seconds", "count"), [(0.3, 40), (1.5, 40), (3.0, 20), (60.0, 10)])
+def test_a_long_property_draws_fewer_examples(seconds: float, count: int) -> None:
+    assert example_count(40, seconds, COMPLETE_TIER) == count

@@ -2,8 +2,9 @@
 
 In the first two, a test function whose cases take long together runs as many of them as its share of time allows:
 `durations.json` has the CPU seconds of such functions, and `pytest --update-durations` runs all cases and writes it.
-Cases are taken evenly over the list of a function's parameters, the same in every run and on every machine. A function
-that the table does not have runs whole.
+Cases are taken evenly over the list of a function's parameters, the same in every run and on every machine. A property
+whose case takes longer than its function's share draws fewer examples. A function that the table does not have runs
+whole.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from attrs import frozen
+from hypothesis import is_hypothesis_test, settings
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
@@ -32,7 +34,9 @@ class Tier:
 
 
 DEFAULT_TIER = Tier(0.5, 0.8)
-COMPLETE_TIER = Tier(4.0, inf)
+COMPLETE_TIER = Tier(1.5, inf)
+#: Least part of its examples that a property draws: a case has costs beside them.
+MIN_DRAWN_PART = 0.25
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5
@@ -51,6 +55,27 @@ def case_count(cases: int, seconds: float, tier: Tier) -> int:
     if seconds * cases <= tier.function_seconds:
         return cases
     return 0 if seconds > tier.case_seconds else max(1, int(tier.function_seconds / seconds))
+
+
+def example_count(examples: int, seconds: float, tier: Tier) -> int:
+    """Return how many of a property's examples a tier draws.
+
+    `seconds` is the CPU time of all of them.
+    """
+    return ceil(examples * min(1.0, max(MIN_DRAWN_PART, tier.function_seconds / seconds)))
+
+
+def limit_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> None:
+    """Limit the examples of the properties among a tier's items.
+
+    `seconds` has the CPU seconds of a case, by test function.
+    """
+    functions = {function_name(item.nodeid): item.function for item in items if isinstance(item, pytest.Function)}
+    for name, function in functions.items():
+        if name in seconds and is_hypothesis_test(function):
+            drawn = function._hypothesis_internal_use_settings or settings.default
+            count = example_count(drawn.max_examples, seconds[name], tier)
+            function._hypothesis_internal_use_settings = settings(drawn, max_examples=count)
 
 
 def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> list[pytest.Item]:

@@ -184,7 +184,7 @@ class NodePrinter(ValuePrinter):
     def multiply_in_place(self, node: WarpgroupMma) -> None:
         """Print a warpgroup's matrix instruction over shared memory."""
         name, pointers = self.names.registers[node.name], self.names.pointers
-        deep = [self.names.matrix(m.buffer).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
+        deep = [self.names.matrix(m).deep for m in (node.a, node.b) if isinstance(m, SharedMatrix)]
         variant = HELD_ROWS * isinstance(node.a, RegisterRead) + BEGINS * node.begins
         text = self.names.dialect.instructions[node.instruction + variant].format(
             columns=node.columns,

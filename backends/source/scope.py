@@ -22,6 +22,7 @@ from ...ir import (
     LaneReduce,
     RegisterWrite,
     SharedBuffer,
+    SharedMatrix,
     SharedMatrixLayout,
     Var,
     linearise,
@@ -136,9 +137,10 @@ class KernelNames:
         """Return the pointer that names a buffer."""
         return buffer if space == "shared" else self.pointers[buffer].name
 
-    def matrix(self, buffer: str) -> SharedMatrixLayout:
-        """Return the layout of a buffer that matrix instructions read."""
-        return next(b.matrix for b in self.kernel.shared if b.name == buffer)
+    def matrix(self, read: SharedMatrix) -> SharedMatrixLayout:
+        """Return the layout in which matrix instructions read a buffer."""
+        layout = next(b.matrix for b in self.kernel.shared if b.name == read.buffer)
+        return layout.turned if read.turned else layout
 
     def place(self, space: str, buffer: str, index: Index) -> str:
         """Return the text of an element's place in a buffer."""

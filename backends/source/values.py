@@ -131,7 +131,7 @@ class ValuePrinter:
         if isinstance(node, Convert):
             return self._conversion(node)
         if isinstance(node, SharedMatrix):
-            return dialect.shared_matrix(self.names.matrix(node.buffer), node.buffer, node.start)
+            return dialect.shared_matrix(self.names.matrix(node), node.buffer, node.start)
         assert isinstance(node, Load), "a window is named by its loads, which are always declared"
         template = "{p}[{i}]" if node.space == "constant" else dialect.load.get(node.dtype.value, "{p}[{i}]")
         place = self.names.place(node.space, node.buffer, node.address)

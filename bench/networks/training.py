@@ -78,7 +78,8 @@ def step_of(torch: Any, made: Made, way: str, budget: float, precision: str) -> 
 
     def step() -> Any:
         with autocast(torch, precision):
-            found = loss(call(*given))
+            scores = call(*given)
+        found = loss(scores.float())
         found.backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=False)

@@ -23,7 +23,7 @@ from .registry import PaperTable, TableRequest, row_of
 
 
 @frozen
-class Comparison:
+class StrategyTable:
     """Table of strategies on recorded spaces whose files begin with `prefix`.
 
     Each is replayed with some seeds, and regret is looked at `after` some kernels. `aided` searches have the cost
@@ -72,8 +72,8 @@ def _cells(values: Sequence[Sequence[float]]) -> list[str]:
 
 
 PRINTED_SEARCHES = ("random", "genetic-printed", "ppo-printed", "ppo-stepwise", "ppo")
-TABLE_1 = Comparison("1", "conv-table-1-", PRINTED_SEARCHES, 3, (20, 40), aided=False)
-EVERY = Comparison("strategies", "", tuple(STRATEGIES), 3, (5, 10, 20, 40, 100), aided=True)
+TABLE_1 = StrategyTable("1", "conv-table-1-", PRINTED_SEARCHES, 3, (20, 40), aided=False)
+EVERY = StrategyTable("strategies", "", tuple(STRATEGIES), 3, (5, 10, 20, 40, 100), aided=True)
 TABLES = (
     PaperTable("1", "regret of searches without the cost model", TABLE_1.text, TABLE_1.names, TABLE_1.make_rows),
     PaperTable("strategies", "regret of all strategies on all spaces", EVERY.text, EVERY.names, EVERY.make_rows),

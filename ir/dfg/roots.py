@@ -107,7 +107,7 @@ class MmaAccumulate:
     the operands are `Pack`s, only the first two axes are left, and `at` is the first element of one of C. `lane`
     numbers the threads of a warp. Where a thread's neighbours along a side are elements of several instructions,
     `mixed` gives their number along the rows and along the columns. Where the product `begins` the sum, the registers
-    held nothing before.
+    held nothing before. A matrix B that is `turned` lies in a buffer whose layout has its sides exchanged.
     """
 
     name: str
@@ -123,6 +123,7 @@ class MmaAccumulate:
     lane: Var | None = None
     mixed: tuple[int, ...] = (1, 1)
     begins: bool = False
+    turned: bool = False
 
 
 @frozen(cache_hash=True)

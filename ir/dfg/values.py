@@ -166,12 +166,13 @@ class LdMatrix:
 class SharedMatrix:
     """Matrix in shared memory from element `start` of a buffer on.
 
-    The buffer has its layout.
+    The buffer has its layout, or the one with both sides exchanged where it is `turned`.
     """
 
     buffer: str
     start: Index
     dtype: DType
+    turned: bool = False
 
 
 Value: TypeAlias = Union[

@@ -36,6 +36,11 @@ class SharedMatrixLayout:
     deep: bool
 
     @property
+    def turned(self) -> SharedMatrixLayout:
+        """Layout of the same memory with its sides exchanged."""
+        return SharedMatrixLayout(self.depth, self.extent, self.size, self.swizzle, not self.deep)
+
+    @property
     def width(self) -> int:
         """Bytes of a line."""
         return self.swizzle or LINE_BYTES

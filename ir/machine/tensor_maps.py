@@ -21,6 +21,8 @@ from .shared_matrices import LINE_BYTES, SWIZZLES
 
 #: Limits of a map: dims, elements of a box along each, multiple in bytes of strides and of the innermost box.
 MAX_MAP_DIMS, MAX_BOX_ELEMENTS, MAP_UNIT_BYTES = 5, 256, LINE_BYTES
+#: Alignment in bytes of a box in shared memory.
+BOX_BYTES = 128
 #: Limits of extents and of strides in bytes.
 MAX_MAP_EXTENT, MAX_MAP_STRIDE = 1 << 32, 1 << 40
 #: The format that copies may round to, and the type of elements.

@@ -151,6 +151,7 @@ FORMS: dict[type, Form] = {
     HorizontalKernel: Form("bundle", ("*kernels",)),
     SharedBuffer: Form(
         "buffer <name>: <dtype>[<elements>]{? matrix <extent> by <depth>?}{? deep<!deep>?}{? swizzle <swizzle>?}"
+        "{? boxed<!boxed>?}"
     ),
     TensorMap: Form(
         "tensor_map <name> of <tensor>: <dtype> dims (<dims>) strides (<strides>) box (<box>){? swizzle <swizzle>?}"
@@ -197,7 +198,7 @@ FORMS: dict[type, Form] = {
     MmaAccumulate: Form(
         "multiply <name>[<at>]: <dtype> by <mma>{? rows <rows>?}{? columns <columns>?} of <a> and <b>"
         "{? over (<over>)?}{? registers (<axes>)?}{? lane <lane>?}{? mixed (<mixed>)?}"
-        "{? begins<!begins>?}"
+        "{? begins<!begins>?}{? turned<!turned>?}"
     ),
     RegisterWrite: Form(
         "keep <name>[<at>] of (<shape>): <dtype> = <value>{? for <operand>?}{? registers (<axes>)?}{? lane <lane>?}"
@@ -216,7 +217,7 @@ FORMS: dict[type, Form] = {
     VectorLoad: Form("vector_load <space> <buffer>[<address>] over <axis> by (<pieces>){? if <guards> else <fill>?}"),
     PackedLoad: Form("packed_load <space> <buffer>[<address>]"),
     LdMatrix: Form("ldmatrix <instruction> <buffer>[<row>] over (<axes>)"),
-    SharedMatrix: Form("matrix <buffer>[<start>]"),
+    SharedMatrix: Form("matrix <buffer>[<start>]{? turned<!turned>?}"),
     Window: Form("window <load> over (<axes>) at (<at>)"),
 }
 

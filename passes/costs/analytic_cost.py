@@ -35,6 +35,7 @@ from ..schedule import (
     evaluate,
     first_points,
     make_space,
+    only_chains,
     places_at,
     sample_batches,
     score,
@@ -102,6 +103,8 @@ class AnalyticCost:
 
     def _combinations(self, group: FusedGroup) -> list[_Combination]:
         """Return the schedule templates that are compared."""
+        if chains := only_chains(group, self.target):
+            return [*chains]
         segments = [segment_templates(group, k, self.target) for k in range(len(group.segments))]
         plain = cartesian(*(segments if has_dependent_sizes(group) else map(_staging_templates, segments)))
         return [*plain, *chain_templates(group, self.target)]

@@ -19,7 +19,7 @@ from .footprint import (
     segments_of,
     span,
 )
-from .mask_bounds import MaskBound, mask_bound
+from .mask_bounds import MaskBound, mask_bound, tile_bounds
 from .matrix_instructions import (
     FRAGMENT_SETS,
     has_alternating_sets,
@@ -35,7 +35,6 @@ from .matrix_instructions import (
     runs,
     widest_swizzle,
 )
-from .row_fetches import MIN_COPY_BYTES, has_constant_strides, line_fetch, row_divisions, whole_row_fetch
 from .row_sharing import (
     ROW_LANES,
     ROW_VECTOR,
@@ -92,9 +91,14 @@ from .shared_matrices import (
     shared_matrix_faults,
 )
 from .shared_memory import (
+    MIN_COPY_BYTES,
+    has_constant_strides,
+    line_fetch,
+    row_divisions,
     shared_bytes,
     shared_layouts,
     streamed_segment,
+    whole_row_fetch,
 )
 from .shared_tensors import (
     axis_places,
@@ -119,6 +123,13 @@ from .staged_tiles import (
     staged_tiles,
     tile_pitches,
     tile_shape,
+)
+from .tile_chains import (
+    TileChain,
+    column_pitch,
+    numbers_of_columns,
+    numbers_of_rows,
+    tile_chain,
 )
 from .warp_split_k import (
     contiguous_side,

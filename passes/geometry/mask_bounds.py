@@ -14,7 +14,22 @@ from math import inf
 
 from attrs import evolve, frozen
 
-from ...ir import Call, Const, Expr, FusedGroup, Guard, Index, InRange, Output, Read, Segment, Var, as_index, reads
+from ...ir import (
+    Call,
+    Cast,
+    Const,
+    Expr,
+    FusedGroup,
+    Guard,
+    Index,
+    InRange,
+    Output,
+    Read,
+    Segment,
+    Var,
+    as_index,
+    reads,
+)
 from .row_sharing import split_divisor
 
 
@@ -23,18 +38,24 @@ class MaskBound:
     """Mask bound of a chained contraction's rows.
 
     In the row that `row`, an axis of the last segment, numbers, all elements other than -inf lie before `(slope * row +
-    const) // step + 1`.
+    const) // step + 1`, or from `-(-(slope * row + const) // step)` on where it `begins` rows.
     """
 
     row: Var
     slope: int
     const: int
     step: int
+    begins: bool = False
 
     def end_of_rows(self, first: Index, rows: int) -> Index:
         """Return the end of `rows` rows that begin at row `first`."""
         last = first + (rows - 1) if self.slope > 0 else first
         return (last * self.slope + self.const) // self.step + 1
+
+    def begin_of_rows(self, first: Index, rows: int) -> Index:
+        """Return the begin of `rows` rows that begin at row `first`."""
+        least = first if self.slope > 0 else first + (rows - 1)
+        return (least * self.slope + self.const + (self.step - 1)) // self.step
 
 
 def mask_bound(group: FusedGroup) -> MaskBound | None:
@@ -43,6 +64,45 @@ def mask_bound(group: FusedGroup) -> MaskBound | None:
     None where there is no bound, or where masked elements contribute more than weights of 0.
     """
     return _find_bound(group.segments) if len(group.segments) == 3 else None
+
+
+@lru_cache(maxsize=4096)
+def tile_bounds(segments: tuple[Segment, ...], column: int, rows: tuple[int, int]) -> tuple[MaskBound, ...]:
+    """Return the mask bounds of a chain of two segments.
+
+    All its values beyond them are 0.
+
+    `column` is the position of the axis along a row, `rows` those of the row axis in both segments.
+    """
+    first, last = segments
+    found = [dict.fromkeys(_vanishing_conditions(output.body)) for output in first.outputs]
+    common = [guard for guard in found[0] if all(guard in other for other in found)]
+    key, row = first.axes[column], first.axes[rows[0]]
+    bounds = [b for guard in common for b in (_bound_of_guard(guard, key), _begin_of_guard(guard, key))]
+    return tuple(evolve(b, row=last.axes[rows[1]]) for b in bounds if b is not None and b.row == row)
+
+
+def _vanishing_conditions(body: Expr) -> Iterator[Guard]:
+    """Yield conditions on indices without which a value is 0."""
+    if isinstance(body, Cast) and body.dtype.is_float:
+        yield from _vanishing_conditions(body.arg)
+    elif isinstance(body, Call) and body.fn == "mul":
+        for factor in body.args:
+            yield from _vanishing_conditions(factor)
+    elif isinstance(body, Call) and body.fn == "exp":
+        exponent = body.args[0]
+        while isinstance(exponent, Cast) or (isinstance(exponent, Call) and exponent.fn == "sub"):
+            exponent = exponent.arg if isinstance(exponent, Cast) else exponent.args[0]
+        yield from _masks(exponent)
+
+
+def _begin_of_guard(guard: Guard, key: Var) -> MaskBound | None:
+    """Return the begin of rows that a condition on a row and a key gives."""
+    end = _bound_of_guard(guard, key)
+    if end is None:
+        return None
+    const = guard.low - guard.index.const if guard.index.coefficient(key) > 0 else guard.index.const - guard.high + 1
+    return evolve(end, const=const, begins=True)
 
 
 @lru_cache(maxsize=4096)

@@ -218,7 +218,7 @@ class RegisterChain:
 def is_register_chain(segments: Sequence[SegmentTemplate] | Sequence[SegmentSchedule]) -> bool:
     """Return whether templates or schedules are a chain in registers."""
     used = [s.mma if isinstance(s, SegmentTemplate) else s.atomic for s in segments]
-    return len(used) == 3 and bool(used[0]) and bool(used[2])
+    return len(used) in (2, 3) and bool(used[0]) and bool(used[-1])
 
 
 def register_chain(group: FusedGroup) -> RegisterChain | None:

@@ -34,7 +34,7 @@ T = TypeVar("T", SegmentSchedule, ReductionSchedule, Staging)
 def geometry_of(group: FusedGroup, schedule: Schedule) -> tuple[Geometry, ...]:
     """Return the sizes of a schedule's segments for the models."""
     found = [_geometry(s, group, segment) for s, segment in zip(schedule.segments, group.segments, strict=True)]
-    if is_register_chain(schedule.segments):
+    if is_register_chain(schedule.segments) and len(found) > 2:
         rows = found[1].structure
         found[1] = evolve(found[1], structure=evolve(rows, streams=bool(rows.shared)))
     if (axis := streamable_axis(group)) is not None and schedule.segments[0].dims[axis].blocks > 1:
@@ -70,7 +70,7 @@ def _geometry(schedule: SegmentSchedule, group: FusedGroup, segment: Segment) ->
         tuple(np.int64(d.block_k) for d in loops),
         tuple(np.int64(d.trips) for d in loops),
         SegmentSchedule((), **_greatest(SegmentSchedule, [schedule])),
-        ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging])),
+        ReductionSchedule((), **_greatest(ReductionSchedule, [r for r in schedule.reductions if r.staging or r.mma])),
         Staging(-1, **_greatest(Staging, staged)),
         tuple(np.int64(w) for w in schedule.warp),
         np.int64(_order(staged)),
@@ -126,7 +126,9 @@ def _segment_schedule(group: FusedGroup, segment: Segment, geometry: Geometry) -
         loops = tuple(ReduceDim(structure.loops[k], int(geometry.block_k[k])) for k in which)
         staging = tuple(_staging(tile, geometry) for tile in tiles if tile.reduction == position)
         mma: dict[str, Any] = {"mma": structure.mma, "rows": structure.rows, "columns": structure.columns}
-        reductions.append(evolve(loop if staged else ReductionSchedule(()), dims=loops, staging=staging, **mma))
+        reductions.append(
+            evolve(loop if staged or structure.mma else ReductionSchedule(()), dims=loops, staging=staging, **mma)
+        )
     warp = tuple(int(w) for w in geometry.warp) if all(geometry.warp) else ()
     return evolve(
         _numbers(geometry.spread),

@@ -158,12 +158,15 @@ def geometries(
 
 def _chain_columns(segments: Sequence[SegmentTemplate], columns: Columns) -> Columns:
     """Return the columns of a chain in registers with those that follow from its parameters."""
-    depth, unit = prod(a.extent for a in segments[0].loops[0]), MMA_INSTRUCTIONS[segments[0].mma].k
+    unit, last = MMA_INSTRUCTIONS[segments[0].mma].k, len(segments) - 1
+    depths = [prod(a.extent for a in loop) for loop in segments[0].loops]
+    columns = {**columns, **{f"s0.c{k}": ceil_div(depth, unit) * unit for k, depth in enumerate(depths)}}
+    columns |= {f"s0.{name}": columns.get(f"s{last}.{name}", 0) for name in ("stages", "tma")}
+    if last == 1:
+        parts = {f"s1.c{k}": columns["s1.part"] for k in range(len(segments[1].loops))}
+        return {**columns, **parts, "s0.order": 2, "s1.order": 2}
     return {
         **columns,
-        "s0.c0": ceil_div(depth, unit) * unit,
-        "s0.stages": columns["s2.stages"],
-        "s0.tma": columns.get("s2.tma", 0),
         "s1.reduction_threads": ROW_LANES,
         "s1.row_vector": ROW_VECTOR,
         "s2.c0": columns["s1.part"],
@@ -215,7 +218,7 @@ def _geometry(
         lanes = {parts.rows: threads // ROW_LANES, parts.columns: ROW_LANES}
         counts = tuple(lanes.get(d, 1) for d in rank)
         thread = tuple(ceil_div(box, count) for box, count in zip(boxes, counts, strict=True))
-        chunk = (columns[f"{prefix}c0"],)
+        chunk = tuple(columns[f"{prefix}c{k}"] for k in range(len(parts.loops)))
     else:
         thread = tuple(columns[f"{prefix}e{d}"] for d in rank)
         counts = tuple(ceil_div(boxes[d], thread[d]) if parts.shared else columns[f"{prefix}t{d}"] for d in rank)

@@ -99,18 +99,18 @@ def _multiply(root: MmaAccumulate, sides: Mapping[str, _Walk]) -> MmaAccumulate:
     result = sides["c"]
     over = tuple(dict.fromkeys(v for axis in root.over for v in result.local_variables(axis)))
     if MMA_INSTRUCTIONS[root.mma].reads_shared:
-        matrices = [_matrix(sides[o].value(v)) for o, v in (("a", root.a), ("b", root.b))]
+        matrices = [_matrix(sides[o].value(v), root.turned and o == "b") for o, v in (("a", root.a), ("b", root.b))]
         return evolve(root, at=result.register_indices(root.at), a=matrices[0], b=matrices[1], over=over)
     a, b = (_pack(sides[o].value(v), root.axes[2 + n]) for n, (o, v) in enumerate((("a", root.a), ("b", root.b))))
     return evolve(root, at=result.register_indices(root.at), a=a, b=b, over=over, axes=root.axes[:2])
 
 
-def _matrix(value: Value) -> SharedMatrix | RegisterRead:
+def _matrix(value: Value, turned: bool) -> SharedMatrix | RegisterRead:
     """Return the matrix that begins with a value, or the registers that begin with one."""
     if isinstance(value, RegisterRead):
         return evolve(value, dtype=DType.U32) if value.dtype.size < DType.U32.size else value
     assert isinstance(value, Load) and value.space == "shared", "operands are staged as they are"
-    return SharedMatrix(value.buffer, value.address, value.dtype)
+    return SharedMatrix(value.buffer, value.address, value.dtype, turned)
 
 
 def _write_registers(root: RegisterWrite, side: _Walk) -> RegisterWrite:

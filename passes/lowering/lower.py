@@ -31,7 +31,7 @@ from .privatised_scatter import BINS, bins_buffer, emit_privatised_scatter
 from .reductions import cached_reduction, looped_reduction, resident_reduction
 from .row_cache import cached_trips
 from .segment_state import SegmentState
-from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain
+from .streaming import lower_chained_contraction, lower_online_softmax, lower_register_chain, lower_tile_chain
 
 
 def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage], target: Target) -> Kernel:
@@ -43,7 +43,7 @@ def lower(group: FusedGroup, schedule: Schedule, storages: Mapping[str, Storage]
     aligned = {t: _alignment(t, group, storages) for t in (*group.inputs, *group.outputs)}
     states = [SegmentState(layout, frame, storages, target, aligned) for frame in layout.frames]
     if is_register_chain(schedule.segments):
-        items = lower_register_chain(layout, states)
+        items = (lower_register_chain if len(states) > 2 else lower_tile_chain)(layout, states)
     elif layout.part is None:
         items = _concatenate_segments(states)
     else:

@@ -96,9 +96,12 @@ def _ends(kernel: Kernel) -> Iterator[dict[Var, int]]:
     """Yield the ends of loops with early exits: before the first iteration, after it, after the second, or at the last
     one.
     """
-    early = {loop.until: loop.var.extent for loop in loops(kernel.items) if loop.until is not None}
+    early = {loop.until: loop for loop in loops(kernel.items) if loop.until is not None}
     for turns in (0, 1, 2, None) if early else (None,):
-        yield {end: extent if turns is None else min(turns, extent) for end, extent in early.items()}
+        yield {
+            end: loop.var.extent if turns is None else min(max(turns, loop.at_least_once), loop.var.extent)
+            for end, loop in early.items()
+        }
 
 
 @define

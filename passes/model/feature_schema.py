@@ -49,7 +49,7 @@ class Features:
     working: Count = _plain_count("warps of a block that work, in the mean over its instructions")
     stages: Count = _plain_count("buffers of the deepest ring that a loop cycles through")
     bulk: Count = _plain_count("form of the bulk copies of factors, 0 for none and for chains in registers")
-    chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, else 0")
+    chained: Count = _plain_count("form of a chain in registers: 1 of warps, 2 of warpgroups, 3 without row operations")
     in_step: Count = _plain_count("warpgroups of a chain that meet at a barrier in each part")
     raster: Count = _plain_count("blocks along the outermost dim that the grid walks together")
     min_blocks: Count = _plain_count("blocks that shall be resident on an SM, 0 where the schedule does not ask")

@@ -98,7 +98,7 @@ def count_features(
     limit = _register_limit(geometry, registers.held, totals.threads, min_blocks, target)
     products = [part for part in geometry if reads_shared_matrices(part.structure.mma)]
     bulk = products[-1].loop.tma if products and not totals.in_registers else np.int64(0)
-    chained = np.int64((2 if products else 1) if totals.in_registers else 0)
+    chained = np.int64((2 + (len(geometry) == 2) if products else 1) if totals.in_registers else 0)
     alone = not products or not totals.in_registers or products[-1].loop.tma
     in_step = np.where(alone, 0, totals.threads // (WARPGROUP * LANES))
     return Features(grid=blocks, bulk=bulk, chained=chained, in_step=in_step, outer=outer,
@@ -146,7 +146,7 @@ def _register_limit(
     """Return the register limit of a thread that holds some sums, beside a producer where there is one."""
     limit = register_limit(threads, min_blocks, target)
     if is_register_chain([p.structure for p in geometry]):
-        held = chained_numbers(product(geometry[0].thread), product(geometry[-1].thread))
+        held = chained_numbers(*(product(p.thread) * len(p.structure.reduces) for p in (geometry[0], geometry[-1])))
     for part in (p for p in geometry if reads_shared_matrices(p.structure.mma)):
         own, others = producer_share(part.threads, held, target.registers_per_sm)
         beside = np.where(others, others, register_limit(threads + own, min_blocks, target))

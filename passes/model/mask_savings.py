@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...ir import FusedGroup, Target
-from ..geometry import Count, Geometry, MaskBound, ceil_div, mask_bound
+from ..geometry import Count, Geometry, MaskBound, ceil_div, mask_bound, tile_bounds, tile_chain
 
 #: Sums that do not grow with the parts of a row.
 CONSTANT_SUMS = frozenset({"stored", "stores", "body"})
@@ -47,14 +47,13 @@ def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, t
     The bound takes blocks for equal: the fullest SM counts its even share of all parts, and at least those of the
     longest block.
     """
-    edge = mask_bound(group)
-    if edge is None or not geometry[1].structure.streams:
+    edge, last = _mask_of(group, geometry), geometry[-1]
+    place = next((d for d, dim in enumerate(last.structure.dims) if edge and dim == (edge.row,)), None)
+    if place is None or edge is None:
         return None
-    _, rows, last = geometry
-    place = next((d for d, dim in enumerate(last.structure.dims) if dim == (edge.row,)), None)
-    if place is None:
-        return None
-    parts, length = rows.trips[0], rows.block_k[0]
+    parts, length = (
+        (last.trips[0], last.block_k[0]) if len(geometry) == 2 else (geometry[1].trips[0], geometry[1].block_k[0])
+    )
     (keys,) = (v.extent for v in group.segments[1].reductions[0].reduce)
     longest = float(_ends(edge, edge.row.extent - 1 if edge.slope > 0 else 0))
     several, most = np.greater(parts, 1), np.minimum(parts, np.ceil(longest / length)) / parts
@@ -68,6 +67,22 @@ def mask_savings(group: FusedGroup, geometry: Sequence[Geometry], grid: Count, t
         np.where(several, average * np.maximum(0.5, waves / (waves + 1.0)), 1.0),
         min(1.0, longest / keys),
     )
+
+
+def _mask_of(group: FusedGroup, geometry: Sequence[Geometry]) -> MaskBound | None:
+    """Return the mask bound of rows; rows that it begins are taken from their end."""
+    if len(geometry) > 2:
+        return mask_bound(group) if geometry[1].structure.streams else None
+    chain = tile_chain(group) if geometry[1].structure.mma else None
+    if chain is None:
+        return None
+    keys = group.segments[0].axes[chain.column].extent
+    for edge in tile_bounds(group.segments, chain.column, chain.rows):
+        mirrored = evolve(edge, slope=-edge.slope, const=edge.step * (keys - 1) - edge.const) if edge.begins else edge
+        ends = _ends(mirrored, np.arange(edge.row.extent))
+        if np.any(ends < keys):
+            return mirrored
+    return None
 
 
 def _ends(edge: MaskBound, rows: Count) -> Count:

@@ -58,12 +58,12 @@ class MmaWork:
         return self.sides[0].atoms * self.sides[1].atoms * self.steps * self.products
 
 
-def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
-    """Return the work of a segment's only reduction.
+def mma_work(segment: Segment, geometry: Geometry, position: int = 0) -> MmaWork:
+    """Return the work of a segment's reduction at a position.
 
     Its template names a matrix instruction.
     """
-    structure, (reduction,) = geometry.structure, segment.reductions
+    structure, reduction = geometry.structure, segment.reductions[position]
     atom, mode = MMA_INSTRUCTIONS[structure.mma], MATH_MODES.get(reduction.math)
     found = mma_operands(reduction, structure.dims[structure.rows], structure.dims[structure.columns])
     assert found is not None, "structures are made for reductions that atoms compute"
@@ -75,7 +75,7 @@ def mma_work(segment: Segment, geometry: Geometry) -> MmaWork:
     )
     return MmaWork(
         atom,
-        geometry.block_k[0] // (atom.k * geometry.reduction_threads),
+        geometry.block_k[structure.reduces[position][0]] // (atom.k * geometry.reduction_threads),
         (sides[0], sides[1]),
         len(mode.products) if mode is not None else 1,
         len(mode.parts) if mode is not None else 1,

@@ -72,9 +72,21 @@ def _promotion_seconds(features: Features, blocks: Count, resident: Count, targe
 def chain_waits(features: Features, waves: Count, resident: Count, target: Target) -> Count:
     """Return the seconds in which chains wait for blocks and parts."""
     costs = target.costs
-    part = np.where(np.greater(features.chained, 1), costs.chain_part / resident, 0.0)
+    part = np.where(np.equal(features.chained, 2), costs.chain_part / resident, 0.0)
+    part = part + np.where(np.equal(features.chained, 3), _value_clocks(features, resident, target), 0.0)
     part = part + costs.chain_in_step * np.maximum(0, features.in_step - 1)
     return waves * (costs.chain_latency * target.dram_latency + features.rounds * part / target.clock)
+
+
+def _value_clocks(features: Features, resident: Count, target: Target) -> Count:
+    """Return the clocks of a part in which no warpgroup of an SM multiplies, as all compute values.
+
+    A warpgroup computes its values, which take its registers besides sums, when its own products have ended.
+    """
+    groups = np.maximum(1.0, features.threads / (WARPGROUP * target.warp_size))
+    products = features.tensor / np.maximum(1.0, features.rounds)
+    values = target.costs.chain_value * (features.needed - features.held) - target.costs.chain_value_ahead
+    return np.maximum(0.0, products / groups + values - resident * products)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:

@@ -162,6 +162,8 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
 
     With one part, most sums live beside packed weights only.
     """
+    if len(geometry) == 2:
+        return _tile_chain_registers(geometry[0], geometry[1])
     first, rows, last = geometry
     results, sums = (product(part.thread) * 1.0 for part in (first, last))
     steps = first.block_k[0] / (4.0 * ROW_LANES) if len(first.structure.staged[0]) < 2 else 1.0
@@ -176,6 +178,14 @@ def chain_registers(geometry: Sequence[Geometry]) -> Registers:
     weighed = 1.6 * fragments + 2.5 * results + 0.6 * sums
     needed = BASE_REGISTERS + CHAIN_REGISTERS + together + CROWDED_SHARE * np.maximum(0.0, together - CROWDED_CHAIN)
     needed = np.where(looped, np.maximum(needed, weighed), needed)
+    return Registers(sums, needed, needed)
+
+
+def _tile_chain_registers(first: Geometry, last: Geometry) -> Registers:
+    """Estimate a chain of two segments: results of a part, the packed rows that they become, and sums."""
+    results, sums = (product(part.thread) * 1.0 * len(part.structure.reduces) for part in (first, last))
+    packed = product(first.thread) / 2.0 * len(last.structure.reduces)
+    needed = BASE_REGISTERS + WARPGROUP_CHAIN_REGISTERS + results + packed + sums
     return Registers(sums, needed, needed)
 
 

@@ -28,4 +28,4 @@ from .selection import (
     score,
     to_schedule,
 )
-from .space import Space, make_space, segment_templates
+from .space import Space, make_space, only_chains, segment_templates

@@ -62,10 +62,11 @@ def suits_bulk_copies(group: FusedGroup, segment: Segment, structure: SegmentTem
 
 
 def _faults(
-    group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int, rows: _Sizes, columns: _Sizes
-) -> list[str]:
-    """Return why bulk copies cannot stage tiles of these sizes."""
-    (reduction,), own = segment.reductions, [r.name for r in segment.reductions]
+    group: FusedGroup, segment: Segment, structure: SegmentTemplate, block_k: int, rows: _Sizes, columns: _Sizes,
+    position: int = 0,
+) -> list[str]:  # fmt: skip
+    """Return why bulk copies cannot stage tiles of these sizes, of the reduction at a position."""
+    reduction, own = segment.reductions[position], [r.name for r in segment.reductions]
     sizes = {structure.rows: rows, structure.columns: columns}
     dims = [TileDim(axes, *sizes.get(d, (1, 1, 1))) for d, axes in enumerate(structure.dims)]
     sides = dims[structure.rows], dims[structure.columns]
@@ -74,7 +75,7 @@ def _faults(
     size = MMA_INSTRUCTIONS[structure.mma].held.size
     staging = []
     parts = operands(reduction, own)
-    for number in structure.staged[0]:
+    for number in structure.staged[position]:
         operand = parts[number]
         if is_held(operand, reduction, structure):
             staging.append(Staging(number, swizzle=held_swizzle(rows[2])))
@@ -99,18 +100,20 @@ def check_bulk_copies_fit(sizes: ScheduleSizes) -> Iterator[Finding]:
             continue
         if not np.any(part.loop.tma):
             continue
-        yield np.logical_and(part.loop.tma, _are_no_boxes(sizes.group, segment, part)), "operands are no boxes"
+        for position in range(len(segment.reductions)):
+            faults = _are_no_boxes(sizes.group, segment, part, position)
+            yield np.logical_and(part.loop.tma, faults), "operands are no boxes"
 
 
-def _are_no_boxes(group: FusedGroup, segment: Segment, part: Geometry) -> np.ndarray:
+def _are_no_boxes(group: FusedGroup, segment: Segment, part: Geometry, position: int) -> np.ndarray:
     structure = part.structure
 
     @cache
     def is_fault(block_k: int, *both: int) -> bool:
         rows, columns = cast("_Sizes", both[:3]), cast("_Sizes", both[3:])
-        return bool(_faults(group, segment, structure, block_k, rows, columns))
+        return bool(_faults(group, segment, structure, block_k, rows, columns, position))
 
     dims = structure.rows, structure.columns
     numbers = [n for d in dims for n in (part.block[d], part.thread[d], part.vector[d])]
     asked = np.vectorize(lambda *each: is_fault(*map(int, each)), otypes=[bool])
-    return np.asarray(asked(part.block_k[0], *numbers))
+    return np.asarray(asked(part.block_k[structure.reduces[position][0]], *numbers))

@@ -155,8 +155,8 @@ def check_atoms_known(case: Scheduled) -> Iterator[str]:
 def check_atoms_spread(case: Scheduled) -> Iterator[str]:
     """Threads hold the fragments of a matrix instruction.
 
-    It computes the only reduction of a segment, a sum of products of its rows and columns; partial sums are promoted as
-    often as the math mode requires.
+    It computes the only reduction of a segment, or all of a chain in registers: sums of products of its rows and
+    columns. Partial sums are promoted as often as the math mode requires.
     """
     for segment, schedule in case.segments:
         loop = schedule.atomic
@@ -164,11 +164,12 @@ def check_atoms_spread(case: Scheduled) -> Iterator[str]:
             continue
         faults = mma_faults(loop, schedule.dims, schedule.reduction_threads)
         yield from faults
-        if len(segment.reductions) != 1:
+        chained = is_register_chain(case.schedule.segments)
+        if len(segment.reductions) != 1 and not chained:
             yield f"{loop.mma}: a segment with a matrix instruction has one reduction"
         elif not faults:
-            chained = is_register_chain(case.schedule.segments)
-            yield from _check_mma_reduction(segment.reductions[0], loop, schedule, chained)
+            for reduction, own in zip(segment.reductions, schedule.reductions, strict=True):
+                yield from _check_mma_reduction(reduction, own, schedule, chained)
 
 
 def _check_mma_reduction(

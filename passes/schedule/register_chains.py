@@ -39,6 +39,7 @@ from ..geometry import (
 )
 from .mma_templates import multiplies
 from .rules import Finding, ScheduleSizes
+from .tile_chains import tile_chain_parameters, tile_chain_templates
 
 #: Warps along the rows, instructions of one along them, elements of a part, stages.
 CHAIN_WARPS, CHAIN_ROWS, CHAIN_PARTS, CHAIN_STAGES = (1, 2, 3, 4, 6, 7, 8), (1, 2), (32, 64, 96, 128), (1, 2, 3, 4)
@@ -54,6 +55,7 @@ MAX_SINGLE_PART = 256
 
 def chain_templates(group: FusedGroup, target: Target) -> Iterator[tuple[SegmentTemplate, ...]]:
     """Yield the templates of a group's segments as a chain in registers."""
+    yield from tile_chain_templates(group, target)
     chain = register_chain(group)
     for name, _ in target.atoms if chain is not None else ():
         atom = MMA_INSTRUCTIONS[name]
@@ -98,6 +100,9 @@ def chain_parameters(
     structures: Sequence[SegmentTemplate], target: Target, coarse: bool
 ) -> Iterator[ScheduleParameter]:
     """Yield the schedule parameters of a chain in registers."""
+    if len(structures) == 2:
+        yield from tile_chain_parameters(structures, target, coarse)
+        return
     last, atom = structures[2], MMA_INSTRUCTIONS[structures[2].mma]
     for d, axes in enumerate(last.dims):
         names, extent = tuple(f"s2.{kind}{d}" for kind in "tev"), prod(a.extent for a in axes)
@@ -134,7 +139,7 @@ def check_chain_held(sizes: ScheduleSizes) -> Iterator[Finding]:
 
     A part is a K block of the last segment, and all of the row's lanes are in one warp.
     """
-    if not is_register_chain([part.structure for part in sizes.parts]):
+    if len(sizes.parts) < 3 or not is_register_chain([part.structure for part in sizes.parts]):
         return
     first, rows, last = sizes.parts
     column, width = first.structure.columns, last.structure.columns

@@ -36,6 +36,7 @@ from .staging_parameters import (
     chunk_parameters,
     staging_parameters,
 )
+from .tile_chains import check_tile_chain_held
 from .tile_parameters import (
     MAX_WHOLE_AXIS,
     check_threads_fit,
@@ -166,5 +167,6 @@ SIZE_RULES: tuple[Rule, ...] = (
     check_rows_passed_on,
     check_parts_whole,
     check_chain_held,
+    check_tile_chain_held,
     check_threads_fit,
 )

@@ -228,6 +228,14 @@ def _pointwise_dims(segment: Segment) -> list[tuple[tuple[Var, ...], ...]]:
     return found
 
 
+def only_chains(group: FusedGroup, target: Target) -> tuple[tuple[SegmentTemplate, ...], ...]:
+    """Return the templates of a chain of two segments in registers.
+
+    No others are worth a comparison.
+    """
+    return tuple(chain_templates(group, target)) if len(group.segments) == 2 else ()
+
+
 def make_space(
     group: FusedGroup,
     target: Target,
@@ -243,8 +251,10 @@ def make_space(
     found = []
     widest = longest_vector((type_.dtype for type_ in group.tensors.values()), target.vector_bytes)
     if combinations is None:
-        segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
-        combinations = (*cartesian(*segments), *chain_templates(group, target))
+        combinations = only_chains(group, target)
+        if not combinations:
+            segments = (segment_templates(group, k, target) for k in range(len(group.segments)))
+            combinations = (*cartesian(*segments), *chain_templates(group, target))
     for combination in combinations:
         parameters = (
             *(

@@ -15,7 +15,7 @@ import sys
 import textwrap
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -57,7 +57,18 @@ TRAINING += NIGHTLY_WAYS * NIGHTLY
 ONE_LAYER = Way(1, 1, 2, "AR", 1, "nothing", "recompute")
 SHALLOW = evolve(MODEL, layers=2)
 INFERENCE = [Way(1, 1, 2, policy, 1, "nothing", "keep") for policy in ("AR", "PR")] + [Way(1, 2, 1, "PR", 1)]
-PLANS = [(way, True) for way in (*TRAINING, ONE_LAYER)] + [(way, False) for way in INFERENCE]
+#: A model with an embedding and a head, which share their table, in stages and in shared layers.
+NETWORK = Transformer("gpt", 2, 64, 4, 16, 4, vocabulary=53, precision="single")
+NETWORK_WAYS = [Way(1, 1, 2, "AR", 1, "nothing", "recompute"), Way(1, 2, 1, "PR", 1, "gradients", "recompute")]
+#: Results of each process, by model and way, beside the folder of the plan.
+Results: TypeAlias = dict[tuple[Transformer, Way], tuple[Path, list[dict[str, Any]]]]
+#: Model, way and whether it is trained.
+PLANS = [
+    *((MODEL, way, True) for way in TRAINING),
+    (SHALLOW, ONE_LAYER, True),
+    *((MODEL, way, False) for way in INFERENCE),
+    *((NETWORK, way, True) for way in NETWORK_WAYS),
+]
 
 #: A process: it runs plans and prints its results. Data follows from the place in the whole mini-batch, so that groups
 #: divide it.
@@ -109,36 +120,33 @@ def outcome(runner: Runner) -> dict[str, Any]:
 
 
 @cache
-def kernels(training: bool, recompute: bool, parts: int) -> Kernels:
-    """Compile once for all plans."""
+def kernels(model: Transformer, training: bool, recompute: bool, parts: int) -> Kernels:
+    """Compile once for all plans of a model."""
     way = evolve(ALONE, wp=parts, activations="recompute" if recompute else "keep")
-    return compile_kernels(ClusterPlan(MODEL, HERE, way, training), "opencl")
+    return compile_kernels(ClusterPlan(model, HERE, way, training), "opencl")
 
 
-def model_of(way: Way) -> Transformer:
-    return SHALLOW if way == ONE_LAYER else MODEL
-
-
-def compiled_for(way: Way, training: bool) -> Kernels:
-    return kernels(training, training and way.activations.startswith("recompute"), way.wp)
+def compiled_for(model: Transformer, way: Way, training: bool) -> Kernels:
+    recompute = training and way.activations.startswith("recompute")
+    return kernels(MODEL if model is SHALLOW else model, training, recompute, way.wp)
 
 
 @pytest.fixture(scope="module")
-def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[Way, tuple[Path, list[dict[str, Any]]]]:
+def on_two(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[tuple[Transformer, Way], tuple[Path, list[dict[str, Any]]]]:
     """Run all plans on two processes.
 
     Return the folder of each, and the results of its processes.
     """
     root, work = tmp_path_factory.mktemp("two"), []
-    for number, (way, training) in enumerate(PLANS):
-        save_cluster_plan(ClusterPlan(model_of(way), HERE, way, training), root / f"{number}.json")
-        made = compiled_for(way, training)
+    for number, (model, way, training) in enumerate(PLANS):
+        save_cluster_plan(ClusterPlan(model, HERE, way, training), root / f"{number}.json")
+        made = compiled_for(model, way, training)
         work.append((str(root / f"{number}.json"), str(write_kernels(made, root / f"kernels-{id(made)}"))))
     (root / "work.json").write_text(json.dumps(work))
-    found = zip(*on_processes(root / "work.json"), strict=True)
-    return {
-        way: (root / str(number), list(each)) for number, ((way, _), each) in enumerate(zip(PLANS, found, strict=True))
-    }
+    found = zip(PLANS, zip(*on_processes(root / "work.json"), strict=True), strict=True)
+    return {(model, way): (root / str(n), list(each)) for n, ((model, way, _), each) in enumerate(found)}
 
 
 def on_processes(work: Path) -> list[list[dict[str, Any]]]:
@@ -167,7 +175,7 @@ def results_alone(activations: str, training: bool, folder: Path, model: Transfo
     """Return the results of a single process, the current one."""
     way = evolve(ALONE, activations=activations)
     plan = ClusterPlan(model, HERE, way, training)
-    return outcome(Runner(plan, folder, kernels=compiled_for(way, training), seed=3, batches=batches_of(plan)))
+    return outcome(Runner(plan, folder, kernels=compiled_for(model, way, training), seed=3, batches=batches_of(plan)))
 
 
 @pytest.fixture(scope="module")
@@ -176,12 +184,17 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("one")
 
 
-@pytest.mark.parametrize("way", TRAINING, ids=lambda w: w.text)
-def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one: Path) -> None:
+def test_training_on_two_processes_is_training_on_one(on_two: Any, one: Path) -> None:
+    for way in TRAINING:
+        check_training(way, on_two, one)
+
+
+def check_training(way: Way, on_two: Results, one: Path) -> None:
+    """Compare losses and weights with those of one process."""
     activations = way.activations if way.dp == 1 else "recompute+offload"
     expected = results_alone(activations, True, one / activations)
-    folder, both = on_two[way]
-    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+    folder, both = on_two[MODEL, way]
+    assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected["losses"], rel=1e-6), way.text
     if way.wp > 1:
         check_parts(way, [folder / f"part-{w}" for w in range(way.wp)], one / activations)
         return
@@ -199,8 +212,18 @@ def test_training_on_two_processes_is_training_on_one(way: Way, on_two: Any, one
 
 def test_single_layer_stages_keep_accumulated_gradients(on_two: Any, one: Path) -> None:
     expected = results_alone("recompute+offload", True, one / "shallow", SHALLOW)
-    _, both = on_two[ONE_LAYER]
+    _, both = on_two[SHALLOW, ONE_LAYER]
     assert both[0]["losses"] == pytest.approx(expected["losses"], rel=1e-6)
+
+
+def test_stages_and_shared_layers_train_as_one_process(on_two: Any, one: Path) -> None:
+    expected = results_alone("recompute", True, one / "network", NETWORK)["losses"]
+    for way in NETWORK_WAYS:
+        _, both = on_two[NETWORK, way]
+        assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected, rel=1e-6), way.text
+    folder, _ = on_two[NETWORK, NETWORK_WAYS[0]]
+    first, last = (load_file(folder / "weights-0" / f"layer-{n:03}.safetensors")["table"] for n in (0, 3))
+    assert (first == last).all()
 
 
 def check_parts(way: Way, folders: list[Path], one: Path) -> None:
@@ -219,13 +242,13 @@ def check_parts(way: Way, folders: list[Path], one: Path) -> None:
         assert all((parts[0][key] == parts[1][key]).all() for key in replicated_parameters(MODEL))
 
 
-@pytest.mark.parametrize("way", INFERENCE, ids=lambda w: w.text)
-def test_inference_on_two_processes_is_inference_on_one(way: Way, on_two: Any, one: Path) -> None:
-    _, both = on_two[way]
+def test_inference_on_two_processes_is_inference_on_one(on_two: Any, one: Path) -> None:
     expected = results_alone("keep", False, one / "inference")["outputs"]
-    if way.p > 1:
-        assert both[1]["outputs"] == expected
-        assert not both[0]["outputs"]
-    else:
-        assert both[0]["outputs"] == both[1]["outputs"]
-        assert both[0]["outputs"] == {key: pytest.approx(value, abs=2e-3) for key, value in expected.items()}
+    for way in INFERENCE:
+        _, (first, second) = on_two[MODEL, way]
+        if way.p > 1:
+            assert second["outputs"] == expected, way.text
+            assert not first["outputs"], way.text
+        else:
+            assert first["outputs"] == second["outputs"]
+            assert first["outputs"] == {key: pytest.approx(value, abs=2e-3) for key, value in expected.items()}

@@ -13,7 +13,7 @@ from attrs import evolve
 from cuts.cli.main import main
 from cuts.cluster.kernels import Kernels, compile_kernels
 from cuts.cluster.plans import Machine, Transformer, known_models, load_tokens, load_transformer
-from cuts.cluster.plans.plan_file import ClusterPlan, save_cluster_plan
+from cuts.cluster.plans.plan_file import ClusterPlan
 from cuts.cluster.plans.ways import Way, columns
 from cuts.cluster.prediction.feasibility import fit
 from cuts.cluster.running import Runner
@@ -22,9 +22,6 @@ from cuts.cluster.storage.store import open_store
 from cuts.ir.errors import PlanError, UsageError
 from cuts.tests.needs import needs_opencl
 from safetensors.numpy import load_file
-
-from .kernel_files import write_kernels
-from .test_processes import batches_of, on_processes, outcome
 
 HERE = Machine("here", 1, 1, 1e10, 1.0, 1e9, 1e9, 1e9, 1e9, 1e9)
 #: Nothing stays in memory, and everything goes through storage.
@@ -118,28 +115,6 @@ def test_tokens_are_read_in_order(tmp_path: Path) -> None:
         load_tokens(tmp_path / "large.npy", GPT, micro=2)
     with pytest.raises(UsageError, match="expected a row of more than 16 tokens"):
         load_tokens(tmp_path / "short.npy", GPT, micro=2)
-
-
-@needs_opencl
-@pytest.mark.long
-@pytest.mark.as_users_build
-def test_stages_and_shared_layers_train_as_one_process(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    ways = [Way(1, 1, 2, "AR", 1, "nothing", "recompute"), Way(1, 2, 1, "PR", 1, "gradients", "recompute")]
-    work = []
-    for number, way in enumerate(ways):
-        plan = ClusterPlan(GPT, evolve(HERE, gpus=2), way, True)
-        save_cluster_plan(plan, tmp_path / f"{number}.json")
-        folder = write_kernels(kernels(evolve(GPT, name="any"), way, True), tmp_path / f"kernels-{number}")
-        work.append((str(tmp_path / f"{number}.json"), str(folder)))
-    (tmp_path / "work.json").write_text(json.dumps(work))
-    alone = ClusterPlan(GPT, HERE, evolve(STREAMED_WAY, activations="recompute"), True)
-    expected = outcome(runner(tmp_path / "alone", GPT, alone.way, batches=batches_of(alone)))["losses"]
-    for place, both in enumerate(zip(*on_processes(tmp_path / "work.json"), strict=True)):
-        assert both[0]["losses"] == both[1]["losses"] == pytest.approx(expected, rel=1e-6), ways[place].text
-    first = load_file(tmp_path / "0" / "weights-0" / "layer-000.safetensors")["table"]
-    last = load_file(tmp_path / "0" / "weights-0" / "layer-003.safetensors")["table"]
-    assert (first == last).all()
 
 
 #: Configurations as published, with the parameters of the models that they describe.

@@ -10,7 +10,10 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="package")
 def untimed_guards() -> Iterator[None]:
-    """Leave out that Dynamo times each graph's guards with an emptied cache: half of the time of a small graph."""
+    """Let Dynamo leave out the timing of guards.
+
+    It empties a cache for each graph, and takes half of the time of a small one.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("torch"):
             patch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0, raising=False)

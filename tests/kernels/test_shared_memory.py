@@ -14,8 +14,9 @@ from cuts.backends.cuda.compile import compile_kernels
 from cuts.backends.devices import find_target
 from cuts.backends.source.dialect.dialects import DIALECTS
 from cuts.ir.compiled import KernelFunction
-from cuts.ir.kernel import Kernel
+from cuts.ir.kernel import Kernel, phases
 from cuts.ir.segment import FusedGroup
+from cuts.ir.text import print_ir
 from cuts.ir.types import DType
 from cuts.passes.lowering.extract import extract
 from cuts.passes.lowering.lower import lower
@@ -166,3 +167,17 @@ def test_points_of_halves_compute_what_the_group_means(device: str, data: st.Dat
     schedule = data.draw(points(group, space))
     assume(schedule is not None)
     check(_device(device), space, group, schedule)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32], ids=str)
+def test_one_stage_of_halves_passes_no_registers(dtype: DType) -> None:
+    """Registers hold numbers of 4 bytes: halves would be converted twice."""
+    group = product_of(dtype, 64, 64, 64)
+    space = make_space(group, GPU)
+    structures = [s for s in space.templates if any(p.stages_any and not p.mma for p in s.segments)]
+    found = [p for s in structures for p in legal_points(space, s, 20, 6)]
+    kernels = [lower(group, p, {}, GPU) for p in found if p.segments[0].reductions[0].stages == 1]
+    copied = [k for k in kernels if any(phase.asynchronous for phase in phases(k.items))]
+    assert bool(copied) == (dtype is DType.F16)
+    for kernel in copied:
+        assert "wait 0" in print_ir(kernel)

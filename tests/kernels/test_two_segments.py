@@ -12,7 +12,7 @@ import pytest
 from cuts.backends.devices import find_target
 from cuts.ir import FusedGroup, ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, Staging, TileDim, parse_ir
 from cuts.passes.geometry import shared_pitches
-from cuts.passes.geometry.row_fetches import has_constant_strides, line_fetch, whole_row_fetch
+from cuts.passes.geometry.shared_memory import has_constant_strides, line_fetch, whole_row_fetch
 from cuts.passes.lowering import check_barriers, extract, lower
 from cuts.passes.model import features_of
 from cuts.passes.schedule import check_schedule

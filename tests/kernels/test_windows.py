@@ -14,6 +14,7 @@ from cuts.ir.dfg import Load, own_variables, post_order
 from cuts.ir.kernel import phases
 from cuts.ir.schedule import ReduceDim, ReductionSchedule, Schedule, SegmentSchedule, TileDim
 from cuts.ir.segment import FusedGroup
+from cuts.ir.types import DType
 from cuts.ir.walk import reads
 from cuts.passes.geometry import geometry_of
 from cuts.passes.lowering import extract, lower, max_window_elements
@@ -21,23 +22,25 @@ from cuts.passes.model.memory_access.evaluation_sites import evaluation_site
 
 from ..needs import needs_opencl
 from .cases import builder, unite
+from .test_halves import in_type
 from .test_points import SMALL_GPU, _device, check
 
 GPU = find_target("cuda:sm_90")
 CASES = [(3, 1, 2, 4), (5, 2, 4, 4), (5, 2, 2, 2), (3, 2, 8, 4)]
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=str)
 @pytest.mark.parametrize("outputs", [32, 29])  # 29 are no whole number of any thread's outputs
 @pytest.mark.parametrize(("taps", "stride", "rows", "columns"), CASES)
 def test_each_element_is_loaded_once_in_registers(
-    taps: int, stride: int, rows: int, columns: int, outputs: int
+    taps: int, stride: int, rows: int, columns: int, outputs: int, dtype: DType
 ) -> None:
     make = builder()
     filters = make.input(8, 1, taps, taps)
     size = (outputs - 1) * stride + taps
     image = make.input(2, 8, size, size)
     value = make.node("conv", image, filters, groups=8, strides=(stride, stride))
-    group = unite(make.programs(), value)
+    group = in_type(unite(make.programs(), value), dtype)
     (segment,) = group.segments
     threads = {len(segment.axes) - 2: rows, len(segment.axes) - 1: columns}
     tiles = [(axis, threads.get(n, 1)) for n, axis in enumerate(segment.axes)]

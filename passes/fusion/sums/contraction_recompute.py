@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Literal
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
-from ....ir import Read, Reduction, Statement, is_contraction, rebuild, rename_statement, variables
+from ....ir import Read, Reduction, Statement, Var, is_contraction, rebuild, rename_statement, variables
 from ....ops.language import unused_name
 from ...statements import DefUse, Edit, NewUnit, Programs, apply, is_plain, rewritten
 from ..legality import Policy
@@ -41,19 +41,24 @@ MAX_TERMS, MAX_STATEMENTS = 256, 16
 class TileReader:
     """A product that reads recomputed tensors.
 
-    `products` are the contractions that its operand is computed from, `along` the reduced dims of the operand, `made`
-    all statements that compute it.
+    `along` has the contractions that its operand is computed from, each with the dims of its results that the reader
+    sums over, `definitions` all statements that compute the operand.
     """
 
     statement: Statement
-    products: frozenset[str]
-    along: frozenset[int]
+    along: Mapping[str, frozenset[int]] = field(hash=False)
     definitions: tuple[Statement, ...]
+
+    @property
+    def products(self) -> frozenset[str]:
+        """The contractions that the operand is computed from."""
+        return frozenset(self.along)
 
     def is_similar(self, other: TileReader) -> bool:
         """Return whether another reader may share the recomputed products of this one."""
         extents = ([v.extent for v in r.statement.axes] for r in (self, other))
-        return self.along == other.along and next(extents) == next(extents)
+        common = self.products & other.products
+        return bool(common) and all(self.along[p] == other.along[p] for p in common) and next(extents) == next(extents)
 
 
 @frozen
@@ -118,12 +123,33 @@ def _families(index: DefUse) -> list[Family]:
 def _reader(statement: Statement, index: DefUse, failed: set[tuple[str, int]]) -> TileReader | None:
     """Return the reader if an operand of the statement is computed elementwise from contractions of few terms."""
     for read in statement.reads:
-        along = frozenset(d for d, i in enumerate(read.indices) if variables(i) & {*statement.reduce})
-        made = _definitions(read.tensor, index, failed) if along and not read.guards else None
-        products = frozenset(s.target for s in made or () if s.combine is not None)
-        if made and products and len(products) <= Policy().together:
-            return TileReader(statement, products, along, tuple(made))
+        summed = any(variables(i) & {*statement.reduce} for i in read.indices)
+        made = _definitions(read.tensor, index, failed) if summed and not read.guards else None
+        along = _summed_dims([read], statement.reduce, made) if made else {}
+        if made and along and len(along) <= Policy().together:
+            return TileReader(statement, along, tuple(made))
     return None
+
+
+def _summed_dims(found: Iterable[Read], reduce: Iterable[Var], made: Iterable[Statement]) -> dict[str, frozenset[int]]:
+    """Return the dims of contractions' results that some reads sum over, through the statements `made` of them.
+
+    Transposed and reshaped copies have other dims than the results that they show.
+    """
+    definitions = {s.target: s for s in made}
+    along: dict[str, frozenset[int]] = {}
+    pending = [(read, frozenset(reduce)) for read in found]
+    while pending:
+        read, moving = pending.pop()
+        dims = frozenset(d for d, i in enumerate(read.indices) if variables(i) & moving)
+        if (maker := definitions.get(read.tensor)) is None:
+            continue
+        if maker.combine is not None:
+            along[read.tensor] = along.get(read.tensor, frozenset()) | dims
+            continue
+        axes = frozenset(v for d in dims for v in variables(maker.write[d]) if isinstance(v, Var))
+        pending += [(r, axes) for r in maker.reads if r.tensor in definitions]
+    return along
 
 
 def _definitions(tensor: str, index: DefUse, failed: set[tuple[str, int]]) -> list[Statement] | None:
@@ -184,10 +210,10 @@ def _row_sum(statement: Statement, made: Mapping[str, Statement], index: DefUse)
     small = all(size * MIN_SIZE_RATIO <= index.types[r.tensor].size for r in found)
     if statement.combine is None or not is_plain(statement) or not small:
         return None
-    along = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
+    places = {frozenset(d for d, i in enumerate(r.indices) if variables(i) & {*statement.reduce}) for r in found}
     whole = {s.target: s for r in found for s in _definitions(r.tensor, index, set()) or ()}
-    products = frozenset(s.target for s in whole.values() if s.combine is not None)
-    return TileReader(statement, products, along.pop(), tuple(whole.values())) if len(along) == 1 else None
+    along = _summed_dims(found, statement.reduce, whole.values())
+    return TileReader(statement, along, tuple(whole.values())) if len(places) == 1 else None
 
 
 # ---- rewriting

@@ -50,7 +50,7 @@ class Multiplication:
 
     `depth` is the block's own variable of the reduced dim, `block_k` numbers the K blocks, `a` and `b` are the factors
     over the block's variables, as registers hold them; `pairs` are the operands of products in place, whose rows
-    registers hold where they are `held`.
+    registers hold where they are `held`, and whose second matrices lie `turned` in shared memory.
     """
 
     state: SegmentState
@@ -63,6 +63,7 @@ class Multiplication:
     prefix: str
     pairs: tuple[tuple[Value, Value], ...] = ()
     held: bool = False
+    turned: bool = False
 
     @property
     def steps(self) -> int:
@@ -159,7 +160,9 @@ class Multiplication:
         """
         loop, held = self._loop(number), self._held_rows(number) if self.held else {}
         products = [root for a, b in self.pairs for root in self._products(held.get(a, a), b, loop)]
-        first: list[Root] = [evolve(root, begins=begins and number == n == 0) for n, root in enumerate(products)]
+        first: list[Root] = [
+            evolve(root, begins=begins and number == n == 0, turned=self.turned) for n, root in enumerate(products)
+        ]
         return self._phase(f"step{number}", first, loop)
 
     def step(self, number: int) -> Phase:

@@ -125,7 +125,8 @@ class SharedPipeline:
     """Shared-memory pipeline of a reduction's staged operands.
 
     The variable `step` numbers the K blocks, up to the definition `until`, where there is one. Copies of several stages
-    are asynchronous; those of one where `early`, or where registers would hold their elements in another type.
+    are asynchronous; those of one where `early`, or where registers would hold their elements in another type. Copies
+    pass L1, which serves a factor that blocks of products share: those load it.
     """
 
     state: SegmentState
@@ -167,7 +168,8 @@ class SharedPipeline:
 
     def _copies_past_registers(self, tile: Tile, buffer: SharedBuffer) -> bool:
         """Return whether copies of a tile are asynchronous, where the target has such copies."""
-        narrow = buffer.dtype.size < MIN_COPY_BYTES and len(self.state.group.segments) == 1
+        alone = len(self.state.group.segments) == 1 and not self.schedule.mma
+        narrow = buffer.dtype.size < MIN_COPY_BYTES and alone
         return self.schedule.stages > 1 or self.early or tile.matrix is not None or narrow
 
     def exists(self, at: Index) -> Guard:

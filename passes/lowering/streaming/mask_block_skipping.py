@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from attrs import evolve
 
 from ....ir import Define, Guard, Index, Item, Phase, Var, as_index, clamp, delinearise
-from ...geometry import mask_bound
+from ...geometry import TileChain, mask_bound, tile_bounds
 from ..k_loop import guard_fetch
 from ..layout import BlockLayout
 from ..segment_state import SegmentState
@@ -45,6 +45,31 @@ def streamed_loop_end(layout: BlockLayout, last: SegmentState, before: int = 0) 
     return until
 
 
+def masked_parts(layout: BlockLayout, chain: TileChain, last: SegmentState) -> tuple[Var | None, bool]:
+    """Return the variable that bounds the parts of a chain.
+
+    It is at least 1: products of a loop that may have no iteration are serialised. The second result is true where the
+    last parts come first, as the mask leaves out the first ones.
+    """
+    part, length, place = layout.part, layout.part_length, chain.rows[1]
+    rows = last.frame.schedule.dims[place].block
+    for edge in tile_bounds(layout.group.segments, chain.column, chain.rows) if part is not None else ():
+        assert part is not None, "a loop over parts"
+        start = last.frame.starts[place]
+        if edge.begins:
+            begin = clamp(edge.begin_of_rows(start, rows), 0, part.extent * length - 1)
+            parts = as_index(part.extent) - begin // length
+        else:
+            parts = (clamp(edge.end_of_rows(start, rows), 1, part.extent * length) + (length - 1)) // length
+        if parts == as_index(part.extent):
+            continue
+        until = Var("parts", part.extent + 1)
+        _longest_first(layout, place, (edge.slope > 0) == edge.begins)
+        layout.defines.append(Define(until, parts))
+        return until, edge.begins
+    return None, False
+
+
 def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[Item]:
     """Return the copies of a part, guarded by the loop's end."""
     if until is None:
@@ -53,8 +78,8 @@ def guard_copies(items: Sequence[Item], at: Index, until: Var | None) -> list[It
     return [guard_fetch(item, exists) if isinstance(item, Phase) else item for item in items]
 
 
-def _longest_first(layout: BlockLayout, place: int) -> None:
-    """Number blocks so that those with the longest rows start first, for balance.
+def _longest_first(layout: BlockLayout, place: int, ascending: bool = False) -> None:
+    """Number blocks so that those with the longest rows, the last or the first ones, start first, for balance.
 
     `place` is the dim of rows. Blocks of the other dims are taken in sections whose tensors lie in L2: else the blocks
     of a wave would read all keys from memory.
@@ -65,7 +90,8 @@ def _longest_first(layout: BlockLayout, place: int) -> None:
     section = _section(layout, inner)
     other = block // (section * rows) * section + block % section
     values = dict(zip(names, delinearise(other, counts), strict=True))
-    values[names[place]] = as_index(rows - 1) - block // section % rows
+    number = block // section % rows
+    values[names[place]] = number if ascending else as_index(rows - 1) - number
     layout.defines = [evolve(d, value=values.get(d.var, d.value)) for d in layout.defines]
 
 

@@ -19,6 +19,7 @@ from ...geometry import (
     product,
     reads_shared_matrices,
     staged_tiles,
+    streamed_segment,
 )
 from ..memory_access import EvaluationSite, evaluation_site
 from ..mma_work import MmaSide, MmaWork, mma_work, warps_of
@@ -33,15 +34,16 @@ EXCHANGE_INSTRUCTIONS = 4.0
 
 
 def add_mma(
-    totals: Totals, segment: Segment, place: EvaluationSite, staged: dict[Expr, StagedTile], geometry: Geometry
-) -> None:
-    """Add up a reduction by matrix instructions.
+    totals: Totals, segment: Segment, position: int, place: EvaluationSite, staged: dict[Expr, StagedTile],
+    geometry: Geometry,
+) -> None:  # fmt: skip
+    """Add up a reduction of a segment by matrix instructions.
 
     Warps load their fragments, split them into parts, multiply, and add partial sums where these are promoted.
     """
-    work, warps, trips = mma_work(segment, geometry), warps_of(geometry), place.all_trips
+    work, warps, trips = mma_work(segment, geometry, position), warps_of(geometry), place.all_trips
     if work.mma.reads_shared:
-        _add_warpgroup_products(totals, segment, work, place, staged, geometry)
+        _add_warpgroup_products(totals, segment, position, work, place, staged, geometry)
         return
     mode = MATH_MODES.get(segment.reductions[0].math)
     atoms = work.multiplications * trips * warps * 1.0
@@ -87,16 +89,17 @@ def _hold_rows(totals: Totals, side: MmaSide, elements: Count, place: Evaluation
 def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
     """Count the work of a chain in registers besides its segments.
 
-    It rescales sums, and loads the rows' fragments once; a part takes a wait and a barrier.
+    It rescales sums of online softmax, and loads the rows' fragments once; a part takes a wait and a barrier.
     """
-    first, rows, last = geometry
-    parts = rows.trips[0]
+    first, last = geometry[0], geometry[-1]
+    parts = geometry[1].trips[0] if len(geometry) > 2 else streamed_segment(geometry)[1]
     several = np.where(np.greater(parts, 1), parts * 1.0, 0.0)
-    totals.add("issue", product(last.thread) * last.threads * several)
+    if len(geometry) > 2:
+        totals.add("issue", product(last.thread) * last.threads * several)
     segment = totals.group.segments[0]
     kept = [t for t in staged_tiles(totals.group, segment, first) if is_staged_once(t.expr, first.structure)]
     for tile in kept:
-        fill(totals, segment, tile.expr, tile, evaluation_site(first, first.structure.reduces[0]), first)
+        fill(totals, segment, tile.expr, tile, evaluation_site(first, first.structure.reduces[tile.reduction]), first)
     if not kept:
         elements = first.thread[first.structure.rows] * first.block_k[0] / ROW_LANES * 1.0
         pairs = elements / 2.0 * last.threads
@@ -116,6 +119,7 @@ def add_chain_overhead(totals: Totals, geometry: Sequence[Geometry]) -> None:
 def _add_warpgroup_products(
     totals: Totals,
     segment: Segment,
+    position: int,
     work: MmaWork,
     place: EvaluationSite,
     staged: dict[Expr, StagedTile],
@@ -129,7 +133,7 @@ def _add_warpgroup_products(
     """
     warps, trips, atom = warps_of(geometry), place.all_trips, work.mma
     columns = geometry.block[geometry.structure.columns]
-    rows, (reduction,) = work.sides[0], segment.reductions
+    rows, reduction = work.sides[0], segment.reductions[position]
     loaded = rows.expr in staged and staged[rows.expr].held
     rows_held = loaded or rows.expr not in staged
     atoms = work.multiplications * trips * warps * (1.0 / atom.warps)

@@ -27,7 +27,7 @@ def add_reduction(
 ) -> None:
     """Add up one reduction."""
     if geometry.structure.mma:
-        add_mma(totals, segment, place, staged, geometry)
+        add_mma(totals, segment, segment.reductions.index(reduction), place, staged, geometry)
         return
     body = reduction.body
     fused = reduction.combine == "sum" and isinstance(body, Call) and body.fn == "mul"

@@ -1,0 +1,194 @@
+"""The loop over the parts of a chain of two segments.
+
+The products of a part are issued before the sums of the part before have ended. A stage is released, or filled again,
+where the first products of the next part have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+
+from attrs import define, evolve
+
+from ....ir import (
+    LANES,
+    Barrier,
+    BulkFetch,
+    DType,
+    Guard,
+    Index,
+    Item,
+    Loop,
+    MbarrierArrive,
+    MbarrierInit,
+    MbarrierWait,
+    Phase,
+    Producer,
+    ProductCommit,
+    ProductFence,
+    ProductWait,
+    ProxyFence,
+    RegisterRead,
+    SharedBuffer,
+    Var,
+    Wait,
+    as_index,
+    post_order,
+    substitute,
+)
+from ...geometry import PRODUCER_REGISTERS, chained_numbers, producer_share
+from ..k_loop import EMPTY, FULL, BulkPipeline, Multiplication, SharedPipeline, guard_fetch
+from ..segment_state import SegmentState
+from ..substitute_phase import substitute_phase
+from .chain_products import ChainProduct
+from .overlapped_parts import ROWS
+from .tile_numbers import ColumnNumbers
+
+
+@define
+class TileParts:
+    """The loop over the parts of a chain.
+
+    `turn` numbers the parts in the order of computation, up to `until` where there is such a definition, the last one
+    first if it runs `backwards`. `rows` are the pipelines of factors that all parts read, `rings` those of a part's,
+    `bulk` their bulk copies, None where threads copy, `columns` the copies of numbers of columns. `values` are the
+    items of each value, with the number of products that they follow.
+    """
+
+    first: SegmentState
+    last: SegmentState
+    part: Var
+    turn: Var
+    products: Sequence[ChainProduct]
+    sums: Sequence[ChainProduct]
+    rows: Sequence[SharedPipeline]
+    rings: Sequence[SharedPipeline]
+    bulk: tuple[list[BulkPipeline], list[BulkPipeline]] | None
+    columns: Sequence[ColumnNumbers]
+    values: Sequence[tuple[int, list[Item]]]
+    until: Var | None
+    backwards: bool
+
+    @property
+    def stages(self) -> int:
+        """Stages of the parts' ring."""
+        return self.first.frame.schedule.reductions[0].stages
+
+    def number(self, turn: Index) -> Index:
+        """Return the part that a turn computes."""
+        return as_index(self.part.extent - 1) - turn if self.backwards else turn
+
+    def items(self) -> list[Item]:
+        """Return the copies ahead, the loop, and the wait for the sums."""
+        turn, until = self.turn, self.until
+        ahead = min(max(self.stages - 1, 1), self.part.extent)
+        begin: list[Item] = []
+        if self.bulk is not None:
+            self._declare(until)
+            begin.append(MbarrierWait(ROWS, Index(), Index()))
+        else:
+            begin += [item for ring in self.rows for item in ring.fetch(Index()).whole]
+            begin += [item for n in range(ahead) for item in self._copies(Index(n))]
+        body = self._turn(as_index(turn) if turn.extent > 1 else Index(), ahead)
+        loop: list[Item] = [Loop(turn, tuple(body), until, until is not None)] if turn.extent > 1 else body
+        names = tuple(s.product.accumulator for s in self.sums)
+        return [*begin, *loop, ProductWait(0, names)]
+
+    def _turn(self, turn: Index, ahead: int) -> list[Item]:
+        """Return the items of a part."""
+        number = self.number(turn)
+        accumulators = [p.product.accumulator for p in self.products]
+        found: list[Item] = [*self._arrival(turn, ahead), ProductFence(tuple(accumulators))]
+        for product in self.products:
+            found += product.unfinished
+        done = 0
+        for count, phases in self.values:
+            if count > done:
+                found.append(ProductWait(len(accumulators) - count, tuple(accumulators[done:count])))
+                found += self._refill(turn, ahead) if done == 0 else []
+                done = count
+            found += phases
+        return _substitute_parts([*found, *self._issue_sums()], self.part, number, self.turn, turn)
+
+    def _issue_sums(self) -> list[Item]:
+        """Return the items that pack the rows of all sums and issue their products.
+
+        Registers are packed when no product is unfinished: ptxas serialises products beside writes of such rows.
+        """
+        pack, issue, names = list[Item](), list[Item](), list[str]()
+        for product in (s.product for s in self.sums):
+            held, steps = product.results(_register(product)), range(product.steps)
+            pack += [product.load_held_rows(number, [held]) for number in steps]
+            names += [product.accumulator, *(name for number in steps for name in product.held_rows(number))]
+            issue += [product.step_in_place(number, False) for number in steps]
+        return [*pack, ProductFence(tuple(names)), *issue, ProductCommit()]
+
+    def _arrival(self, turn: Index, ahead: int) -> list[Item]:
+        """Return the wait for the factors of a part."""
+        if self.bulk is not None:
+            return [MbarrierWait(FULL, turn % self.stages, turn // self.stages % 2)]
+        copies = self.rings[0]
+        return [*([Wait(ahead - 1)] if copies.is_asynchronous else ()), ProxyFence(), Barrier()]
+
+    def _refill(self, turn: Index, ahead: int) -> list[Item]:
+        """Return the release of the part before, whose sums have ended, or the copies that take its place."""
+        stages, extent = self.stages, self.part.extent
+        if extent == 1:
+            return []
+        if self.bulk is None:
+            return [Barrier(), *self._copies(turn + ahead)]
+        return [MbarrierArrive(EMPTY, (turn + stages - 1) % stages, (Guard(turn, 1, extent),))]
+
+    def _copies(self, turn: Index) -> list[Item]:
+        """Return the copies of all threads for a part, where it exists, as a group."""
+        found = list[Item]()
+        exists = Guard(turn, 0, self.part.extent)
+        if self.until is not None:
+            exists = Guard(as_index(self.until) - turn - 1, 0, self.until.extent)
+        for ring in self.rings:
+            for item in ring.fetch(turn).whole:
+                moved = substitute_phase(item, {self.part: self.number(turn)})
+                found.append(guard_fetch(moved, exists))
+        return [*found, *self.rings[0].commit]
+
+    def _declare(self, until: Var | None) -> None:
+        """Declare the producer, which copies the rows and all parts."""
+        assert self.bulk is not None
+        layout, (rows, rings), stages, turn = self.first.layout, self.bulk, self.stages, self.turn
+        copied = tuple(copy for p in rows for copy in p.copies(Index(), Index()))
+        fetch: list[Item] = [BulkFetch(ROWS, Index(), sum(p.nbytes for p in rows), copied)]
+        at = as_index(turn) if turn.extent > 1 else Index()
+        copies = tuple(
+            evolve(copy, coordinates=tuple(substitute(c, {self.part: self.number(at)}) for c in copy.coordinates))
+            for p in rings
+            for copy in p.copies(self.number(at) if p.ring.state is self.last else Index(), at % stages)
+        )
+        copies += tuple(c.copy(at % stages, {self.part: self.number(at)}) for c in self.columns)
+        nbytes = sum(p.nbytes for p in rings) + sum(c.map.nbytes for c in self.columns)
+        part = BulkFetch(FULL, at % stages, nbytes, copies)
+        free = MbarrierWait(EMPTY, at % stages, (at // stages + 1) % 2)
+        fetch += [Loop(turn, (free, part), until)] if turn.extent > 1 else [part]
+        held = chained_numbers(*(
+            prod(d.thread for d in s.frame.schedule.dims) * len(s.frame.segment.reductions)
+            for s in (self.first, self.last)
+        ))  # fmt: skip
+        own, others = map(int, producer_share(layout.schedule.threads, held, self.first.target.registers_per_sm))
+        layout.producer.append(Producer(tuple(fetch), own, PRODUCER_REGISTERS if others else 0, others))
+        sizes = ((FULL, stages), (EMPTY, stages), (ROWS, 1))
+        layout.buffers |= {name: SharedBuffer(name, DType.U64, count) for name, count in sizes}
+        warps = layout.schedule.threads // LANES
+        layout.opening += [MbarrierInit(FULL, 1), MbarrierInit(EMPTY, warps), MbarrierInit(ROWS, 1), Barrier()]
+
+
+def _register(product: Multiplication) -> str:
+    """Return the register that holds the rows of a sum."""
+    (held,) = {n for n in post_order([product.a]) if isinstance(n, RegisterRead)}
+    return held.name
+
+
+def _substitute_parts(items: Iterable[Item], part: Var, number: Index, turn: Var, at: Index) -> list[Item]:
+    """Return the items of a part, without phases whose condition no such part satisfies."""
+    values = {part: number} | ({} if at == as_index(turn) else {turn: at})
+    found = [substitute_phase(item, values) if isinstance(item, Phase) else item for item in items]
+    return [i for i in found if not isinstance(i, Phase) or not any(g.index.is_const for g in i.when)]
