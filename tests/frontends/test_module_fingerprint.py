@@ -124,21 +124,21 @@ def test_a_plan_found_again_notices_what_changed(traced_modules: list[Any]) -> N
 
 @needs_opencl
 @pytest.mark.parametrize(
-    "model",
+    ("model", "traces"),
     [
-        lambda x: x.add_(1) * 2,
-        lambda x: (x * 2, x.view(-1)),
-        lambda x: x[1:].copy_(x[:-1].clone()).sum() + x.sum(),
+        (lambda x: x.add_(1) * 2, 1),
+        (lambda x: (x * 2, x.view(-1)), 2),
+        (lambda x: x[1:].copy_(x[:-1].clone()).sum() + x.sum(), 1),
     ],
     ids=["written", "view", "written part"],
 )
-def test_what_changes_or_shares_its_inputs_keeps_autograd(model: Callable[..., Any], traced_modules: list[Any]) -> None:
+def test_only_views_of_inputs_keep_autograd(model: Callable[..., Any], traces: int, traced_modules: list[Any]) -> None:
     for count in (1, 2):
         ours, theirs = (torch.arange(6.0).view(3, 2) for _ in range(2))
         with torch.no_grad():
             found, wanted = anew(model)(ours), model(theirs)
         pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
-        assert all(near(a, b) for a, b in pairs) and near(ours, theirs) and len(traced_modules) == count
+        assert all(near(a, b) for a, b in pairs) and near(ours, theirs) and len(traced_modules) == min(count, traces)
         if isinstance(wanted, tuple):
             assert found[1].data_ptr() == ours.data_ptr()
 
