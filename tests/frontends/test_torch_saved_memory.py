@@ -59,3 +59,29 @@ def test_elementwise_chains_are_computed_again() -> None:
     assert ours <= eager / 2
     for gradient, parameter in zip(wanted, module.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+class UpdatedFactor(nn.Module):
+    """Factor that depends on a buffer which each call updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, 8))
+        self.register_buffer("count", torch.linspace(-2.0, 1.0, 8))
+
+    def forward(self, x: Any) -> Any:
+        y = torch.sigmoid(self.count) * torch.tanh(x * self.weight)
+        self.count.add_(1)
+        return y
+
+
+@needs_opencl
+def test_nothing_is_computed_again_from_updated_inputs() -> None:
+    torch._dynamo.reset()
+    ours, theirs, x = UpdatedFactor(), UpdatedFactor(), torch.randn(4, 8)
+    call = torch.compile(ours, backend=cuts_backend)
+    for _ in range(2):
+        call(x).sum().backward()
+        theirs(x).sum().backward()
+        torch.testing.assert_close(ours.count, theirs.count, rtol=0, atol=0)
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)

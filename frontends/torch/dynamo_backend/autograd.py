@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 from torch._guards import TracingContext, tracing
 from torch._subclasses import FakeTensorMode
 
@@ -33,12 +34,29 @@ def apply_autograd(
     with whole_attention(trained), _resizing_whole(), trace_eager_views():
         backend = aot_autograd(
             fw_compiler=with_updates(compile_part),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition_joint_graph,
             decompositions=training_decompositions(),
             keep_inference_input_mutations=not trained,  # PyTorch checks that a backward graph reads no updated input
         )
         compiled: Callable[..., Any] = backend(module, arguments)
         return compiled
+
+
+def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
+    """Return the forward and backward graphs of a joint graph, with a minimum cut of saved tensors.
+
+    A backward graph cannot compute anything again from an input that the module updates: it would read the new
+    elements. In such a case every value that it reads is saved.
+    """
+    forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
+    (output,) = (node for node in joint.graph.nodes if node.op == "output")
+    changed = [d.mutated_input for d in output.meta.get("desc", ()) if isinstance(d, InputMutationAOTOutput)]
+    (given,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
+    saved = [node for node in given[options["num_fwd_outputs"] :] if isinstance(node, torch.fx.Node)]
+    if not any(node.op == "placeholder" and node.meta.get("desc") in changed for node in saved):
+        return forward, backward
+    split: tuple[Any, Any] = default_partition(joint, examples, **options)
+    return split
 
 
 class LazyGraph:
