@@ -43,7 +43,7 @@ def apply_autograd(
 
 
 def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
-    """Return the forward and backward graphs of a joint graph, with a minimum cut of saved tensors.
+    """Return the graphs of a joint graph with the fewest saved bytes.
 
     A backward graph cannot compute anything again from an input that the module updates: it would read the new
     elements. In such a case every value that it reads is saved.
