@@ -219,7 +219,7 @@ def test_epilogues_are_merged_before_prologues() -> None:
         out="y",
     )
     first, middle, last = partitioner(made, TARGET).singletons()
-    assert merge_weight((middle, last)) < merge_weight((first, middle)) == merge_weight((first, last))
+    assert merge_weight((middle, last), 0.5) < merge_weight((first, middle), 0.5) == merge_weight((first, last), 0.5)
 
 
 def test_equal_groups_are_evaluated_once() -> None:

@@ -54,7 +54,8 @@ BUGS = (
         "self.device.download(images[buffer], Pointer(self._arena, self.plan.buffers[buffer].offset))", "pass",
         _EXECUTOR),
     Bug("session", "an offset counts bytes", "runtime.placement.placed_plan:tensor_address",
-        "start.offset + storage.start(turn) * plan.types[tensor].dtype.size", "start.offset + storage.start(turn)"),
+        "start.offset + storage.start(iteration) * plan.types[tensor].dtype.size",
+        "start.offset + storage.start(iteration)"),
     Bug("session", "checks of indices are not read", "runtime.session:Session._check",
         "raise_all([error for error in found if error is not None])", "pass", "tests/runtime/test_debug.py"),
     # ---- memory that is shared over time

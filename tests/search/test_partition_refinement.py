@@ -84,9 +84,12 @@ def tune_chain(
 
 @pytest.fixture(scope="module")
 def pairs() -> list[tuple[Tuned, Tuned]]:
-    """Return searches that decide once, each paired with a longer one."""
+    """Return searches that decide once, each paired with a longer one.
+
+    Times are drawn by the kernels' texts; with the last seed a refined group is faster.
+    """
     found = []
-    for seed in range(2, 5):
+    for seed in (2, 3, 10):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(known, "REFINED_GROUP_SCHEDULES", ())
             once = tune_chain(seed, 400.0)

@@ -23,6 +23,8 @@ from cuts.passes.schedule.schedule_parameters import SIZE_RULES
 from cuts.passes.schedule.selection.choose import choose
 from cuts.tests.kernels.test_attention_chains import attention, group_of
 from cuts.tests.kernels.test_bulk_copies import with_tma
+from cuts.tests.kernels.test_tile_chains import gradient as attention_gradient
+from cuts.tests.kernels.test_tile_chains import groups_of, points_of
 from cuts.tests.kernels.test_warpgroup_products import halves, point
 
 from .groups import matmul, two_matmuls
@@ -71,6 +73,17 @@ def uneven_chain() -> Schedule:
     right = choose(CHAIN, TARGET)[0].schedule
     *first, last = right.segments
     return evolve(right, segments=(*first, evolve(last, reductions=(evolve(last.reductions[0], stages=3),))))
+
+
+#: A chain with elementwise values between its contractions, for the check of their lanes.
+TILE_CHAIN = groups_of(attention_gradient(64, 96))[0]
+
+
+def uneven_tile_chain() -> Schedule:
+    """A chain whose last segment has other stages than its first one."""
+    *first, last = points_of(TILE_CHAIN, 1)[0].segments
+    loops = tuple(evolve(r, stages=r.stages + 1) for r in last.reductions)
+    return Schedule((*first, evolve(last, reductions=loops)))
 
 
 #: Two products, for the check of the streamed tile between them.
@@ -167,6 +180,7 @@ BROKEN_SIZES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "check_rows_passed_on": (lambda: RIGHT, "rows are passed on by 64 of 64 threads"),
     "check_parts_whole": (lambda: streamed_schedule(128), "parts of 64 elements are no whole chunks of [128]"),
     "check_chain_held": (uneven_chain, "elements, one K block each"),
+    "check_tile_chain_held": (uneven_tile_chain, "stages of"),
     "check_threads_fit": (lambda: dims((128, 2, 2), (128, 2, 2)), "4096 threads in a block"),
 }
 
@@ -191,6 +205,7 @@ GROUPS = {
     "check_rows_passed_on": PASSED_GROUP,
     "check_parts_whole": TWO_PRODUCTS,
     "check_chain_held": CHAIN,
+    "check_tile_chain_held": TILE_CHAIN,
     "check_bulk_copies_fit": RAGGED_GROUP,
 }
 #: Rules that an earlier check precedes where a whole schedule is verified.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,17 +46,24 @@ def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[An
     """Return the graphs of a joint graph with the fewest saved bytes.
 
     A backward graph cannot compute anything again from an input that the module updates: it would read the new
-    elements. In such a case every value that it reads is saved.
+    elements. Complex values cross between graphs as the pairs that the forward graph computes, not as their lazy
+    conjugates. In such cases every value that the backward graph reads is saved.
     """
     forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
     (output,) = (node for node in joint.graph.nodes if node.op == "output")
     changed = [d.mutated_input for d in output.meta.get("desc", ()) if isinstance(d, InputMutationAOTOutput)]
     (given,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
     saved = [node for node in given[options["num_fwd_outputs"] :] if isinstance(node, torch.fx.Node)]
-    if not any(node.op == "placeholder" and node.meta.get("desc") in changed for node in saved):
+    if not any(_must_save_all(node, changed) for node in saved):
         return forward, backward
     split: tuple[Any, Any] = default_partition(joint, examples, **options)
     return split
+
+
+def _must_save_all(saved: torch.fx.Node, changed: Collection[Any]) -> bool:
+    value = saved.meta.get("val")
+    lazy = isinstance(value, torch.Tensor) and value.is_complex() and saved.op == "call_function"
+    return lazy or (saved.op == "placeholder" and saved.meta.get("desc") in changed)
 
 
 class LazyGraph:

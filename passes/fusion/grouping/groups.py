@@ -32,9 +32,6 @@ from ....ir import (
 )
 from ..views import Views
 
-#: Weight of the gain of a prologue in the order of merges. An epilogue computes a value once; each reader computes its
-#: prologue, and fetches through registers. Samples of two groups differ by more than the cost model sees of that.
-PROLOGUE_WEIGHT = 0.75
 #: Elements that the widest access moves.
 _WIDEST = 16
 
@@ -229,7 +226,7 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
     return evolve(reduction, math=math) if multiplies and single else reduction
 
 
-def merge_weight(members: Sequence[Group]) -> float:
+def merge_weight(members: Sequence[Group], prologue_weight: float) -> float:
     """Return the weight of a merge's gain in the order of merges."""
     first, second = members[0].form.segments[-1], members[-1].form.segments[0]
-    return PROLOGUE_WEIGHT if len(members) == 2 and second.reductions and not first.reductions else 1.0
+    return prologue_weight if len(members) == 2 and second.reductions and not first.reductions else 1.0
