@@ -179,9 +179,9 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
                 patch.setattr(PlanExecutor, "prepare", lambda self, kernels, further=False: None)
             clock = FakeClock()
             slow_host(clock, 0.8)
-            budget = Budget.of(32.0, clock)
+            budget = Budget.of(31.0, clock)
             tuning = TuningSession(OPENCL, Tuner(session(budget, clock, rank=4.0, build=4.0)), SHORT_SEARCH)
-            options = CompileOptions(mode="mixed", budget=32.0)
+            options = CompileOptions(mode="mixed", budget=31.0)
             tuning.compile(layers(30, 12), Registry.builtin(), OPENCL, options, emit)
             taken[name] = clock(), sum(choice.seconds is not None for choice in tuning.findings.choices)
     assert taken["made ahead"][0] <= taken["not"][0]

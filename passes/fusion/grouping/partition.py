@@ -27,7 +27,7 @@ from ....ir import FusedGroup, Mode
 from ..normalise import Illegal
 from .convex_merge import candidate_starts, convex, convex_merge_candidates, merge_candidate
 from .group_builder import GroupBuilder
-from .groups import Group, merge_weight
+from .groups import Group
 from .partitioner import Owners, Partitioner
 from .sibling_fusion import sibling_pairs
 
@@ -191,11 +191,8 @@ class _Path:
         if isinstance(merged, Group):
             self._queue(members, tie, merged, _greatest_saving(self.partitioner, members, merged.form, merged))
 
-    def _weight(self, members: tuple[Group, ...]) -> float:
-        return merge_weight(members, self.partitioner.builder.policy.prologue_weight)
-
     def _queue(self, members: tuple[Group, ...], tie: int, merged: Group | None, most: float) -> None:
-        heapq.heappush(self.queue, (-max(0.0, most * self._weight(members)), tie, False, members, merged))
+        heapq.heappush(self.queue, (-max(0.0, most * self.partitioner.weight(members)), tie, False, members, merged))
 
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
@@ -215,7 +212,7 @@ class _Path:
                 if not known(merged.form):
                     unknown.append(place)
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
-                    heapq.heappush(self.queue, (-gain * self._weight(members), tie, True, members, merged))
+                    heapq.heappush(self.queue, (-gain * self.partitioner.weight(members), tie, True, members, merged))
                 continue
             self._merge(members, merged)
             if report and next(merges) % MERGES_PER_REPORT == 0:
