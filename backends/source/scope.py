@@ -140,7 +140,7 @@ class KernelNames:
     def matrix(self, read: SharedMatrix) -> SharedMatrixLayout:
         """Return the layout in which matrix instructions read a buffer."""
         layout = next(b.matrix for b in self.kernel.shared if b.name == read.buffer)
-        return layout.turned if read.turned else layout
+        return layout.transposed if read.turned else layout
 
     def place(self, space: str, buffer: str, index: Index) -> str:
         """Return the text of an element's place in a buffer."""

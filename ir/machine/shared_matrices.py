@@ -36,7 +36,7 @@ class SharedMatrixLayout:
     deep: bool
 
     @property
-    def turned(self) -> SharedMatrixLayout:
+    def transposed(self) -> SharedMatrixLayout:
         """Layout of the same memory with its sides exchanged."""
         return SharedMatrixLayout(self.depth, self.extent, self.size, self.swizzle, not self.deep)
 
