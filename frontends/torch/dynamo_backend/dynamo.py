@@ -24,7 +24,7 @@ from ....ir import CutsError
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
-from ..dispatch import results
+from ..dispatch import results, updated_inputs
 from ..loading import graph_of_nodes
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache
@@ -37,7 +37,7 @@ from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
-from .updates import updated_inputs, updating
+from .updates import updating
 
 
 def dynamo_backend(
@@ -192,7 +192,9 @@ def _find_cached(
         return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
 
     constants = {n: frozen[n] for n in found.frozen}
-    return updating(FrozenFunction(compile_with, constants) if constants else compile_with({}), found.updated)
+    updates = bool(found.updated)
+    function = FrozenFunction(compile_with, constants, updates) if constants else compile_with({})
+    return updating(function, found.updated)
 
 
 def _compile_stages(
@@ -256,4 +258,4 @@ def _compile_graph(
         return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
 
     constants = frozen_inputs(graph, frozen)
-    return FrozenFunction(compile_with, constants) if constants else compile_with({})
+    return FrozenFunction(compile_with, constants, bool(updated_inputs(graph))) if constants else compile_with({})
