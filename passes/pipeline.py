@@ -54,12 +54,12 @@ from .partitioning import (
     plan_algorithms,
     refine_partition,
     split_long_reductions,
+    update_inputs,
 )
 from .place_tensors import order_dims, pack, place_tensors
 from .results import LaunchKernels
 from .rewrites import REWRITES, write_statements
 from .stage import Stage, graph_stage, rewrite_stage
-from .update_inputs import update_inputs
 
 #: Stages after the graph passes, in order. From `schedule` on each distinct kernel is made once.
 STAGES: tuple[Stage[Any, Any], ...] = (
@@ -114,7 +114,7 @@ STAGES: tuple[Stage[Any, Any], ...] = (
           ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
     Stage("updates", update_inputs, show_updates, verify_order,
           "outputs that replace inputs -> written in the inputs' memory, where no kernel reads an element after it is "
-          "overwritten", ("update_inputs.py",)),
+          "overwritten", ("partitioning/update_inputs.py",)),
     Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_threads, verify_threads,

@@ -171,9 +171,9 @@ class Session:
         """
         with self._exclusive():
             self._state.evict_for_good()
-            return self._recorded()
+            return self._find_replay()
 
-    def _recorded(self) -> Launch:
+    def _find_replay(self) -> Launch:
         if self._replay is None:
             self._replay = self._sequence.record()
         return self._replay
@@ -192,7 +192,7 @@ class Session:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
         with self._exclusive(), self._range:
-            launch = self._recorded()
+            launch = self._find_replay()
             start = time.perf_counter()
             self._feed(inputs)
             fed = time.perf_counter()
@@ -219,7 +219,7 @@ class Session:
         as it was.
         """
         with self._exclusive(), self._range:
-            launch = self._recorded()
+            launch = self._find_replay()
             self._state.evict()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)
@@ -267,7 +267,7 @@ class Session:
         """Time all steps together on the device, without copies."""
         with self._exclusive():
             self._state.evict()
-            return self.device.time(self._recorded(), warmup=warmup, repeats=repeats)
+            return self.device.time(self._find_replay(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
         """Time each step within a run.

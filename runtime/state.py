@@ -119,13 +119,19 @@ class DeviceState:
                 self._arena.write({tensor.input: self._value(name)})
 
     def evict(self) -> None:
-        """Copy resident values out of the arena, ahead of a run that leaves the state alone."""
+        """Copy resident values out of the arena.
+
+        A run that leaves the state alone may follow.
+        """
         for name in self._resident:
             self._copy_out(name, self._tensors[name].output)
         self._resident.clear()
 
     def evict_for_good(self) -> None:
-        """Keep no value in the arena from now on, as launches by others may change it."""
+        """Keep no value in the arena from now on.
+
+        Launches by others may change it.
+        """
         self.evict()
         self._in_place.clear()
 

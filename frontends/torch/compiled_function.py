@@ -37,7 +37,7 @@ class _Expected:
     order: tuple[int, ...] | None = None
 
     def replace(self, arguments: Sequence[Any], tensor: torch.Tensor) -> None:
-        """Copy the new elements of an input to its argument, where a copy of it was given to the program."""
+        """Copy new elements to the argument, unless they were written there."""
         argument: torch.Tensor = arguments[self.at]
         if argument.data_ptr() != tensor.data_ptr():
             (argument if self.order is None else argument.permute(self.order)).copy_(tensor)

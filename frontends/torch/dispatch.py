@@ -24,9 +24,6 @@ class UnsupportedOperationError(GraphError):
 #: Calls that raise an error for some values, and else have no effect.
 CHECKS = frozenset(("aten._linalg_check_errors.default",))
 
-#: Entry of the metadata of a graph's output node: the numbers of the inputs that its last results update.
-UPDATED_INPUTS = "cuts_updated_inputs"
-
 
 def convert_graph(graph: torch.fx.Graph, ctx: ImportContext) -> None:
     """Convert every call that a result needs.
@@ -90,12 +87,6 @@ def results(graph: torch.fx.Graph) -> list[Any]:
     """Return the results of a graph."""
     found = next(node for node in graph.nodes if node.op == "output").args[0]
     return list(found) if isinstance(found, (list, tuple)) else [found]
-
-
-def updated_inputs(graph: torch.fx.Graph) -> tuple[int, ...]:
-    """Return the numbers of the inputs that the last results update."""
-    output = next(node for node in graph.nodes if node.op == "output")
-    return tuple(output.meta.get(UPDATED_INPUTS, ()))
 
 
 def _convert(node: torch.fx.Node, ctx: ImportContext) -> Any:

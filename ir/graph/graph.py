@@ -91,7 +91,7 @@ class FixedResult:
 
 @frozen
 class Interface:
-    """State and fixed results of a graph, each by name, and its updated inputs.
+    """State, fixed results and updated inputs of a graph.
 
     A caller sees no input or output of state. State is an input whose initial value is an output of the run before,
     such as a buffer that a program writes. `updates` maps inputs to the outputs that may overwrite their memory.
@@ -103,7 +103,10 @@ class Interface:
 
     @property
     def replaced(self) -> Mapping[str, str]:
-        """The outputs that may overwrite an input's memory, by input: updates, and those of state."""
+        """The outputs that may overwrite an input, by input.
+
+        They are those of updates and of state.
+        """
         return {**self.updates, **{tensor.input: tensor.output for tensor in self.state.values()}}
 
     def caller_inputs(self, inputs: Iterable[str]) -> tuple[str, ...]:

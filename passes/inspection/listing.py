@@ -58,7 +58,7 @@ def show_launches(launches: Launches) -> str:
 
 
 def show_updates(launches: Launches) -> str:
-    """Return each output that lies in the memory of an input, a line each."""
+    """Return the outputs in place of inputs, a line each."""
     views = launches.scheduled.partition.views
     pairs = views.programs.graph.interface.updates.items()
     found = [(old, new) for old, new in pairs if new in views.programs.types and views.storage(new).buffer == old]

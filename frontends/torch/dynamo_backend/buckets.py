@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError, Dim, DimLayout, size_samples
 from ....ops.symbolic import BoundedGraph, bounded_graph
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph
 from ..decompositions import decompose_layers
-from ..dispatch import updated_inputs
 from ..loading import graph_of_nodes
 from .autograd import apply_autograd
 from .parameters import is_direct

@@ -21,10 +21,11 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
-from ..dispatch import results, updated_inputs
+from ..dispatch import results
 from ..loading import graph_of_nodes
 from ..partial import CompiledStages, StagedFunction, compile_stages, with_drawn_inputs
 from ..program import ArrayFunction, CachedGraph, Choice, CompileGraph, GraphCache

@@ -6,7 +6,7 @@
 
 AOT autograd puts the writes to inputs (caches, counters) at the end of a graph for inference. The compiled graph is
 functional: the new elements are results after all others. A plan writes them where the inputs lie, where that is safe
-(`passes/update_inputs.py`); one grouped copy for each element type writes the others to the inputs at each call.
+(`passes/partitioning/update_inputs.py`); one grouped copy for each element type writes the others at each call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
-from ..dispatch import UPDATED_INPUTS, updated_inputs
+from ..calls import UPDATED_INPUTS, updated_inputs
 from ..results import is_view_of_input
 
 #: Compiles a graph for example inputs to a function of a list of arguments.

@@ -15,8 +15,9 @@ from attrs import evolve
 
 from ....ir import Graph, GraphError, Infer, Interface, quote, verify_graph
 from ....ops.language import Registry
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph, captured_graph
-from ..dispatch import conversion, convert_graph, define, results, updated_inputs
+from ..dispatch import conversion, convert_graph, define, results
 from ..exported import check_memory, program_outputs, rename_results, written_targets
 from ..import_context import ImportContext, extract_graph
 from ..operators import Complex, MaskedElements

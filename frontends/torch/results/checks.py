@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ....ir import BackendError, quote
-from ..calls import tensor_of
-from ..dispatch import updated_inputs
+from ..calls import tensor_of, updated_inputs
 
 
 def checked_results(

@@ -1,4 +1,4 @@
-"""Updates in place: an output is written to the memory of the input that it replaces.
+"""Updates in place: outputs in the memory of inputs.
 
     input keys, output keys.next      ->      keys.next in the buffer of keys
     launch 3 reads keys                       launch 3 reads keys
@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve
 
-from ..ir import Output, Read, Storage, expr_indirects, indirects, reads
-from .context import CompileContext
-from .fusion import Group, Views
-from .results import Launches, ScheduledPartition, kernel_key
+from ...ir import Output, Read, Storage, expr_indirects, indirects, reads
+from ..context import CompileContext
+from ..fusion import Group, Views
+from ..results import Launches, ScheduledPartition, kernel_key
 
 
 def update_inputs(previous: Launches, context: CompileContext) -> Launches:
-    """Return launches whose outputs lie in the memory of the inputs that they replace, where that is safe."""
+    """Return launches with updates in place where that is safe."""
     partition = previous.scheduled.partition
     views = partition.views
     pairs = views.programs.graph.interface.updates
@@ -47,7 +47,7 @@ def _storages_in_place(views: Views, found: Mapping[str, str]) -> Iterator[tuple
 
 
 def is_safe_update(old: str, new: str, launches: Sequence[Sequence[Group]], views: Views) -> bool:
-    """Return whether an output may be written to the memory of an input."""
+    """Return whether an output may overwrite an input."""
     programs = views.programs
     graph, types = programs.graph, programs.types
     if old not in types or new not in types or types[old] != types[new]:
