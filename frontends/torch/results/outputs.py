@@ -59,7 +59,9 @@ class OutputAllocation:
 
     def new(self, device: torch.device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return new memories and output blocks, with undefined elements."""
-        found = [form and torch.empty_strided(*form[:2], dtype=form[2], device=device) for form in self.memories]
+        found: list[Any] = [
+            form and torch.empty_strided(*form[:2], dtype=form[2], device=device) for form in self.memories
+        ]
         own = [memory for memory in found if memory is not None]
         return found, own if self.whole else [_block(block, found, device) for block in self.blocks]
 
