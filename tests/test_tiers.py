@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import frozen
+from cuts.tests.fuzz.planted_bugs import BUGS
 from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, Tier, case_count, chosen_cases, example_count, function_name
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +44,10 @@ def test_long_functions_are_sampled_by_digest() -> None:
     assert set(counts) == {0, 1}
     assert 70 < sum(counts) < 130
     assert not any(case_count(3, 60.0, DEFAULT_TIER, f"test.py::test_{number}") for number in range(600))
+
+
+def test_detectors_of_planted_bugs_keep_a_case() -> None:
+    assert all(case_count(3, 60.0, COMPLETE_TIER, f"{bug.seen}::test") == 1 for bug in BUGS if "/" in bug.seen)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 In the first two, a test function whose cases take long together runs as many of them as its share of time allows:
 `durations.json` has the CPU seconds of such functions, and `pytest --update-durations` runs all cases and writes it.
 Cases are taken evenly over the list of a function's parameters. A property whose case takes longer than its function's
-share draws fewer examples. Functions whose case takes too long for a tier are sampled by digest, and each file keeps
-its shortest function: a choice is the same in every run and on every machine. A function that the table does not have
-runs whole.
+share draws fewer examples. Functions whose case takes too long for a tier are sampled by digest; each file keeps its
+shortest function, and those that planted bugs name keep a case of all. A choice is the same in every run and on every
+machine. A function that the table does not have runs whole.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import pytest
 from attrs import frozen
 from hypothesis import is_hypothesis_test, settings
 
+from .fuzz.planted_bugs import BUGS
+
 DURATIONS = Path(__file__).with_name("durations.json")
 
 
@@ -29,18 +31,19 @@ class Tier:
     """CPU seconds for a test function and for one case.
 
     One case runs where a case takes at most `case_seconds`; of functions whose case takes longer, one case of one
-    function in `sampled_functions` runs, none where that is 0. A property draws `drawn_part` of its examples at least:
-    a case has costs beside them.
+    function in `sampled_functions` runs, none where that is 0. The files `detectors` are not sampled. A property draws
+    `drawn_part` of its examples at least: a case has costs beside them.
     """
 
     function_seconds: float
     case_seconds: float
     drawn_part: float
     sampled_functions: int = 0
+    detectors: frozenset[str] = frozenset()
 
 
 DEFAULT_TIER = Tier(0.5, 0.8, 0.6)
-COMPLETE_TIER = Tier(0.75, 3.0, 0.15, 6)
+COMPLETE_TIER = Tier(0.75, 3.0, 0.15, 6, frozenset(bug.seen for bug in BUGS))
 TIERS = {"default": DEFAULT_TIER, "complete": COMPLETE_TIER, "all": None}
 
 #: CPU seconds of all cases below which a function is not listed.
@@ -61,6 +64,8 @@ def case_count(cases: int, seconds: float, tier: Tier, name: str = "") -> int:
         return cases
     if seconds <= tier.case_seconds:
         return max(1, int(tier.function_seconds / seconds))
+    if name.partition("::")[0] in tier.detectors:
+        return 1
     return int(tier.sampled_functions > 0 and zlib.crc32(name.encode()) % tier.sampled_functions == 0)
 
 
