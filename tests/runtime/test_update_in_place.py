@@ -68,7 +68,8 @@ def run_in_place(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
     arena = Arena()
     session = ExternalSession(plan, opencl(), held, arena.new)
     layout = session.layout
-    fixed = session.fixed_addresses([arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held])
+    addresses = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held]
+    fixed = session.fixed_addresses(addresses, arena.new(layout.sizes[1]))
     given = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.moving]
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
     session.launch(fixed, [*given, *made], 0)
