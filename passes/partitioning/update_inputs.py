@@ -13,7 +13,7 @@ buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from attrs import evolve
 
@@ -33,20 +33,25 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
         return previous
     moved = evolve(views, storages={**views.storages, **dict(_storages_in_place(views, found))})
     chosen = previous.scheduled.chosen
-    groups = {group: keep_elements(group, moved) for group in partition.groups}
-    schedules = {kernel_key(new, moved): chosen[kernel_key(group, views)] for group, new in groups.items()}
-    placed = evolve(partition, views=moved, groups=[groups[group] for group in partition.groups])
-    launches = [tuple(groups[group] for group in launch) for launch in previous.launches]
+    overwritten = set(found.values())
+    groups = [keep_elements(group, overwritten, moved) for group in partition.groups]
+    pairs_of_groups = zip(partition.groups, groups, strict=True)
+    schedules = {kernel_key(new, moved): chosen[kernel_key(old, views)] for old, new in pairs_of_groups}
+    placed = evolve(partition, views=moved, groups=groups)
+    launches = [tuple(keep_elements(g, overwritten, moved) for g in launch) for launch in previous.launches]
     return evolve(previous, scheduled=ScheduledPartition(placed, schedules), launches=launches)
 
 
-def keep_elements(group: Group, views: Views) -> Group:
+def keep_elements(group: Group, overwritten: Collection[str], views: Views) -> Group:
     """Return a group that reads its output in place of an input.
 
     y[i] = select(c, a, x[i]), y in place of x   ->   y[i] = select(c, a, y[i]), which is stored where c holds
     """
     form = group.form
-    places = {views.storage(group.tensors[name]): name for name in form.outputs}
+    if any(segment.reductions for segment in form.segments):
+        return group
+    stored = {name: views.storage(group.tensors[name]) for name in form.outputs}
+    places = {storage: name for name, storage in stored.items() if storage.buffer in overwritten}
     names = {name: places.get(views.storage(group.tensors[name])) for name in form.inputs}
     same = {source: target for source, target in names.items() if target is not None}
     every = [output for segment in form.segments for output in segment.outputs]

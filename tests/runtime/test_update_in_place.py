@@ -187,3 +187,19 @@ def test_unchanged_elements_are_not_stored() -> None:
     assert plan.in_place == {"x": "n0"} and len(kernel.arguments) == 3
     text = texts["select"].partition("\n")[2].strip()
     assert " when (%" in text and print_ir(parse_ir(text)).strip() == text
+
+
+def test_split_reductions_beside_updates() -> None:
+    """Both kernels of a split reduction have the same units."""
+    type_ = "f32[1, 65536]"
+    text = f"""graph "split" {{
+  input %x: {type_}
+  input %w: {type_}
+  %y: {type_} = add(%x, %w) @y
+  %s: f32[1, 1] = reduce_sum(%w) {{axes = [1]}} @s
+  output %y, %s
+  update %x to %y
+}}
+"""
+    plan = build_graph(parse_graph(text), Spec(Registry.builtin()), find_target("cuda:sm_90"), CompileOptions()).plan
+    assert plan.in_place == {"x": "y"} and len(plan.steps) == 3
