@@ -68,7 +68,8 @@ def run_in_place(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
     arena = Arena()
     session = ExternalSession(plan, opencl(), held, arena.new)
     layout = session.layout
-    fixed = session.fixed_addresses([arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held])
+    kept = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held]
+    fixed = session.fixed_addresses(kept, arena.new(layout.sizes[1]))
     given = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.moving]
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
     session.launch(fixed, [*given, *made], 0)
@@ -78,7 +79,7 @@ def run_in_place(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
         elements = arena.bytes_at(blocks[view.block]).view(view.dtype.numpy)[view.offset :]
         strides = tuple(s * view.dtype.size for s in view.strides)
         found[view.name] = np.lib.stride_tricks.as_strided(elements, view.shape, strides).copy()
-    places = zip((*layout.held, *layout.moving), (*fixed[2:], *given), strict=True)
+    places = zip((*layout.held, *layout.moving), (*kept, *given), strict=True)
     after = {n: arena.bytes_at(at).view(inputs[n].dtype).reshape(inputs[n].shape) for n, at in places}
     return found, after
 
