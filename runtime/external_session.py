@@ -7,7 +7,7 @@ from threading import Lock
 
 from ..backends import Array, BlockAddress, SequenceLauncher
 from .fallback_kernels import use_fallback_kernels
-from .placement import CONSTANTS, SCRATCH, ConstantImages, Share, place_over_blocks
+from .placement import CONSTANTS, ConstantImages, Share, place_over_blocks
 from .plan import Plan
 from .profiler_range import profiler_range
 
@@ -18,7 +18,8 @@ Allocate = Callable[[int], int]
 class ExternalSession:
     """Plan opened over external buffers.
 
-    Any thread may launch it; one launch waits for another.
+    Any thread may launch it; one launch waits for another. The session allocates constants; the scratch block is its
+    caller's.
 
     With `share`, sessions of equal large constants read one copy of each on the device.
     """
@@ -37,19 +38,19 @@ class ExternalSession:
         images = images or ConstantImages.of_plan(plan)
         self.layout = place_over_blocks(plan, held, images.large if share else ())
         self.waits = launcher.is_blocking
-        self.constants, self.scratch = (allocate(self.layout.sizes[n]) for n in (CONSTANTS, SCRATCH))
+        self.constants = allocate(self.layout.sizes[CONSTANTS])
         self._shared = tuple(self._constant_address(share, images, buffer) for buffer in self.layout.shared if share)
         self._sequence = launcher.load(self.layout.sequence, plan.kernels, plan.binaries)
         self._lock, self._range = Lock(), profiler_range(plan.name)
         self.layout.upload(images, self._write)
         launcher.settle()
 
-    def fixed_addresses(self, held: Sequence[int], scratch: int | None = None) -> tuple[int, ...]:
+    def fixed_addresses(self, held: Sequence[int], scratch: int) -> tuple[int, ...]:
         """Return the addresses of blocks that rarely move.
 
-        Held inputs are at the addresses `held`.
+        Held inputs are at the addresses `held`, values between kernels at `scratch`.
         """
-        return (self.constants, self.scratch if scratch is None else scratch, *self._shared, *held)
+        return (self.constants, scratch, *self._shared, *held)
 
     def launch(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch on a stream.
@@ -62,7 +63,7 @@ class ExternalSession:
     def launch_captured(self, fixed: Sequence[int], moving: Sequence[int], stream: int) -> None:
         """Launch on a stream under capture.
 
-        `fixed` has a scratch block that no other launch uses.
+        No other launch uses the scratch block in `fixed`.
         """
         with self._lock, self._range:
             self._sequence.launch_individually(fixed, moving, stream)

@@ -2,19 +2,21 @@
 
 A call launches the plan's kernels on PyTorch's current stream, and does not synchronise with a GPU. Outputs are new
 tensors of PyTorch's allocator, which no later call writes to. Inputs are read in place where they are dense and begin
-at a multiple of 16 bytes; others are copied first. The memory that a plan keeps between calls (constants, memory
-between kernels) is PyTorch's too. On a captured stream, as of `torch.cuda.graph`, a call gets its own memory between
-kernels, so that the CUDA graph may be replayed concurrently with other calls.
+at a multiple of 16 bytes; others are copied first. All memory is PyTorch's: constants are kept between calls, and
+scratch memory on the CPU, or of few bytes. Large scratch memory on a GPU belongs to one call, so that the graphs of a
+training step share it. On a captured stream, as of `torch.cuda.graph`, every call gets its own, so that the CUDA graph
+may be replayed concurrently with other calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from ...ir import BackendError, UsageError, quote
 from .captured_graph import GraphSignature
@@ -23,6 +25,10 @@ from .import_context import TORCH_TYPES
 from .program import Running, TensorProgram
 from .results import ALIGNMENT, OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
 from .settings import current_stream, is_capturing, same_pointers
+
+#: Most bytes of scratch memory that a graph keeps between calls, by device. On a GPU moved memory costs microseconds a
+#: kernel; on the CPU new memory costs a page fault for each page.
+MAX_KEPT_SCRATCH_BYTES: Mapping[str, float] = {"cuda": 32 << 20, "cpu": math.inf}
 
 
 @frozen
@@ -35,6 +41,12 @@ class _Expected:
     shape: torch.Size
     device: torch.device
     order: tuple[int, ...] | None = None
+
+    def replace(self, arguments: Sequence[Any], tensor: torch.Tensor) -> None:
+        """Copy new elements to the argument, unless they were written there."""
+        argument: torch.Tensor = arguments[self.at]
+        if argument.data_ptr() != tensor.data_ptr():
+            (argument if self.order is None else argument.permute(self.order)).copy_(tensor)
 
     def of(self, arguments: Sequence[Any]) -> torch.Tensor:
         """Return the input among the arguments, its axes in the graph's order.
@@ -57,15 +69,22 @@ class _Expected:
 
 @frozen(eq=False)
 class _OpenProgram:
-    """Program with its memory, held inputs and others; None stands for a seed."""
+    """Program with its memory, held inputs and others; None stands for a seed.
+
+    Without a `scratch`, each call allocates it. Inputs `updated` are overwritten; `copied_back` are those of them that
+    move, by their position.
+    """
 
     running: Running
     memory: tuple[torch.Tensor, ...]
+    scratch: torch.Tensor | None
     held: tuple[_Expected, ...]
     moving: tuple[_Expected | None, ...]
     made: OutputAllocation
     results: tuple[int | ResultFunction, ...]
     streams: set[int]
+    updated: tuple[int, ...] = ()
+    copied_back: tuple[tuple[int, _Expected], ...] = ()
 
 
 @frozen(eq=False)
@@ -78,7 +97,16 @@ class _HeldAddresses:
     opened: _OpenProgram
     pointers: list[int]
     indices: list[int]
-    fixed: tuple[int, ...]
+    recent: dict[int, tuple[int, ...]] = field(factory=dict)
+
+    def fixed_addresses(self, scratch: int) -> tuple[int, ...]:
+        """Return the addresses of blocks that rarely move, the same object for the same scratch block."""
+        found = self.recent.get(scratch)
+        if found is None:
+            found = self.opened.running.fixed_addresses([self.pointers[n] for n in self.indices], scratch)
+            self.recent.clear()
+            self.recent[scratch] = found
+        return found
 
     def matches(self, arguments: Sequence[Any]) -> bool:
         """Return whether the inputs have these addresses."""
@@ -112,26 +140,32 @@ class CompiledFunction:
         seeds = iter(self._seeds())
         given = [next(seeds) if item is None else _readable(item.of(arguments)) for item in opened.moving]
         memories, blocks = opened.made.new(self.device)
-        self._launch(known, [tensor.data_ptr() for tensor in (*given, *blocks)])
+        scratch, capturing = opened.scratch, is_capturing(self.device)
+        if scratch is None or capturing:  # freed memory is used again in the order of the stream
+            scratch = self._new_scratch(opened.running)
+        self._launch(known, scratch, capturing, [tensor.data_ptr() for tensor in (*given, *blocks)])
         if opened.made.copied:
+            constants, *shared = opened.memory
             held = (item.of(arguments).detach() for item in opened.held)
-            opened.made.copy_outputs(memories, (*opened.memory, *held, *given, *blocks))
+            opened.made.copy_outputs(memories, (constants, scratch, *shared, *held, *given, *blocks))
+        if opened.updated:
+            _finish_updates(opened, arguments, given)
         return gather_results(opened.results, memories, arguments)
 
-    def _launch(self, held_addresses: _HeldAddresses, addresses: Sequence[int]) -> None:
+    def _launch(
+        self, held_addresses: _HeldAddresses, scratch: torch.Tensor, capturing: bool, addresses: Sequence[int]
+    ) -> None:
         opened, stream = held_addresses.opened, current_stream(self.device)
-        if is_capturing(self.device):
-            scratch = torch.empty_like(opened.memory[1])
-            fixed = opened.running.fixed_addresses(
-                [held_addresses.pointers[n] for n in held_addresses.indices], scratch.data_ptr()
-            )
+        fixed = held_addresses.fixed_addresses(scratch.data_ptr())
+        if capturing:
             opened.running.launch_captured(fixed, addresses, stream)
             return
         if stream not in opened.streams:
             opened.streams.add(stream)
-            for tensor in opened.memory if self.device.type == "cuda" else ():
+            kept = (*opened.memory, *(() if opened.scratch is None else (opened.scratch,)))
+            for tensor in kept if self.device.type == "cuda" else ():
                 tensor.record_stream(torch.cuda.current_stream(self.device))
-        opened.running.launch(held_addresses.fixed, addresses, stream)
+        opened.running.launch(fixed, addresses, stream)
 
     def _seeds(self) -> Sequence[torch.Tensor]:
         """Return new random numbers of 32 bits, the lower half of an integer each, from PyTorch's generator."""
@@ -148,9 +182,7 @@ class CompiledFunction:
                 opened = self._open(arguments)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
-            self._addresses = _HeldAddresses(
-                opened, pointers, list(places), opened.running.fixed_addresses(tuple(places.values()))
-            )
+            self._addresses = _HeldAddresses(opened, pointers, list(places))
             return self._addresses
 
     def _open(self, arguments: Sequence[Any]) -> _OpenProgram:
@@ -169,17 +201,25 @@ class CompiledFunction:
             running = self.program.open(
                 held, lambda nbytes: self._allocate(memory, nbytes), SharedMemory(self.device, memory).address
             )
+            limit = MAX_KEPT_SCRATCH_BYTES.get(self.device.type, 0)
+            scratch = self._new_scratch(running) if running.layout.sizes[1] <= limit else None
         layout = running.layout
         made = output_allocation(layout, self.ends.memory)
         return _OpenProgram(
             running,
             tuple(memory),
+            scratch,
             tuple(expected[name] for name in layout.held),
             tuple(expected.get(name) for name in layout.moving),
             made,
             result_views(self.ends, made.memories),
             {current_stream(self.device)},
+            tuple(places[name] for name in layout.in_place),
+            tuple((n, expected[name]) for n, name in enumerate(layout.moving) if name in layout.in_place),
         )
+
+    def _new_scratch(self, running: Running) -> torch.Tensor:
+        return torch.empty(running.layout.sizes[1], dtype=torch.uint8, device=self.device)
 
     def _allocate(self, memory: list[torch.Tensor], nbytes: int) -> int:
         tensor = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self.device)
@@ -192,6 +232,15 @@ class CompiledFunction:
         type_ = self.ends.types[name]
         order = self.ends.orders.get(name)
         return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
+
+
+def _finish_updates(opened: _OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+    """Copy new elements to arguments that are not read in place, and count the updates as PyTorch does."""
+    with torch.no_grad():
+        for number, item in opened.copied_back:
+            item.replace(arguments, given[number])
+    written = [arguments[n] for n in opened.updated if not arguments[n].is_inference()]
+    torch.autograd.graph.increment_version(written)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:

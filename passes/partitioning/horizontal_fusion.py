@@ -29,11 +29,14 @@ from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate
 from .dependencies import connected_models, dependencies, levels
+from .live_memory import LiveValues, live_values
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
 #: Share of the launch time that sharing a launch has to save.
 MIN_SAVED_LAUNCH_SHARE = 0.5
+#: Most bytes of live values, as a multiple of those without shared launches, where they exceed the L2 cache.
+MAX_LIVE_GROWTH = 1.125
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
 #: Seconds of horizontal fusion that are granted even beyond the budget.
@@ -65,6 +68,14 @@ class Launch:
         ordered = sorted(members, key=lambda m: (first[key[m[2]]], m[2]))
         return Launch(tuple(m[0] for m in ordered), tuple(m[1] for m in ordered), tuple(m[2] for m in ordered))
 
+    def halves(self) -> tuple[Launch, Launch]:
+        """Return the launches of the earlier and of the later half of the groups."""
+        middle = sorted(self.places)[len(self.places) // 2]
+        members = list(zip(self.groups, self.candidates, self.places, strict=True))
+        parts = [m for m in members if m[2] < middle], [m for m in members if m[2] >= middle]
+        first, second = (Launch(*map(tuple, zip(*part, strict=True))) for part in parts)
+        return first, second
+
     @property
     def arguments(self) -> int:
         """Number of its pointers, without tables."""
@@ -91,6 +102,7 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
         packed = _merge_launches(launches, own, keys, target, executor, over)
+        packed = _limit_live_memory(packed, launches, needs, views, target)
         packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
         launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
@@ -325,6 +337,33 @@ def _merge_level(
         else:
             made.append(launch)
     return made
+
+
+def _limit_live_memory(
+    launches: Sequence[Launch],
+    single: Sequence[Launch],
+    needs: Sequence[frozenset[int]],
+    views: Views,
+    target: Target,
+) -> list[Launch]:
+    """Return launches with those halved that keep most values alive, until the live ones take about as many bytes as
+    without shared launches.
+    """
+    limit = max(MAX_LIVE_GROWTH * _live(single, needs, views).peak, target.l2_bytes)
+    found = list(launches)
+    while any(len(launch.groups) > 1 for launch in found):
+        live = _live(found, needs, views)
+        if live.peak <= limit:
+            break
+        several = (launch for launch in found if len(launch.groups) > 1)
+        longest = max(several, key=lambda each: sum(live.bytes_at_peak(group, views) for group in each.groups))
+        found.remove(longest)
+        found += longest.halves()
+    return found
+
+
+def _live(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> LiveValues:
+    return live_values([launch.groups for launch in _in_order(launches, needs)], views)
 
 
 def _faster_launches(

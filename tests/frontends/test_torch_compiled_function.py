@@ -9,6 +9,7 @@ import copy
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -436,26 +437,52 @@ def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
 # ---- recordings
 
 
+def fixed_addresses(name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Return a list that gets the fixed addresses of each launch by a method of sessions."""
+    seen: list[tuple[int, ...]] = []
+    original = getattr(ExternalSession, name)
+
+    def record(self: Any, fixed: Any, *given: Any) -> None:
+        seen.append(tuple(fixed))
+        original(self, fixed, *given)
+
+    monkeypatch.setattr(ExternalSession, name, record)
+    return seen
+
+
 @everywhere
 def test_a_recorded_call_has_memory_of_its_own(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, ...]] = []
-    original = ExternalSession.launch_captured
-
-    def record(self: Any, fixed: Any, moving: Any, stream: int) -> None:
-        seen.append(tuple(fixed))
-        assert fixed[0] == self.constants and fixed[1] != self.scratch
-        original(self, fixed, moving, stream)
-
-    monkeypatch.setattr(ExternalSession, "launch_captured", record)
+    plain, captured = (fixed_addresses(name, monkeypatch) for name in ("launch", "launch_captured"))
     model, x = small(place), image(place)
     call = compile_model(model)
     with torch.no_grad():
         call(x)
-        monkeypatch.setattr(door_module, "is_capturing", lambda device: True)
+        with monkeypatch.context() as patched:
+            patched.setattr(door_module, "is_capturing", lambda device: True)
+            assert near(call(x), model(x))
         assert near(call(x), model(x))
-        monkeypatch.undo()
-        assert near(call(x), model(x))
-    assert len(seen) == 1
+    assert len(captured) == 1 and len(set(plain)) == 1
+    assert captured[0][0] == plain[0][0] and captured[0][1] != plain[0][1]
+
+
+@everywhere
+def test_calls_do_not_keep_large_scratch_memory(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "MAX_KEPT_SCRATCH_BYTES", {})
+    model, x = small(place), image(place)
+    call = compile_model(model)
+    made: list[weakref.ref[Any]] = []
+    new = CompiledFunction._new_scratch
+
+    def record(self: Any, running: Any) -> Any:
+        scratch = new(self, running)
+        made.append(weakref.ref(scratch))
+        return scratch
+
+    monkeypatch.setattr(CompiledFunction, "_new_scratch", record)
+    with torch.no_grad():
+        for _ in range(3):
+            assert near(call(x), model(x))
+    assert len(made) == 3 and not any(each() is not None for each in made)
 
 
 @everywhere

@@ -48,7 +48,7 @@ def run(plan: Plan, arena: SharedArena, x: Any, images: ConstantImages | None = 
     session = ExternalSession(plan, chains, held, arena.new, arena.share, images)
     layout, given = session.layout, arena.new(x.nbytes, x)
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
-    fixed = session.fixed_addresses([given] if held else [])
+    fixed = session.fixed_addresses([given] if held else [], arena.new(layout.sizes[1]))
     session.launch(fixed, [*(() if held else (given,)), *made], 0)
     outlet = layout.output_views[0]
     block = [*fixed, *(() if held else (given,)), *made][outlet.block]

@@ -70,7 +70,9 @@ def run(
     arena = Arena()
     session = ExternalSession(plan, chains, held, arena.new)
     layout = session.layout
-    fixed = session.fixed_addresses([arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held])
+    fixed = session.fixed_addresses(
+        [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held], arena.new(layout.sizes[1])
+    )
     found: dict[str, Any] = {}
     for _ in range(times):
         given = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.moving]

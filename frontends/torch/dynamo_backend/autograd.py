@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
@@ -45,11 +46,13 @@ def apply_autograd(
 def partition_joint_graph(joint: Any, examples: Any, **options: Any) -> tuple[Any, Any]:
     """Return the graphs of a joint graph with the fewest saved bytes.
 
+    Operands of products are computed again like other elementwise values: kernels that fetch them compute them.
     A backward graph cannot compute anything again from an input that the module updates: it would read the new
     elements. Complex values cross between graphs as the pairs that the forward graph computes, not as their lazy
     conjugates. In such cases every value that the backward graph reads is saved.
     """
-    forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
+    with config.patch(ban_recompute_materialized_backward=False):
+        forward, backward = min_cut_rematerialization_partition(joint, examples, **options)
     (output,) = (node for node in joint.graph.nodes if node.op == "output")
     changed = [d.mutated_input for d in output.meta.get("desc", ()) if isinstance(d, InputMutationAOTOutput)]
     (given,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")

@@ -1,0 +1,60 @@
+"""Live memory of launches: the bytes of values between launches in an order.
+
+A launch of many groups runs when the last of them can, so that values which the others read or write live longer:
+
+    g1 -> w1, g2 -> w2, g3 -> w3   ->   one launch of w1, w2, w3: g1, g2 and g3 are live at a time
+
+Inputs, outputs and constants of the graph are live throughout and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attrs import field, frozen
+
+from ..fusion import Group, Views
+
+
+@frozen
+class LiveValues:
+    """Live values of launches: the first and the last launch of each buffer."""
+
+    spans: Mapping[str, tuple[int, int]]
+    sizes: Mapping[str, int]
+    peak: int = field(init=False)
+    place: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        changes: dict[int, int] = {}
+        for buffer, (first, last) in self.spans.items():
+            changes[first] = changes.get(first, 0) + self.sizes[buffer]
+            changes[last + 1] = changes.get(last + 1, 0) - self.sizes[buffer]
+        total, found = 0, (0, 0)
+        for place in sorted(changes):
+            total += changes[place]
+            found = max(found, (total, -place))
+        object.__setattr__(self, "peak", found[0])
+        object.__setattr__(self, "place", -found[1])
+
+    def bytes_at_peak(self, group: Group, views: Views) -> int:
+        """Return the bytes that are live at the peak and that a group reads or writes."""
+        touched = {views.storage(tensor).buffer for tensor in (*group.inputs, *group.outputs)} & self.spans.keys()
+        return sum(self.sizes[b] for b in touched if self.spans[b][0] <= self.place <= self.spans[b][1])
+
+
+def live_values(launches: Sequence[Sequence[Group]], views: Views) -> LiveValues:
+    """Return the live values of launches in order."""
+    graph, types = views.programs.graph, views.programs.types
+    outer = {views.storage(t).buffer for t in (*graph.inputs, *graph.outputs, *graph.constants) if t in types}
+    spans: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for place, launch in enumerate(launches):
+        for tensor in (t for group in launch for t in (*group.inputs, *group.outputs) if t in types):
+            buffer = views.storage(tensor).buffer
+            if buffer in outer:
+                continue
+            whole = types[buffer].nbytes if buffer in types else 0
+            sizes[buffer] = max(sizes.get(buffer, 0), types[tensor].nbytes, whole)
+            spans[buffer] = spans.get(buffer, (place, place))[0], place
+    return LiveValues(spans, sizes)
