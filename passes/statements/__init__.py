@@ -1,5 +1,6 @@
 """Statements of a graph: units, def-use index, patterns, one rewriter."""
 
+from .condition_tables import replace_condition_tables
 from .def_use import DefUse, axis_values, is_plain
 from .deterministic_scatter import make_scatters_atomic, make_scatters_deterministic
 from .gather_to_slice import bypass_copies, fold_gathers, tensors_looked_up
