@@ -74,7 +74,7 @@ def compile_model(
     from ..backends.source import emit
 
     if graph.interface.state or graph.interface.fixed:  # passes see a pure function
-        graph = evolve(graph, interface=Interface())
+        graph = evolve(graph, interface=Interface(updates=graph.interface.replaced))
     checked = check_indices(graph, spec.registry) if options.debug else Checked(graph, spec.registry)
     return evolve(run(checked.graph, checked.registry, target, options, emit), checks=checked.checks)
 

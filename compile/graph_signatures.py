@@ -59,6 +59,7 @@ def signature_record(ends: GraphSignature) -> dict[str, Any]:
         "orders": dict(ends.orders),
         "types": {name: (type_.dtype.value, type_.shape) for name, type_ in ends.types.items()},
         "memory": ends.memory.record(),
+        "updates": dict(ends.updates),
     }
 
 
@@ -73,4 +74,5 @@ def signature_of_record(record: Mapping[str, Any]) -> GraphSignature:
         {name: tuple(order) for name, order in record["orders"].items()},
         {name: TensorType(DType(dtype), tuple(shape)) for name, (dtype, shape) in record["types"].items()},
         ResultMemory.of_record(record["memory"]),
+        record.get("updates", {}),
     )

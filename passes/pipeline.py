@@ -34,6 +34,7 @@ from .inspection import (
     show_schedules,
     show_sources,
     show_threads,
+    show_updates,
     show_views,
     verify_algorithms,
     verify_blocks,
@@ -53,6 +54,7 @@ from .partitioning import (
     plan_algorithms,
     refine_partition,
     split_long_reductions,
+    update_inputs,
 )
 from .place_tensors import order_dims, pack, place_tensors
 from .results import LaunchKernels
@@ -110,6 +112,9 @@ STAGES: tuple[Stage[Any, Any], ...] = (
     Stage("launches", fuse_horizontally, show_launches, verify_order,
           "groups -> launches: horizontal fusion of independent groups, where that is faster",
           ("partitioning/horizontal_fusion.py", "costs/launch_schedules.py", "launch_order.py")),
+    Stage("updates", update_inputs, show_updates, verify_order,
+          "outputs that replace inputs -> written in the inputs' memory, where no kernel reads an element after it is "
+          "overwritten", ("partitioning/update_inputs.py",)),
     Stage("lower", lower_blocks, show_blocks, verify_blocks, "group + schedule -> block-level kernel",
           ("lowering/lower.py",)),
     Stage("extract", extract_threads, show_threads, verify_threads,

@@ -86,6 +86,14 @@ class Plan:
         """The state and the fixed results of the model."""
         return self.model.graph.interface if self.model else Interface()
 
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """The outputs that are written where an input lies, by input."""
+        written = set(written_buffers(self))
+        given = {self.storages[name]: name for name in self.inputs if self.storages[name].buffer in written}
+        pairs = ((given.get(self.storages[name]), name) for name in self.outputs)
+        return {old: new for old, new in pairs if old is not None}
+
     def launches(self) -> Iterator[tuple[int, int]]:
         """Yield each launch as (step number, iteration of its loop)."""
         return launches(len(self.steps), self.loops)
@@ -187,6 +195,14 @@ def lifetimes_of(
     for buffer, loop in loop_carried_buffers(what, storages):
         lifetimes[buffer] = lifetimes[buffer].extend(loop.first).extend(loop.last - 1)
     return lifetimes
+
+
+def written_buffers(plan: Plan) -> Iterator[str]:
+    """Yield the buffer of each written argument."""
+    for step in plan.steps:
+        for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True):
+            if argument.written:
+                yield plan.storages[tensor].buffer
 
 
 def loop_carried_buffers(

@@ -161,6 +161,7 @@ class Session:
     def launch(self) -> None:
         """Launch every step, without waiting for the end."""
         with self._exclusive():
+            self._state.evict()
             self._sequence.launch()
 
     def compute(self) -> Launch:
@@ -169,9 +170,13 @@ class Session:
         It is one recorded graph where the device can record it, else the steps.
         """
         with self._exclusive():
-            if self._replay is None:
-                self._replay = self._sequence.record()
-            return self._replay
+            self._state.evict_for_good()
+            return self._find_replay()
+
+    def _find_replay(self) -> Launch:
+        if self._replay is None:
+            self._replay = self._sequence.record()
+        return self._replay
 
     def run(self, inputs: Mapping[str, object], *, on_device: bool = False) -> dict[str, Any]:
         """Run once and return the outputs by name.
@@ -187,7 +192,7 @@ class Session:
             check_names(interface.caller_inputs(self.plan.inputs), inputs)
         names = interface.caller_outputs(self.plan.outputs)
         with self._exclusive(), self._range:
-            launch = self.compute()
+            launch = self._find_replay()
             start = time.perf_counter()
             self._feed(inputs)
             fed = time.perf_counter()
@@ -214,7 +219,8 @@ class Session:
         as it was.
         """
         with self._exclusive(), self._range:
-            launch = self.compute()
+            launch = self._find_replay()
+            self._state.evict()
             for target, source, nbytes in copies:
                 self.device.copy(target, source, nbytes)
             self._feed(inputs, there)
@@ -248,6 +254,7 @@ class Session:
         Other threads wait for the end.
         """
         with self._exclusive():
+            self._state.evict()
             self._feed(inputs)
             for (number, turn), launch in zip(self._placed.sequence.order, self._sequence.launches, strict=True):
                 launch()
@@ -259,7 +266,8 @@ class Session:
     def time_compute(self, *, warmup: int = 3, repeats: int = 20) -> Timing:
         """Time all steps together on the device, without copies."""
         with self._exclusive():
-            return self.device.time(self.compute(), warmup=warmup, repeats=repeats)
+            self._state.evict()
+            return self.device.time(self._find_replay(), warmup=warmup, repeats=repeats)
 
     def time_steps(self, *, repeats: int = 10) -> tuple[Timing, ...]:
         """Time each step within a run.
@@ -274,6 +282,7 @@ class Session:
 
         Profiles use them, which check no result.
         """
+        self._state.evict_for_good()
         launched = zip(self._placed.sequence.order, self._sequence.launches, strict=True)
         return [launch for (_, turn), launch in launched if turn == 0]
 

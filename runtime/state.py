@@ -1,7 +1,8 @@
 """State of a plan: tensors that persist between runs.
 
 The values between runs lie in memory of their own. A run copies them to its inputs, and, once it is right, back from
-its outputs: so that runs on given values, traces and timing leave the state alone.
+its outputs: so that runs on given values, traces and timing leave the state alone. State that kernels update in place
+stays in the arena from run to run, and is copied out only ahead of such runs.
 """
 
 from __future__ import annotations
@@ -79,10 +80,14 @@ class DeviceState:
         self._device, self._arena = device, arena
         self._types = {name: plan.types[tensor.input] for name, tensor in self._tensors.items()}
         self._buffers = {name: device.allocate(max(1, type_.nbytes)) for name, type_ in self._types.items()}
+        in_place = () if plan.checks else plan.in_place.items()  # a run that fails a check leaves the state alone
+        self._in_place = {name for name, t in self._tensors.items() if (t.input, t.output) in in_place}
+        self._resident = set[str]()  # the arena has their values
         self.reset()
 
     def read(self) -> dict[str, Array]:
         """Return the values, on the host."""
+        self.evict()
         return {name: self._value(name) for name in self._tensors}
 
     def _value(self, name: str) -> Array:
@@ -94,6 +99,7 @@ class DeviceState:
     def write(self, values: Mapping[str, Array]) -> None:
         """Replace some of the values."""
         for name, value in values.items():
+            self._resident.discard(name)
             dense = np.ascontiguousarray(value).reshape(value.shape)
             self._device.upload(Pointer(self._buffers[name]), dense)
 
@@ -104,7 +110,7 @@ class DeviceState:
     def load(self, given: Collection[str] = ()) -> None:
         """Copy the values to those inputs that are not given."""
         for name, tensor in self._tensors.items():
-            if tensor.input in given:
+            if tensor.input in given or name in self._resident:
                 continue
             if self._arena.is_dense(tensor.input):
                 nbytes = self._types[name].nbytes
@@ -112,11 +118,32 @@ class DeviceState:
             else:
                 self._arena.write({tensor.input: self._value(name)})
 
+    def evict(self) -> None:
+        """Copy resident values out of the arena.
+
+        A run that leaves the state alone may follow.
+        """
+        for name in self._resident:
+            self._copy_out(name, self._tensors[name].output)
+        self._resident.clear()
+
+    def evict_for_good(self) -> None:
+        """Keep no value in the arena from now on.
+
+        Launches by others may change it.
+        """
+        self.evict()
+        self._in_place.clear()
+
+    def _copy_out(self, name: str, tensor: str) -> None:
+        self._device.copy(Pointer(self._buffers[name]), self._arena.place(tensor), self._types[name].nbytes)
+
     def store(self) -> None:
         """Store the values that the plan computed."""
         for name, tensor in self._tensors.items():
-            if self._arena.is_dense(tensor.output):
-                nbytes = self._types[name].nbytes
-                self._device.copy(Pointer(self._buffers[name]), self._arena.place(tensor.output), nbytes)
+            if name in self._in_place:
+                self._resident.add(name)
+            elif self._arena.is_dense(tensor.output):
+                self._copy_out(name, tensor.output)
             else:
                 self.write({name: self._arena.read(tensor.output)})

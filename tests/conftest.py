@@ -26,7 +26,7 @@ import pytest
 from cuts.backends.opencl import device, device_choice
 from cuts.tests.amounts import NIGHTLY
 from cuts.tests.opencl_declarations import HEADER_GUARD_OPTION, declare_functions
-from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, chosen_cases, limit_examples, read_durations, write_durations
+from cuts.tests.tiers import TIERS, chosen_cases, limit_examples, read_durations, write_durations
 from hypothesis import HealthCheck, seed, settings
 
 _SLOW_CHECKS = (
@@ -54,7 +54,8 @@ settings.load_profile(os.environ.get("CUTS_HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--complete", action="store_true", help="run more cases than the tier of minutes (tiers.py)")
+    parser.addoption("--tier", choices=list(TIERS), help="cases to run (tiers.py); all where files or tests are named")
+    parser.addoption("--complete", action="store_const", dest="tier", const="complete", help="take that tier")
     parser.addoption("--update-durations", action="store_true", help="run all cases and write their CPU seconds")
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files from what the code prints now; review the diff"
@@ -69,14 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take the cases of the tier, in an order of duration.
 
-    Files with few long tests come first, then those with many tests: the last ones are short. Tests that the command
-    line names by file or node run whole, and so do those of a GPU.
+    Files with few long tests come first, then those with many tests: the last ones are short. Without `--tier`, tests
+    that the command line names by file or node run whole; those of a GPU always do.
     """
-    if not (NIGHTLY or config.getoption("--update-durations") or config.option.markexpr or names_tests(config)):
-        tier = COMPLETE_TIER if config.getoption("--complete") else DEFAULT_TIER
-        durations = read_durations()
-        chosen = chosen_cases(items, durations, tier)
-        limit_examples(chosen, durations, tier)
+    tier = TIERS[config.getoption("tier") or ("all" if names_tests(config) else "default")]
+    if tier and not (NIGHTLY or config.getoption("--update-durations") or config.option.markexpr):
+        chosen = chosen_cases(items, limit_examples(items, read_durations(), tier), tier)
         kept = {*chosen}
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import frozen
+from cuts.tests.fuzz.planted_bugs import BUGS
 from cuts.tests.tiers import COMPLETE_TIER, DEFAULT_TIER, Tier, case_count, chosen_cases, example_count, function_name
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,17 +35,29 @@ def test_chosen_cases_are_ordered_and_fit_their_time(cases: list, seconds: dict[
         elif seconds[name] <= tier.case_seconds:
             assert count == 1 or count * seconds[name] <= tier.function_seconds + 1e-9
         else:
-            assert count == 0
+            assert count <= (tier.sampled_functions > 0)
+    assert chosen or not cases or not tier.sampled_functions, "a file keeps its shortest function"
+
+
+def test_long_functions_are_sampled_by_digest() -> None:
+    counts = [case_count(3, 60.0, COMPLETE_TIER, f"test.py::test_{number}") for number in range(600)]
+    assert set(counts) == {0, 1}
+    assert 70 < sum(counts) < 130
+    assert not any(case_count(3, 60.0, DEFAULT_TIER, f"test.py::test_{number}") for number in range(600))
+
+
+def test_detectors_of_planted_bugs_keep_a_case() -> None:
+    assert all(case_count(3, 60.0, COMPLETE_TIER, f"{bug.seen}::test") == 1 for bug in BUGS if "/" in bug.seen)
 
 
 @pytest.mark.parametrize(
-    ("cases", "seconds", "count", "of_complete"), [(1, 0.8, 1, 1), (2, 9.0, 0, 1), (40, 0.05, 10, 30), (50, 0.2, 2, 7)]
+    ("cases", "seconds", "count", "of_complete"), [(1, 0.8, 1, 1), (2, 2.9, 0, 1), (40, 0.05, 10, 15), (50, 0.2, 2, 3)]
 )
 def test_a_function_takes_as_many_cases_as_fit(cases: int, seconds: float, count: int, of_complete: int) -> None:
     assert case_count(cases, seconds, DEFAULT_TIER) == count
     assert abs(case_count(cases, seconds, COMPLETE_TIER) - of_complete) <= 1
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(0.3, 40), (1.5, 40), (3.0, 20), (60.0, 10)])
+@pytest.mark.parametrize(("seconds", "count"), [(0.3, 40), (0.75, 40), (1.5, 20), (60.0, 6)])
 def test_a_long_property_draws_fewer_examples(seconds: float, count: int) -> None:
     assert example_count(40, seconds, COMPLETE_TIER) == count

@@ -2,41 +2,49 @@
 
 In the first two, a test function whose cases take long together runs as many of them as its share of time allows:
 `durations.json` has the CPU seconds of such functions, and `pytest --update-durations` runs all cases and writes it.
-Cases are taken evenly over the list of a function's parameters, the same in every run and on every machine. A property
-whose case takes longer than its function's share draws fewer examples. A function that the table does not have runs
-whole.
+Cases are taken evenly over the list of a function's parameters. A property whose case takes longer than its function's
+share draws fewer examples. Functions whose case takes too long for a tier are sampled by digest; each file keeps its
+shortest function, and those that planted bugs name keep a case of all. A choice is the same in every run and on every
+machine. A function that the table does not have runs whole.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 
 import pytest
 from attrs import frozen
 from hypothesis import is_hypothesis_test, settings
 
+from .fuzz.planted_bugs import BUGS
+
 DURATIONS = Path(__file__).with_name("durations.json")
 
 
 @frozen
 class Tier:
-    """CPU seconds that a test function may take.
+    """CPU seconds for a test function and for one case.
 
-    One case runs where a case takes at most `case_seconds`, none where it takes longer.
+    One case runs where a case takes at most `case_seconds`; of functions whose case takes longer, one case of one
+    function in `sampled_functions` runs, none where that is 0. The files `detectors` are not sampled. A property draws
+    `drawn_part` of its examples at least: a case has costs beside them.
     """
 
     function_seconds: float
     case_seconds: float
+    drawn_part: float
+    sampled_functions: int = 0
+    detectors: frozenset[str] = frozenset()
 
 
-DEFAULT_TIER = Tier(0.5, 0.8)
-COMPLETE_TIER = Tier(1.5, inf)
-#: Least part of its examples that a property draws: a case has costs beside them.
-MIN_DRAWN_PART = 0.25
+DEFAULT_TIER = Tier(0.5, 0.8, 0.6)
+COMPLETE_TIER = Tier(0.75, 3.0, 0.15, 6, frozenset(bug.seen for bug in BUGS))
+TIERS = {"default": DEFAULT_TIER, "complete": COMPLETE_TIER, "all": None}
 
 #: CPU seconds of all cases below which a function is not listed.
 MIN_LISTED_SECONDS = 0.5
@@ -47,14 +55,18 @@ def function_name(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def case_count(cases: int, seconds: float, tier: Tier) -> int:
-    """Return how many of a function's cases a tier runs.
+def case_count(cases: int, seconds: float, tier: Tier, name: str = "") -> int:
+    """Return how many cases of a named function a tier runs.
 
-    `seconds` is the CPU time of one case. A function of one case runs or does not.
+    `seconds` is the CPU time of one case.
     """
     if seconds * cases <= tier.function_seconds:
         return cases
-    return 0 if seconds > tier.case_seconds else max(1, int(tier.function_seconds / seconds))
+    if seconds <= tier.case_seconds:
+        return max(1, int(tier.function_seconds / seconds))
+    if name.partition("::")[0] in tier.detectors:
+        return 1
+    return int(tier.sampled_functions > 0 and zlib.crc32(name.encode()) % tier.sampled_functions == 0)
 
 
 def example_count(examples: int, seconds: float, tier: Tier) -> int:
@@ -62,20 +74,23 @@ def example_count(examples: int, seconds: float, tier: Tier) -> int:
 
     `seconds` is the CPU time of all of them.
     """
-    return ceil(examples * min(1.0, max(MIN_DRAWN_PART, tier.function_seconds / seconds)))
+    return ceil(examples * min(1.0, max(tier.drawn_part, tier.function_seconds / seconds)))
 
 
-def limit_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> None:
-    """Limit the examples of the properties among a tier's items.
+def limit_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> dict[str, float]:
+    """Limit the examples of properties, and return the seconds of cases.
 
-    `seconds` has the CPU seconds of a case, by test function.
+    `seconds` has the CPU seconds of a case with all examples, by test function; the result those with the drawn ones.
     """
+    limited = dict(seconds)
     functions = {function_name(item.nodeid): item.function for item in items if isinstance(item, pytest.Function)}
     for name, function in functions.items():
         if name in seconds and is_hypothesis_test(function):
             drawn = function._hypothesis_internal_use_settings or settings.default
             count = example_count(drawn.max_examples, seconds[name], tier)
             function._hypothesis_internal_use_settings = settings(drawn, max_examples=count)
+            limited[name] *= count / drawn.max_examples
+    return limited
 
 
 def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> list[pytest.Item]:
@@ -83,13 +98,19 @@ def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tie
 
     `seconds` has the CPU seconds of a case, by test function.
     """
-    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    files: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
-        functions[function_name(item.nodeid)].append(item)
+        files[item.nodeid.partition("::")[0]][function_name(item.nodeid)].append(item)
     chosen = set()
-    for name, cases in functions.items():
-        count = case_count(len(cases), seconds[name], tier) if name in seconds else len(cases)
-        chosen.update(cases[number * len(cases) // count] for number in range(count))
+    for functions in files.values():
+        counts = {
+            name: case_count(len(cases), seconds[name], tier, name) if name in seconds else len(cases)
+            for name, cases in functions.items()
+        }
+        if tier.sampled_functions and not any(counts.values()):
+            counts[min(functions, key=lambda name: seconds[name])] = 1
+        for name, cases in functions.items():
+            chosen.update(cases[number * len(cases) // counts[name]] for number in range(counts[name]))
     return [item for item in items if item in chosen]
 
 

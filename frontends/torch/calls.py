@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+#: Entry of the metadata of a graph's output node: the numbers of the inputs that its last results update.
+UPDATED_INPUTS = "cuts_updated_inputs"
+
 
 def map_nodes(argument: Any, known: Mapping[torch.fx.Node, Any]) -> Any:
     """Return arguments with nodes replaced by other values."""
@@ -125,3 +128,9 @@ def constant_result(node: torch.fx.Node) -> torch.Tensor | None:
     with unset_fake_temporarily(), torch.no_grad():
         found = target(*node.args, **keywords)
     return found if isinstance(found, torch.Tensor) else None
+
+
+def updated_inputs(graph: torch.fx.Graph) -> tuple[int, ...]:
+    """Return the numbers of the inputs that the last results update."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    return tuple(output.meta.get(UPDATED_INPUTS, ()))

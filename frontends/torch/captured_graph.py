@@ -19,7 +19,10 @@ class UncompiledWarning(UserWarning):
 
 @frozen
 class GraphSignature:
-    """Signature of a captured graph, as `CapturedGraph` has it, with types."""
+    """Signature of a captured graph, as `CapturedGraph` has it, with types.
+
+    `updates` maps inputs to the outputs that may be written in their place.
+    """
 
     inputs: tuple[str | None, ...]
     results: tuple[str | int | float | None, ...]
@@ -27,6 +30,7 @@ class GraphSignature:
     orders: Mapping[str, tuple[int, ...]]
     types: Mapping[str, TensorType]
     memory: ResultMemory
+    updates: Mapping[str, str] = field(factory=dict)
 
 
 @frozen
@@ -56,7 +60,9 @@ class CapturedGraph:
         """Signature of the graph."""
         types = {name: self.graph.types[name] for name in (*self.graph.inputs, *self.graph.outputs)}
         memory = self.memory or dense_memory(types, self.graph.outputs)
-        return GraphSignature(self.inputs, self.results, self.seeds, self.orders, types, memory)
+        return GraphSignature(
+            self.inputs, self.results, self.seeds, self.orders, types, memory, self.graph.interface.updates
+        )
 
 
 def captured_graph(

@@ -42,6 +42,12 @@ class _Expected:
     device: torch.device
     order: tuple[int, ...] | None = None
 
+    def replace(self, arguments: Sequence[Any], tensor: torch.Tensor) -> None:
+        """Copy new elements to the argument, unless they were written there."""
+        argument: torch.Tensor = arguments[self.at]
+        if argument.data_ptr() != tensor.data_ptr():
+            (argument if self.order is None else argument.permute(self.order)).copy_(tensor)
+
     def of(self, arguments: Sequence[Any]) -> torch.Tensor:
         """Return the input among the arguments, its axes in the graph's order.
 
@@ -65,7 +71,8 @@ class _Expected:
 class _OpenProgram:
     """Program with its memory, held inputs and others; None stands for a seed.
 
-    Without a `scratch`, each call allocates it.
+    Without a `scratch`, each call allocates it. Inputs `updated` are overwritten; `copied_back` are those of them that
+    move, by their position.
     """
 
     running: Running
@@ -76,6 +83,8 @@ class _OpenProgram:
     made: OutputAllocation
     results: tuple[int | ResultFunction, ...]
     streams: set[int]
+    updated: tuple[int, ...] = ()
+    copied_back: tuple[tuple[int, _Expected], ...] = ()
 
 
 @frozen(eq=False)
@@ -139,6 +148,8 @@ class CompiledFunction:
             constants, *shared = opened.memory
             held = (item.of(arguments).detach() for item in opened.held)
             opened.made.copy_outputs(memories, (constants, scratch, *shared, *held, *given, *blocks))
+        if opened.updated:
+            _finish_updates(opened, arguments, given)
         return gather_results(opened.results, memories, arguments)
 
     def _launch(
@@ -203,6 +214,8 @@ class CompiledFunction:
             made,
             result_views(self.ends, made.memories),
             {current_stream(self.device)},
+            tuple(places[name] for name in layout.in_place),
+            tuple((n, expected[name]) for n, name in enumerate(layout.moving) if name in layout.in_place),
         )
 
     def _new_scratch(self, running: Running) -> torch.Tensor:
@@ -219,6 +232,15 @@ class CompiledFunction:
         type_ = self.ends.types[name]
         order = self.ends.orders.get(name)
         return _Expected(name, at, TORCH_TYPES[type_.dtype], torch.Size(type_.shape), self.device, order)
+
+
+def _finish_updates(opened: _OpenProgram, arguments: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+    """Copy new elements to arguments that are not read in place, and count the updates as PyTorch does."""
+    with torch.no_grad():
+        for number, item in opened.copied_back:
+            item.replace(arguments, given[number])
+    written = [arguments[n] for n in opened.updated if not arguments[n].is_inference()]
+    torch.autograd.graph.increment_version(written)
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:

@@ -91,14 +91,23 @@ class FixedResult:
 
 @frozen
 class Interface:
-    """State and fixed results of a graph, each by name.
+    """State, fixed results and updated inputs of a graph.
 
     A caller sees no input or output of state. State is an input whose initial value is an output of the run before,
-    such as a buffer that a program writes.
+    such as a buffer that a program writes. `updates` maps inputs to the outputs that may overwrite their memory.
     """
 
     state: Mapping[str, StateTensor] = field(factory=dict)
     fixed: Mapping[str, FixedResult] = field(factory=dict)
+    updates: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def replaced(self) -> Mapping[str, str]:
+        """The outputs that may overwrite an input, by input.
+
+        They are those of updates and of state.
+        """
+        return {**self.updates, **{tensor.input: tensor.output for tensor in self.state.values()}}
 
     def caller_inputs(self, inputs: Iterable[str]) -> tuple[str, ...]:
         """Return the inputs without those of state."""
@@ -125,7 +134,7 @@ class Graph:
     """A pure function of tensors: nodes in topological order.
 
     `types` has an entry for every value; `constants` holds the arrays of those that are known (weights), which are no
-    `inputs`. `interface` says which inputs and outputs are state of a plan.
+    `inputs`. `interface` says which inputs and outputs are state of a plan, and which outputs replace an input.
     """
 
     name: str

@@ -9,10 +9,11 @@
       output %y
     }
 
-A graph with state or fixed results has lines for them after its outputs:
+A graph with state, fixed results or updated inputs has lines for them after its outputs:
 
       state cache = %keys to %keys.next = opaque
       result output_1 at 1 = 3
+      update %values to %values.next
 
 Printing is stable (attributes are sorted) and `print_graph(parse_graph(text, constants)) == text` for every printed
 text. Constants of up to `MAX_INLINE_ELEMENTS` elements stand in the text, constants with one value throughout as
@@ -111,7 +112,8 @@ def _interface_lines(interface: Interface) -> list[str]:
         f"  result {print_name(name)} at {r.place} = {'none' if r.value is None else print_scalar(r.value)}"
         for name, r in interface.fixed.items()
     ]
-    return state + fixed
+    updates = [f"  update %{print_name(old)} to %{print_name(new)}" for old, new in interface.updates.items()]
+    return state + fixed + updates
 
 
 def parse_graph(text: str, constants: Mapping[str, Array] | None = None, name: str = "<graph>") -> Graph:
@@ -322,6 +324,7 @@ class _Parser:
         constants: dict[str, Array] = {}
         state: dict[str, StateTensor] = {}
         fixed: dict[str, FixedResult] = {}
+        updates: dict[str, str] = {}
         while not self.accept("}"):
             if self.accept("input"):
                 inputs.append(self.typed_value())
@@ -339,8 +342,12 @@ class _Parser:
             elif self.accept("result"):
                 known, result = self.result()
                 fixed[known] = result
+            elif self.accept("update"):
+                old = self.value()
+                self.expect("to")
+                updates[old] = self.value()
             else:
                 nodes.append(self.node())
         self.take("end", "the end of the text")
-        interface = Interface(state, fixed)
+        interface = Interface(state, fixed, updates)
         return Graph(name, tuple(inputs), tuple(outputs), self.types, tuple(nodes), constants, interface)

@@ -214,6 +214,23 @@ def check_state(graph: Graph) -> Iterator[VerifyError]:
             used.add(value)
 
 
+def check_updates(graph: Graph) -> Iterator[VerifyError]:
+    """Every updated input is replaced by an output of its type.
+
+    No two inputs are replaced by one output.
+    """
+    used: set[str] = set()
+    for given, new in graph.interface.updates.items():
+        if given not in graph.inputs or new not in graph.outputs or new in used:
+            yield VerifyError(
+                f"update of {quote(given)}: expected an input and an output of its own, found {quote(new)}"
+            )
+        elif graph.types.get(given) != graph.types.get(new):
+            types = f"the input is {graph.types.get(given)}, the output {graph.types.get(new)}"
+            yield VerifyError(f"update of {quote(given)}: {types}")
+        used.add(new)
+
+
 def check_types_follow_declarations(graph: Graph, infer: Infer) -> Iterator[VerifyError]:
     """Every node's outputs have the types derived from its declaration."""
     for node in graph.nodes:
@@ -258,6 +275,7 @@ CHECKS: tuple[Callable[[Graph], Iterator[VerifyError]], ...] = (
     check_outputs_defined,
     check_constants_typed,
     check_state,
+    check_updates,
 )
 
 

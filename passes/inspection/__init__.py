@@ -11,6 +11,7 @@ from .listing import (
     show_schedules,
     show_sources,
     show_threads,
+    show_updates,
     show_views,
 )
 from .stage_verifiers import (

@@ -57,6 +57,14 @@ def show_launches(launches: Launches) -> str:
     return "\n".join(f"launch {n}: {line}" for n, line in enumerate(lines))
 
 
+def show_updates(launches: Launches) -> str:
+    """Return the outputs in place of inputs, a line each."""
+    views = launches.scheduled.partition.views
+    pairs = views.programs.graph.interface.updates.items()
+    found = [(old, new) for old, new in pairs if new in views.programs.types and views.storage(new).buffer == old]
+    return "\n".join(f"{new} in place of {old}" for old, new in found)
+
+
 def show_schedules(scheduled: ScheduledPartition) -> str:
     """Return each kernel's schedule with its lower bound and limiting resource."""
     return _show_each(

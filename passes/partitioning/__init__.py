@@ -5,3 +5,4 @@ from .choose_schedules import choose_schedules
 from .form_groups import form_groups, split_long_reductions
 from .horizontal_fusion import fuse_horizontally, join_forms
 from .refine_partition import refine_partition
+from .update_inputs import update_inputs

@@ -15,8 +15,8 @@ from itertools import product
 from attrs import evolve, frozen
 
 from ...backends import BlockAddress
-from ...ir import PlanError, Storage, TensorType, quote
-from ..plan import Plan
+from ...ir import PlanError, StateTensor, Storage, TensorType, quote
+from ..plan import Plan, written_buffers
 
 #: Copies of rows that one tensor may take: each is a launch of its own.
 MAX_ROW_COPIES = 1 << 12
@@ -49,13 +49,8 @@ def is_dense(type_: TensorType, storage: Storage) -> bool:
 
 def direct_tensors(plan: Plan) -> tuple[set[str], set[str]]:
     """Return the inputs and outputs that kernels use in caller's memory."""
-    written = {
-        plan.storages[tensor].buffer
-        for step in plan.steps
-        for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True)
-        if argument.written
-    }
     constant = {plan.storages[name].buffer for name in plan.constants}
+    written = set(written_buffers(plan)) - {plan.storages[tensor.input].buffer for tensor in updated_state(plan)}
     readers = Counter(plan.storages[name].buffer for name in plan.inputs)
     inputs = {
         name
@@ -69,6 +64,12 @@ def direct_tensors(plan: Plan) -> tuple[set[str], set[str]]:
             outputs.add(name)
             taken.add(plan.storages[name].buffer)
     return inputs, outputs
+
+
+def updated_state(plan: Plan) -> tuple[StateTensor, ...]:
+    """Return the state that kernels update in place."""
+    in_place = plan.in_place
+    return tuple(t for t in plan.interface.state.values() if in_place.get(t.input) == t.output)
 
 
 def _is_whole(plan: Plan, name: str) -> bool:

@@ -13,7 +13,7 @@ from ...backends import BlockAddress
 from ...ir import TensorType
 from ..placement import PlacedPlan, place_over_blocks, tensor_address
 from ..plan import Plan
-from .interface_copies import RowCopy, direct_tensors, row_copies
+from .interface_copies import RowCopy, direct_tensors, row_copies, updated_state
 from .records import NONE
 
 #: Numbers of kinds of blocks and of roles of tensors in a file.
@@ -58,7 +58,8 @@ def layout_of(plan: Plan) -> RunnerLayout:
     kept, replacing = ({getattr(tensor, end) for tensor in state.values()} for end in ("input", "output"))
     inputs, outputs = direct_tensors(plan)
     # A state that another one takes over would be read after it was replaced: it is copied before a run.
-    views = {plan.storages[name].buffer for name in replacing}
+    updated = updated_state(plan)
+    views = {plan.storages[name].buffer for name in replacing - {tensor.output for tensor in updated}}
     inputs -= {name for name in kept if plan.storages[name].buffer in views}
     turns = _turns(plan, inputs, outputs)
     outputs -= replacing - turns.keys()
@@ -85,7 +86,8 @@ def layout_of(plan: Plan) -> RunnerLayout:
     before = [c for name in copied[0] for c in _copies(plan, placed, name, given[name])]
     after = [c for name in copied[1] if name in results for c in _copies(plan, placed, name, results[name])]
     for tensor in state.values():
-        if turns.get(tensor.output) != tensor.input:
+        in_place = tensor in updated and tensor.input in inputs
+        if turns.get(tensor.output) != tensor.input and not in_place:
             after += _copies(plan, placed, tensor.output, given[tensor.input])
     partners = {now: placed.places[plan.storages[following].buffer].block for following, now in turns.items()}
     tensors = tuple(_tensors(plan, given, results, partners))

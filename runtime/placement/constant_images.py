@@ -16,7 +16,7 @@ from attrs import evolve
 
 from ...backends import Array
 from ...ir import BackendError, quote, strided_view
-from ..plan import Plan, extent_bytes
+from ..plan import Plan, extent_bytes, written_buffers
 
 #: Least bytes of a constant that plans share on a device; smaller ones are copied for each plan.
 MIN_SHARED_BYTES = 1 << 16
@@ -57,7 +57,7 @@ class ConstantImages:
             elements = image[: extent_bytes(type_, storage)].view(type_.dtype.numpy)[storage.start() :]
             strides = tuple(stride * size for stride in storage.strides)
             strided_view(elements, type_.shape, strides)[...] = array
-        written = _written_buffers(plan)
+        written = set(written_buffers(plan))
         large = tuple(b for b, image in images.items() if image.nbytes >= MIN_SHARED_BYTES and b not in written)
         return cls(images, large)
 
@@ -91,12 +91,3 @@ def without_elements(plan: Plan) -> Plan:
     """Return a plan without its model and without memory for constants."""
     constants = {n: np.broadcast_to(np.zeros((), a.dtype), a.shape) for n, a in plan.constants.items()}
     return evolve(plan, constants=constants, model=None)
-
-
-def _written_buffers(plan: Plan) -> set[str]:
-    found = set()
-    for step in plan.steps:
-        for argument, tensor in zip(plan.kernels[step.kernel].arguments, step.tensors, strict=True):
-            if argument.written:
-                found.add(plan.storages[tensor].buffer)
-    return found

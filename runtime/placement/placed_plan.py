@@ -61,6 +61,11 @@ class PlacedPlan:
     shared: tuple[str, ...] = ()
 
     @property
+    def in_place(self) -> Mapping[str, str]:
+        """The outputs that are written where an input lies, by input."""
+        return self.plan.in_place
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The bytes of each block."""
         return self.sequence.blocks
@@ -93,7 +98,8 @@ def place_over_blocks(
     """Return a plan over external buffers.
 
     `held` are inputs that rarely move, `shared` buffers of constants. Library routines that are `bound_once` touch
-    copies of buffers that move. Inputs and outputs `inside` get no block; the caller copies them.
+    copies of buffers that move. Inputs and outputs `inside` get no block; the caller copies them. An output in place
+    of an input lies in the input's block.
     """
     buffers = {name: plan.storages[name].buffer for name in (*plan.inputs, *plan.outputs)}
     kept = {plan.storages[name].buffer for name in plan.constants}
@@ -111,7 +117,8 @@ def place_over_blocks(
     copied = [buffers[name] for name in moving_inputs if buffers[name] in staged]
     before = [_copy(plan, blocks, places, buffer, inwards=True) for buffer in copied]
     written = {b for b in blocks if b not in {buffers[name] for name in plan.inputs}}
-    after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in written]
+    changed = written | {buffers[name] for name in plan.in_place}
+    after = [_copy(plan, blocks, places, b, inwards=False) for b in blocks if b in staged and b in changed]
     nbytes = (*sizes, *(plan.buffers[b].nbytes for b in (*shared, *blocks)))
     launched = _sequence(plan, places, nbytes, first + len(held_inputs), waits)
     sequence = evolve(launched, before=tuple(before), after=tuple(after))
@@ -127,9 +134,9 @@ def _dependencies(plan: Plan, separate_buffers: bool = False) -> LaunchDependenc
 
 def _staged_buffers(plan: Plan, moving: Collection[str], bound_once: bool) -> set[str]:
     """Return the buffers with an internal place beside the caller's, copied between the two: those that library
-    routines touch, which are bound once, and inputs that are written to.
+    routines touch, which are bound once, and inputs that are written to but not updated in place.
     """
-    given = {plan.storages[name].buffer for name in plan.inputs}
+    given = {plan.storages[name].buffer for name in {*plan.inputs} - plan.in_place.keys()}
     found = set()
     for step in plan.steps:
         kernel = plan.kernels[step.kernel]

@@ -51,14 +51,16 @@ class Question:
     def nearest(self, answers: Iterable[DecisionRecord]) -> DecisionRecord | None:
         """Return the record of the most similar graph with equal options.
 
-        It must share half of the nodes; the result is None where there is none.
+        It must share half of the nodes in the same order, as a replay matches them; the result is None where there is
+        none. Networks of one family have most nodes in common, in other places.
         """
         wanted, own = Counter(self.nodes), _circumstances(self.description)
         least, found = len(self.nodes) / 2, None
         for answer in answers:
             decisions = answer.read() if _circumstances(answer.description) == own else None
-            common = sum((wanted & Counter(decisions.nodes)).values()) if decisions is not None else 0
-            if common > least:
+            if decisions is None or sum((wanted & Counter(decisions.nodes)).values()) <= least:
+                continue
+            if (common := len(decisions.match_nodes(self.nodes))) > least:
                 least, found = common, answer
         return found
 

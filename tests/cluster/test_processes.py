@@ -62,13 +62,13 @@ NETWORK = Transformer("gpt", 2, 64, 4, 16, 4, vocabulary=53, precision="single")
 NETWORK_WAYS = [Way(1, 1, 2, "AR", 1, "nothing", "recompute"), Way(1, 2, 1, "PR", 1, "gradients", "recompute")]
 #: Results of each process, by model and way, beside the folder of the plan.
 Results: TypeAlias = dict[tuple[Transformer, Way], tuple[Path, list[dict[str, Any]]]]
-#: Model, way and whether it is trained.
-PLANS = [
-    *((MODEL, way, True) for way in TRAINING),
-    (SHALLOW, ONE_LAYER, True),
-    *((MODEL, way, False) for way in INFERENCE),
-    *((NETWORK, way, True) for way in NETWORK_WAYS),
-]
+#: Model, way and whether it is trained, by test.
+PLANS = {
+    "test_training_on_two_processes_is_training_on_one": [(MODEL, way, True) for way in TRAINING],
+    "test_single_layer_stages_keep_accumulated_gradients": [(SHALLOW, ONE_LAYER, True)],
+    "test_stages_and_shared_layers_train_as_one_process": [(NETWORK, way, True) for way in NETWORK_WAYS],
+    "test_inference_on_two_processes_is_inference_on_one": [(MODEL, way, False) for way in INFERENCE],
+}
 
 #: A process: it runs plans and prints its results. Data follows from the place in the whole mini-batch, so that groups
 #: divide it.
@@ -133,19 +133,20 @@ def compiled_for(model: Transformer, way: Way, training: bool) -> Kernels:
 
 @pytest.fixture(scope="module")
 def on_two(
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[tuple[Transformer, Way], tuple[Path, list[dict[str, Any]]]]:
-    """Run all plans on two processes.
+    """Run the plans of all chosen tests on two processes.
 
     Return the folder of each, and the results of its processes.
     """
     root, work = tmp_path_factory.mktemp("two"), []
-    for number, (model, way, training) in enumerate(PLANS):
+    plans = [plan for item in request.session.items if item.path == request.path for plan in PLANS[item.name]]
+    for number, (model, way, training) in enumerate(plans):
         save_cluster_plan(ClusterPlan(model, HERE, way, training), root / f"{number}.json")
         made = compiled_for(model, way, training)
         work.append((str(root / f"{number}.json"), str(write_kernels(made, root / f"kernels-{id(made)}"))))
     (root / "work.json").write_text(json.dumps(work))
-    found = zip(PLANS, zip(*on_processes(root / "work.json"), strict=True), strict=True)
+    found = zip(plans, zip(*on_processes(root / "work.json"), strict=True), strict=True)
     return {(model, way): (root / str(n), list(each)) for n, ((model, way, _), each) in enumerate(found)}
 
 

@@ -21,6 +21,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from cuts.frontends.onnx.backend_representation import ReferenceBackend  # onnx is optional
+from cuts.tests.amounts import NIGHTLY
 from cuts.tests.frontends.conformance import (
     cases,
     complaint,
@@ -35,6 +36,8 @@ from cuts.tests.needs import needs_opencl
 pytestmark = pytest.mark.long
 
 LEAST_IN_SCOPE = 1200
+#: Parts of the cases on kernels, each of other operations: the complete tier takes one.
+PARTS = 1 if NIGHTLY else 6
 WHOLE_SWEEP = Path(__file__).with_name("golden") / "whole_conformance_sweep.txt"
 
 
@@ -54,26 +57,27 @@ def test_reference_passes_every_case_in_scope(announce: Callable[[str], None]) -
 
 
 @needs_opencl
-def test_kernels_compute_what_the_cases_expect(announce: Callable[[str], None], pytestconfig: pytest.Config) -> None:
-    nightly = os.environ.get("CUTS_HYPOTHESIS_PROFILE") == "nightly"
-    seconds = float("inf") if nightly else float(os.environ.get("CUTS_CONFORMANCE_SECONDS", 0))
+@pytest.mark.parametrize("part", range(PARTS))
+def test_kernels_compute_what_the_cases_expect(
+    part: int, announce: Callable[[str], None], pytestconfig: pytest.Config
+) -> None:
+    seconds = float("inf") if NIGHTLY else float(os.environ.get("CUTS_CONFORMANCE_SECONDS", 0)) / PARTS
     names = interleave([case.name for case in in_scope()])
     operations = len({case.model.graph.node[0].op_type for case in in_scope()})
-    found: list[str | None] = [*run_together(names[:operations])]
+    found: list[str | None] = [*run_together(names[part:operations:PARTS])]
     if seconds:
         deadline = time.time() + seconds
         with ProcessPoolExecutor(min(2, os.cpu_count() or 1), get_context("spawn")) as pool:
-            found += pool.map(run_case, names[operations:], repeat("opencl"), repeat(deadline))
+            found += pool.map(run_case, names[operations + part :: PARTS], repeat("opencl"), repeat(deadline))
     ran = [text for text in found if text is not None]
     wrong = [text for text in ran if text]
     passed = (
         f"{len(ran) - len(wrong)} passed of {len(names)} in scope ({len(cases())} node tests, onnx {onnx.__version__})"
     )
-    if nightly and pytestconfig.getoption("--update-golden"):
+    if NIGHTLY and pytestconfig.getoption("--update-golden"):
         WHOLE_SWEEP.write_text(f"{passed}\n", encoding="utf-8")
     if len(ran) < len(names):
         whole = WHOLE_SWEEP.read_text(encoding="utf-8").strip()
-        ran_here = f"{len(ran)} that ran, of {operations} operations"
-        passed = f"{len(ran) - len(wrong)} passed of {ran_here}; all of them gave {whole}"
+        passed = f"{len(ran) - len(wrong)} passed of {len(ran)} that ran, in part {part}; all of them gave {whole}"
     announce(f"ONNX conformance, opencl: {passed}")
     assert wrong == []

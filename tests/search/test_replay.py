@@ -175,6 +175,9 @@ def test_graph_replays_the_nearest_record() -> None:
     near = ask("tanh", "exp", "tanh", "neg").nearest(database.answers())
     assert near is not None and near.key == ask("tanh", "exp", "tanh", "relu").key
     assert ask("tanh", "exp", "tanh", size=24).nearest(database.answers()) is None, "nothing of it is there"
+    record = evolve(near, decisions=json.dumps(json.loads(near.decisions) | {"nodes": ask("tanh exp relu neg").nodes}))
+    assert ask("tanh exp relu sigmoid").nearest([record]) is record
+    assert ask("neg relu exp tanh").nearest([record]) is None, "it has the same nodes in another order"
     other = evolve(near, description=near.description.replace("mixed", "fusion"))
     assert ask("tanh", "exp", "tanh", "relu").nearest([other]) is None, "it was asked for otherwise"
     assert ask("tanh").nearest([evolve(near, description="["), evolve(near, decisions="[")]) is None

@@ -10,7 +10,7 @@ Results have the memory layout of the routine that PyTorch would choose: of a fu
 Where gradients are wanted, attention of half types keeps the logarithms of its sums, and computes its scores again:
 
     y, l = attention_state(q, k, v);   w, x = attention_scores_gradient(q, k, v, y, l, g)
-    gradients:   scale * x k,   scale * x' q,   w' g
+    gradients:   scale * x k,   scale * x' q,   w' g,   the last two summed over the heads that share keys
 """
 
 from __future__ import annotations
@@ -94,10 +94,23 @@ class _Attention(torch.autograd.Function):
         q, k, v, y, sums, mask = ctx.saved_tensors
         g, scale = gradients[0], ctx.form["scale"] or q.shape[-1] ** -0.5
         w, x = layer_operator("attention_scores_gradient")(q, k, v, y, sums, g, mask, **ctx.form)
-        rows = (*k.shape[:2], -1)  # a head of keys, and the queries of all heads that it serves
-        own, w, asked, g = (t.reshape(*rows, t.shape[-1]) for t in (x, w, q, g))
-        keys, values = scale * (own.transpose(-1, -2) @ asked), w.transpose(-1, -2) @ g
-        return (scale * (own @ k)).reshape(q.shape), keys, values, None, None, None
+        keys, values = (_sum_of_heads(t.transpose(-1, -2) @ other, k) for t, other in ((x, q), (w, g)))
+        return scale * (x @ _for_heads(k, q)), scale * keys, values, None, None, None
+
+
+def _for_heads(k: Any, q: Any) -> Any:
+    """Return heads of keys for each head of queries."""
+    if k.shape[1] == q.shape[1]:
+        return k
+    groups = (*k.shape[:2], q.shape[1] // k.shape[1], *k.shape[2:])
+    return k.unsqueeze(2).expand(groups).reshape(*q.shape[:2], *k.shape[2:])
+
+
+def _sum_of_heads(gradient: Any, k: Any) -> Any:
+    """Return the gradient of heads of keys, of that of each head of queries: masks bound the parts of one head."""
+    if k.shape[1] == gradient.shape[1]:
+        return gradient
+    return gradient.reshape(*k.shape[:2], -1, *gradient.shape[2:]).sum(2)
 
 
 def _fits(q: Any, k: Any, v: Any, mask: Any, grouped: bool) -> bool:

@@ -20,12 +20,12 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError, Dim, DimLayout, size_samples
 from ....ops.symbolic import BoundedGraph, bounded_graph
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph
 from ..decompositions import decompose_layers
 from ..loading import graph_of_nodes
 from .autograd import apply_autograd
 from .parameters import is_direct
-from .updates import updated_inputs
 
 #: Compiles a captured graph as a function of its inputs.
 CompileCaptured = Callable[[CapturedGraph], Callable[..., list[Any]]]

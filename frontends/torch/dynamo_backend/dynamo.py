@@ -21,6 +21,7 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from ....ir import CutsError
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph, GraphSignature, UncompiledWarning
 from ..decompositions import ForeignLayerError, compile_layers, decompose_layers
 from ..devices import check_devices, device_of
@@ -37,7 +38,7 @@ from .dynamic import compile_by_shape, is_dynamic, replace_numbers
 from .frozen import FrozenFunction, check_frozen
 from .module_fingerprint import module_fingerprint
 from .parameters import frozen_inputs, is_direct, module_numbers, parameter_inputs
-from .updates import updated_inputs, updating
+from .updates import updating
 
 
 def dynamo_backend(
@@ -192,7 +193,9 @@ def _find_cached(
         return known.pop() if known else function_of_tensors(import_graph(constants), device, compile_graph, held)
 
     constants = {n: frozen[n] for n in found.frozen}
-    return updating(FrozenFunction(compile_with, constants) if constants else compile_with({}), found.updated)
+    updates = bool(found.updated)
+    function = FrozenFunction(compile_with, constants, updates) if constants else compile_with({})
+    return updating(function, found.updated)
 
 
 def _compile_stages(
@@ -256,4 +259,4 @@ def _compile_graph(
         return function_of_tensors(graph_of_nodes(graph, constants, True), device, compile_graph, places)
 
     constants = frozen_inputs(graph, frozen)
-    return FrozenFunction(compile_with, constants) if constants else compile_with({})
+    return FrozenFunction(compile_with, constants, bool(updated_inputs(graph))) if constants else compile_with({})

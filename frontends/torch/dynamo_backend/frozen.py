@@ -55,12 +55,14 @@ class FrozenFunction:
     """Function of tensors with frozen ones among them; thread-safe.
 
     Changes are detected while the device is busy with the result, which is discarded where they occurred; the graph is
-    then compiled with the new elements. Writes that bypass PyTorch's version counter (`parameter.data`) cannot be
-    detected.
+    then compiled with the new elements. A graph that `updates` its inputs cannot run twice: they are detected first.
+    Writes that bypass PyTorch's version counter (`parameter.data`) cannot be detected.
     """
 
-    def __init__(self, compile_frozen: CompileFrozen, examples: Mapping[int, torch.Tensor]) -> None:
-        self.numbers = tuple(examples)
+    def __init__(
+        self, compile_frozen: CompileFrozen, examples: Mapping[int, torch.Tensor], updates: bool = False
+    ) -> None:
+        self.numbers, self._updates = tuple(examples), updates
         self._compile = compile_frozen
         self._changing = Lock()
         self._state = self._compile_state(tuple(examples.values()))
@@ -68,9 +70,11 @@ class FrozenFunction:
     def __call__(self, *arguments: Any) -> list[Any]:
         """Return the results for the current elements of the parameters."""
         state = self._state
-        found = state.function(*arguments)
         given = tuple(arguments[n] for n in self.numbers)
-        while not state.holds(given):
+        while self._updates and not state.holds(given):
+            state = self._refresh(given)
+        found = state.function(*arguments)
+        while not (self._updates or state.holds(given)):
             state = self._refresh(given)
             found = state.function(*arguments)
         return found

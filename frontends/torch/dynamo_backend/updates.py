@@ -1,12 +1,12 @@
-"""Updates of a captured graph's inputs, as results that are copied back.
+"""Updates of a captured graph's inputs, as results.
 
     cache = index_copy(arg0, ...)                     cache = index_copy(arg0, ...)
     copy_(arg0, cache)                           ->
     return y                                          return y, cache
 
 AOT autograd puts the writes to inputs (caches, counters) at the end of a graph for inference. The compiled graph is
-functional: the new elements are results after all others, and one grouped copy for each element type writes them to the
-inputs at each call.
+functional: the new elements are results after all others. A plan writes them where the inputs lie, where that is safe
+(`passes/partitioning/update_inputs.py`); one grouped copy for each element type writes the others at each call.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any, TypeAlias
 import torch
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
+from ..calls import UPDATED_INPUTS, updated_inputs
 from ..results import is_view_of_input
 
 #: Compiles a graph for example inputs to a function of a list of arguments.
 CompilePart: TypeAlias = Callable[[Any, Sequence[Any]], Any]
-#: Entry of the metadata of a graph's output node: the numbers of the inputs that its last results update.
-_UPDATES = "cuts_updated_inputs"
 
 
 def with_updates(compile_part: CompilePart) -> CompilePart:
@@ -42,16 +41,10 @@ def with_updates(compile_part: CompilePart) -> CompilePart:
     return compile_functional
 
 
-def updated_inputs(graph: torch.fx.Graph) -> tuple[int, ...]:
-    """Return the numbers of the inputs that the last results update."""
-    output = next(node for node in graph.nodes if node.op == "output")
-    return tuple(output.meta.get(_UPDATES, ()))
-
-
 def updating(function: Callable[..., Sequence[Any]], numbers: Sequence[int]) -> Callable[..., list[Any]]:
     """Return a function that copies its last results to arguments.
 
-    `numbers` has the argument of each; the other results are returned.
+    `numbers` has the argument of each, which may be the result itself; the other results are returned.
     """
     if not numbers:
         return function  # type: ignore[return-value]
@@ -60,7 +53,8 @@ def updating(function: Callable[..., Sequence[Any]], numbers: Sequence[int]) -> 
         found = list(function(*arguments))
         new, kept = found[-len(numbers) :], found[: -len(numbers)]
         with torch.no_grad():
-            for _, run in groupby(zip(numbers, new, strict=True), key=lambda pair: pair[1].dtype):
+            copied = [(n, value) for n, value in zip(numbers, new, strict=True) if value is not arguments[n]]
+            for _, run in groupby(copied, key=lambda pair: pair[1].dtype):
                 targets, values = zip(*((arguments[n], value) for n, value in run), strict=True)
                 torch._foreach_copy_(targets, values)
         return kept
@@ -83,7 +77,7 @@ def _functional_module(module: Any) -> torch.fx.GraphModule | None:
             results = [copies.get(value, value) for value in node.args[0]]
             new = dict(sorted(new.items(), key=lambda item: str(item[1].meta["val"].dtype)))
             output = made.output((*results, *(_copy_of_view(made, value) for value in new.values())))
-            output.meta = {**node.meta, _UPDATES: tuple(new)}
+            output.meta = {**node.meta, UPDATED_INPUTS: tuple(new)}
         else:
             copies[node] = made.node_copy(node, copies.__getitem__)
     return torch.fx.GraphModule(module, made)

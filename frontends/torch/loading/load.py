@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from ....ir import Graph, GraphError, Infer, quote, verify_graph
+from ....ir import Graph, GraphError, Infer, Interface, quote, verify_graph
 from ....ops.language import Registry
+from ..calls import updated_inputs
 from ..captured_graph import CapturedGraph, captured_graph
 from ..dispatch import conversion, convert_graph, define, results
 from ..exported import check_memory, program_outputs, rename_results, written_targets
@@ -111,8 +112,29 @@ def graph_of_nodes(
     outputs = {node: node.name if memory else ctx.output(ctx.value(node), node.name) for node in nodes}
     given = [outputs[node] if isinstance(node, torch.fx.Node) else node for node in found]
     captured = captured_graph(ctx, "torch", names, given, memory)
+    interface = Interface(updates=_separate_updates(captured, updated_inputs(graph)))
     reimport = partial(graph_of_nodes, graph, constants, keep_layout) if constants else None
-    return evolve(captured, reimport=reimport)
+    return evolve(captured, graph=evolve(captured.graph, interface=interface), reimport=reimport)
+
+
+def _separate_updates(captured: CapturedGraph, numbers: Sequence[int]) -> dict[str, str]:
+    """Return the outputs that alone hold the new value of an input, by input.
+
+    The last results are the new values of the inputs `numbers`.
+    """
+    ends = captured.signature
+    found: dict[str, str] = {}
+    for number, result in zip(numbers, ends.results[len(ends.results) - len(numbers) :], strict=True):
+        name, view = ends.inputs[number], ends.memory.views.get(str(result))
+        if name is None or view is None or view.memory is None or ends.results.count(result) > 1:
+            continue
+        alone = [other for other in ends.memory.views.values() if other.memory == view.memory] == [view]
+        parts = ends.memory.memories[view.memory].parts
+        order = ends.orders.get(name) or tuple(range(len(ends.types[name].shape)))
+        whole = len(parts) == 1 and (parts[0].form, parts[0].order) == (view.form, order)
+        if alone and whole and ends.types[name] == ends.types[parts[0].name]:
+            found[name] = parts[0].name
+    return found
 
 
 def define_placeholders(

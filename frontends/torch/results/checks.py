@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ....ir import BackendError, quote
-from ..calls import tensor_of
+from ..calls import tensor_of, updated_inputs
 
 
 def checked_results(
@@ -24,11 +24,14 @@ def checked_results(
     if os.environ.get("CUTS_VERIFY", "0") in ("", "0"):
         return function
     places = [tensor_of(node) for node in graph.nodes if node.op == "placeholder"]
+    updated = dict(enumerate(updated_inputs(graph), len(nodes) - len(updated_inputs(graph))))
     traced = [tensor_of(node) if isinstance(node, torch.fx.Node) else None for node in nodes]
 
     def call(*arguments: Any) -> list[Any]:
         found = function(*arguments)
-        for node, fault in zip(nodes, _faults(traced, found, places, arguments), strict=True):
+        in_place = {n for n, at in updated.items() if found[n] is arguments[at]}
+        expected = [None if n in in_place else like for n, like in enumerate(traced)]
+        for node, fault in zip(nodes, _faults(expected, found, places, arguments), strict=True):
             if fault:
                 raise BackendError(
                     f"result {quote(str(node))} of a compiled graph: {fault}", hint="report this with the model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from attrs import frozen
 from ..captured_graph import GraphSignature
 from ..import_context import TORCH_TYPES
 from ..program import Blocks, OutputViewLike
-from ..result_memory import Memory, ResultMemory, ResultPart, ResultView, TensorForm
+from ..result_memory import Memory, ResultMemory, ResultPart, TensorForm
 
 #: Alignment in bytes of tensors that are read or written in place: the widest access of a kernel.
 ALIGNMENT = 16
@@ -49,18 +49,21 @@ class _Block:
 class OutputAllocation:
     """Memories of each call, the output blocks in them, and copied outputs.
 
-    Where `whole`, the blocks are the memories, in order.
+    Where `whole`, the blocks are the memories, in order. The memory of an output in place of an input is the input's.
     """
 
-    memories: tuple[MemoryForm, ...]
+    memories: tuple[MemoryForm | None, ...]
     blocks: tuple[_Block, ...]
     copied: tuple[_Copied, ...]
     whole: bool
 
     def new(self, device: torch.device) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Return new memories and output blocks, with undefined elements."""
-        found = [torch.empty_strided(shape, steps, dtype=kind, device=device) for shape, steps, kind in self.memories]
-        return found, found if self.whole else [_block(block, found, device) for block in self.blocks]
+        found: list[Any] = [
+            form and torch.empty_strided(*form[:2], dtype=form[2], device=device) for form in self.memories
+        ]
+        own = [memory for memory in found if memory is not None]
+        return found, own if self.whole else [_block(block, found, device) for block in self.blocks]
 
     def copy_outputs(self, memories: Sequence[torch.Tensor], blocks: Sequence[torch.Tensor]) -> None:
         """Copy the outputs that lie elsewhere; `blocks` are all of the program."""
@@ -70,12 +73,15 @@ class OutputAllocation:
 
 def output_allocation(layout: Blocks, memory: ResultMemory) -> OutputAllocation:
     """Return the allocation of each call for a program's output blocks."""
+    in_place = set(layout.in_place.values())
     views = {view.name: view for view in layout.output_views}
     blocks = {n: _Block(layout.sizes[n]) for n in layout.fresh}
     copied: list[_Copied] = []
     nbytes = [each.nbytes for each in memory.memories]
     for number, each in enumerate(memory.memories):
         for part in each.parts:
+            if part.name in in_place:
+                continue
             outlet = views[part.name]
             size = layout.sizes[outlet.block]
             if _is_direct(part, outlet, size):
@@ -85,8 +91,12 @@ def output_allocation(layout: Blocks, memory: ResultMemory) -> OutputAllocation:
                 nbytes[number] = max(nbytes[number], size)
             else:
                 copied.append(_Copied(number, part.form, outlet, part.order))
-    forms = tuple(form_of_memory(each, size) for each, size in zip(memory.memories, nbytes, strict=True))
-    whole = not copied and [b.memory for b in blocks.values()] == list(range(len(forms)))
+    forms = tuple(
+        None if {part.name for part in each.parts} <= in_place else form_of_memory(each, size)
+        for each, size in zip(memory.memories, nbytes, strict=True)
+    )
+    own = [number for number, form in enumerate(forms) if form is not None]
+    whole = not copied and [b.memory for b in blocks.values()] == own
     whole = whole and all(b.form is not None and not b.form.offset for b in blocks.values())
     return OutputAllocation(forms, tuple(blocks.values()), tuple(copied), whole)
 
@@ -116,12 +126,12 @@ def view_of(memory: torch.Tensor, form: TensorForm) -> torch.Tensor:
 ResultFunction = Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
 
 
-def result_views(ends: GraphSignature, forms: Sequence[MemoryForm]) -> tuple[int | ResultFunction, ...]:
+def result_views(ends: GraphSignature, forms: Sequence[MemoryForm | None]) -> tuple[int | ResultFunction, ...]:
     """Return for each result its memory number, or its view function.
 
-    Views with one name are one.
+    Views with one name are one. A result without a memory is in place of an input, which it is.
     """
-    return tuple(_giver(ends.memory.views, result, forms) for result in ends.results)
+    return tuple(_giver(ends, result, forms) for result in ends.results)
 
 
 def gather_results(
@@ -132,13 +142,17 @@ def gather_results(
 
 
 def _giver(
-    views: Mapping[str, ResultView],
+    ends: GraphSignature,
     result: str | int | float | None,
-    forms: Sequence[MemoryForm],
+    forms: Sequence[MemoryForm | None],
 ) -> int | ResultFunction:
     if not isinstance(result, str):
         return lambda memories, arguments: result
-    view = views[result]
+    view = ends.memory.views[result]
+    if view.memory is not None and forms[view.memory] is None:
+        (part,) = ends.memory.memories[view.memory].parts
+        at = ends.inputs.index(next(old for old, new in ends.updates.items() if new == part.name))
+        return lambda memories, arguments: arguments[at]
     if view.memory is not None:
         number, form = view.memory, view.form
         exact = (form.shape, form.strides, TORCH_TYPES[form.dtype]) == forms[number] and not form.offset

@@ -36,8 +36,6 @@ from ....ir import (
     Var,
     Wait,
     as_index,
-    expr_variables,
-    operands,
     reads,
 )
 from ...geometry import (
@@ -48,19 +46,10 @@ from ...geometry import (
     weighs_scores_alone,
 )
 from ..index_values import value_of
-from ..k_loop import (
-    BulkPipeline,
-    SharedPipeline,
-    bulk_tiles,
-    declared_pipeline,
-    multiplication,
-    staged_tiles,
-    tile_load,
-)
 from ..layout import BlockLayout
 from ..outputs import emit_output
 from ..segment_state import SegmentState
-from .chain_products import ChainProduct
+from .chain_products import ChainProduct, bulk_pipelines, chain_product
 from .chained_contraction import instance_phase, part_copies
 from .mask_block_skipping import guard_copies, streamed_loop_end
 from .overlapped_parts import BulkParts, OverlappedParts
@@ -146,27 +135,8 @@ class _Chain:
 
     def _product(self, state: SegmentState, start: Index) -> ChainProduct:
         """Return a contraction whose K block begins at a number of K blocks."""
-        (reduction,), (schedule,) = state.frame.segment.reductions, state.frame.schedule.reductions
-        (dim,), prefix = schedule.dims, f"{state.frame.prefix}r0"
-        local = Var(f"{prefix}k0", dim.block_k)
-        binding = state.bind((dim,), (local,), (start * dim.block_k,))
-        column = self.chain.column if state is self.first else self.chain.width
-        once = {
-            e
-            for e in operands(reduction, (reduction.name,))
-            if state.frame.segment.axes[column] not in expr_variables(e)
-        }
-        tiles = staged_tiles(state, reduction, schedule, binding, prefix, once)
-        slot = as_index(self.part) % schedule.stages
-        staged = {e: tile_load(tile, buffer, Index() if e in once else slot) for e, (tile, buffer) in tiles.items()}
-        covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
-        product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
-        ring, rows = ({e: t for e, t in tiles.items() if (e in once) == alone} for alone in (False, True))
-        return ChainProduct(
-            product,
-            SharedPipeline(state, schedule, ring, self.part, prefix, early=True),
-            SharedPipeline(state, evolve(schedule, stages=1), rows, self.part, f"{prefix}q", early=True),
-        )
+        column = state.frame.segment.axes[self.chain.column if state is self.first else self.chain.width]
+        return chain_product(state, 0, start, (self.part, self.part), column)
 
     def _loop(self, scores: ChainProduct, sums: ChainProduct) -> list[Item]:
         """Return the loop over parts, with the second operands in a ring of stages."""
@@ -215,13 +185,8 @@ class _Chain:
 
     def _bulk_parts(self, scores: ChainProduct, sums: ChainProduct) -> BulkParts | None:
         """Return the bulk copies of all factors, None where threads copy."""
-        rings, found = (scores.rows, scores.copies, sums.copies), list[BulkPipeline]()
-        tiles = [bulk_tiles(ring, number) for number, ring in enumerate(rings)]
-        for ring, own in zip(rings, tiles, strict=True):
-            if own is None or None in tiles:
-                return None
-            found.append(declared_pipeline(ring, own))
-        return BulkParts(found[0], (found[1], found[2]), self.part)
+        pipelines = bulk_pipelines((scores.rows, scores.copies, sums.copies))
+        return None if pipelines is None else BulkParts(pipelines[0], (pipelines[1], pipelines[2]), self.part)
 
     def _scores(self, scores: ChainProduct) -> list[Item]:
         """Return the products of a part, and their epilogue into registers."""

@@ -13,6 +13,7 @@ sum that a product of the same part has read is read again in place, with its si
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from attrs import define, evolve, field
 
@@ -35,27 +36,17 @@ from ....ir import (
     Value,
     Var,
     as_index,
-    expr_variables,
-    operands,
     post_order,
     reads,
     substitute_node,
 )
 from ...geometry import TileChain, mma_operands, tile_chain
 from ..index_values import value_of
-from ..k_loop import (
-    BulkPipeline,
-    SharedPipeline,
-    bulk_tiles,
-    declared_pipeline,
-    multiplication,
-    staged_tiles,
-    tile_load,
-)
+from ..k_loop import SharedPipeline
 from ..layout import BlockLayout, Tile
 from ..outputs import emit_output
 from ..segment_state import SegmentState
-from .chain_products import ChainProduct
+from .chain_products import ChainProduct, bulk_pipelines, chain_product
 from .chained_contraction import instance_phase
 from .mask_block_skipping import masked_parts
 from .score_masks import score_masks
@@ -120,7 +111,8 @@ class _TileChain:
             instance_phase(first, "zero", map(first.initialise, first.frame.segment.reductions)),
             instance_phase(last, "begin", map(last.initialise, last.frame.segment.reductions)),
         ]
-        bulk = self._bulk_pipelines()
+        pipelines = bulk_pipelines((*self.rows, *self.rings))
+        bulk = None if pipelines is None else (pipelines[: len(self.rows)], pipelines[len(self.rows) :])
         columns, self.numbers = column_numbers(first, self.chain, self.turn, self.stages) if bulk else ([], {})
         rows, held = row_numbers(first, self.chain)
         self.numbers |= held
@@ -144,34 +136,17 @@ class _TileChain:
                 self.last.held[read] = Convert(RegisterRead(f"{read.tensor}.held", at, DType.F32), held)
 
     def _product(self, state: SegmentState, number: int) -> ChainProduct:
-        """Return a contraction of a part, and declare the tiles of its staged factors."""
-        frame, segment = state.frame, state.frame.segment
-        reduction, schedule = segment.reductions[number], frame.schedule.reductions[number]
-        (dim,), prefix = schedule.dims, f"{frame.prefix}r{number}"
-        local, start = Var(f"{prefix}k0", dim.block_k), Index() if state is self.first else as_index(self.part)
-        binding = state.bind((dim,), (local,), (start * dim.block_k,))
-        column = segment.axes[self.chain.column] if state is self.first else None
-        once = {e for e in operands(reduction, (reduction.name,)) if column and column not in expr_variables(e)}
-        tiles = staged_tiles(state, reduction, schedule, binding, prefix, once)
-        slot = as_index(self.turn) % schedule.stages
-        staged: dict[Expr, Value] = {
-            e: tile_load(tile, buffer, Index() if e in once else slot) for e, (tile, buffer) in tiles.items()
-        }
-        again = self.chain.again[number] if state is self.last else None
+        """Return a contraction of a part."""
+        own, parts, staged_again = state is self.first, (self.part, self.turn), None
+        again = None if own else self.chain.again[number]
         if again is not None:
-            staged |= self._staged_again(number, again, local, slot)
-        if state is self.first:
-            self.tiles |= {(number, e): found for e, found in tiles.items()}
-        covered = {operand: tile.covered for operand, (tile, _) in tiles.items()}
-        product = multiplication(state, reduction, schedule, binding, local, self.part, staged, covered, prefix)
-        ring, rows = ({e: t for e, t in tiles.items() if (e in once) == alone} for alone in (False, True))
-        found = ChainProduct(
-            evolve(product, turned=again is not None),
-            SharedPipeline(state, schedule, ring, self.turn, prefix, early=True),
-            SharedPipeline(state, evolve(schedule, stages=1), rows, self.turn, f"{prefix}q", early=True),
-        )
-        self.rows += [found.rows] if rows else []
-        self.rings += [found.copies] if ring else []
+            staged_again = partial(self._staged_again, number, again)
+        column = state.frame.segment.axes[self.chain.column] if own else None
+        found = chain_product(state, number, Index() if own else as_index(self.part), parts, column, staged_again)
+        if own:
+            self.tiles |= {(number, e): tile for e, tile in found.tiles.items()}
+        self.rows += [found.rows] if found.rows.tiles else []
+        self.rings += [found.copies] if found.copies.tiles else []
         return found
 
     def _staged_again(self, number: int, again: int, local: Var, slot: Index) -> dict[Expr, Value]:
@@ -186,20 +161,6 @@ class _TileChain:
         assert tile.matrix is not None, "a warpgroup reads its factors in place"
         address = tile.matrix.address(as_index(local), as_index(last.tiles[self.chain.width]))
         return {here[1]: Load("shared", buffer.name, slot * tile.size + address, buffer.dtype)}
-
-    def _bulk_pipelines(self) -> tuple[list[BulkPipeline], list[BulkPipeline]] | None:
-        """Return the bulk copies of the rows and of a part, None where threads copy."""
-        rings, found, count = (*self.rows, *self.rings), list[BulkPipeline](), 0
-        tiles = []
-        for ring in rings:
-            own = bulk_tiles(ring, count)
-            if own is None:
-                return None
-            tiles.append(own)
-            count += len(own)
-        for ring, own in zip(rings, tiles, strict=True):
-            found.append(declared_pipeline(ring, own))
-        return found[: len(self.rows)], found[len(self.rows) :]
 
     def _values(self) -> list[tuple[int, list[Item]]]:
         """Return each value's items, with the number of products that they follow, in order."""

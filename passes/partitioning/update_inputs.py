@@ -1,0 +1,93 @@
+"""Updates in place: outputs in the memory of inputs.
+
+    input keys, output keys.next      ->      keys.next in the buffer of keys
+    launch 3 reads keys                       launch 3 reads keys
+    launch 4 writes keys.next[i, j]           launch 4 writes it over keys[i, j]
+    launch 5 reads keys.next                  launch 5 reads the buffer
+
+It is safe where no kernel reads an element of the input after it is overwritten: one group writes all of the output,
+every other reader of the input is launched before it, and the group reads of the input only the element that it
+replaces, as part of the new value. The graph's interface names the pairs (`Interface.updates`); other pairs keep two
+buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import evolve
+
+from ...ir import Output, Read, Storage, expr_indirects, indirects, reads
+from ..context import CompileContext
+from ..fusion import Group, Views
+from ..results import Launches, ScheduledPartition, kernel_key
+
+
+def update_inputs(previous: Launches, context: CompileContext) -> Launches:
+    """Return launches with updates in place where that is safe."""
+    partition = previous.scheduled.partition
+    views = partition.views
+    pairs = views.programs.graph.interface.updates
+    found = {new: old for old, new in pairs.items() if is_safe_update(old, new, previous.launches, views)}
+    if not found:
+        return previous
+    moved = evolve(views, storages={**views.storages, **dict(_storages_in_place(views, found))})
+    placed = evolve(partition, views=moved)
+    chosen = previous.scheduled.chosen
+    schedules = {kernel_key(group, moved): chosen[kernel_key(group, views)] for group in partition.groups}
+    return evolve(previous, scheduled=ScheduledPartition(placed, schedules))
+
+
+def _storages_in_place(views: Views, found: Mapping[str, str]) -> Iterator[tuple[str, Storage]]:
+    """Yield the storages of outputs and of their views, in the buffers of inputs."""
+    for tensor in {**views.storages, **found}:
+        storage = views.storage(tensor)
+        if storage.buffer in found:
+            yield tensor, evolve(storage, buffer=found[storage.buffer])
+
+
+def is_safe_update(old: str, new: str, launches: Sequence[Sequence[Group]], views: Views) -> bool:
+    """Return whether an output may overwrite an input."""
+    programs = views.programs
+    graph, types = programs.graph, programs.types
+    if old not in types or new not in types or types[old] != types[new]:
+        return False
+    dense = all(views.storage(t) == Storage(t, 0, types[t].strides) and t not in programs.orders for t in (old, new))
+    if not dense or any(views.storage(output).buffer == old for output in graph.outputs):
+        return False
+    touching = [
+        (number, group, old in _buffers(group.inputs, views), new in _buffers(group.outputs, views))
+        for number, launch in enumerate(launches)
+        for group in launch
+    ]
+    writers = [(number, group, reads_old) for number, group, reads_old, writes in touching if writes]
+    if len(writers) != 1:
+        return False
+    ((last, writer, reads_old),) = writers
+    earlier = all(number < last for number, group, reads_, _ in touching if reads_ and group is not writer)
+    outside = writer.repeat is None and not writer.form.adds_to_memory
+    return earlier and outside and (not reads_old or _replaces_elements(writer, old, new, views))
+
+
+def _buffers(tensors: Sequence[str], views: Views) -> set[str]:
+    return {views.storage(tensor).buffer for tensor in tensors}
+
+
+def _replaces_elements(group: Group, old: str, new: str, views: Views) -> bool:
+    """Return whether a group reads of an input only the element that it overwrites, for the new value."""
+    if any(segment.reductions for segment in group.form.segments):
+        return False
+    places = {name: views.storage(group.tensors[name]) for name in (*group.form.inputs, *group.form.outputs)}
+    sources = {name: evolve(place, buffer=new) for name, place in places.items() if place.buffer == old}
+    every = [output for segment in group.form.segments for output in segment.outputs]
+    return all(_reads_own_element(output, sources, places) for output in every)
+
+
+def _reads_own_element(output: Output, sources: Mapping[str, Storage], places: Mapping[str, Storage]) -> bool:
+    written = (*output.write, *(guard.index for guard in output.guards))
+    inner = [*expr_indirects(output.body), *(place for index in written for place in indirects(index))]
+    if any(place.tensor in sources for place in inner):
+        return False
+    found = [read for read in reads(output.body) if read.tensor in sources]
+    target = places.get(output.tensor)
+    return all(read == Read(read.tensor, output.write) and sources[read.tensor] == target for read in found)
