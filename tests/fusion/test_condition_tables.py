@@ -10,7 +10,7 @@ from cuts.ir.graph import Graph, Node
 from cuts.ir.types import DType, TensorType
 from cuts.ops import Registry
 from cuts.passes.fusion.programs import build_programs
-from cuts.passes.statements.condition_tables import band_limits
+from cuts.passes.statements.gather_to_slice import band_limits
 
 ROWS, COLUMNS = np.ogrid[:16, :24]
 
@@ -31,7 +31,7 @@ def test_bands_are_found(mask: Any, limits: tuple[int, int, int, int] | None) ->
     assert band_limits(np.broadcast_to(mask, (2, 16, 24))) == limits
 
 
-def masked(mask: Any) -> Graph:
+def attention_graph(mask: Any) -> Graph:
     """Attention with a constant mask."""
     rows, keys = TensorType(DType.F32, (1, 2, 16, 8)), TensorType(DType.F32, (1, 2, 24, 8))
     types = {"q": rows, "k": keys, "v": keys, "y": rows, "mask": TensorType(DType.BOOL, (1, 1, 16, 24))}
@@ -42,6 +42,6 @@ def masked(mask: Any) -> Graph:
 @pytest.mark.parametrize("band", [True, False])
 def test_kernels_read_no_mask_that_is_a_band(band: bool) -> None:
     mask = (COLUMNS <= ROWS + 2) if band else (COLUMNS % 3 != 1) & (ROWS >= 0)
-    units = build_programs(masked(mask), Registry.builtin()).units
+    units = build_programs(attention_graph(mask), Registry.builtin()).units
     assert any("mask" in s.tensors_read for unit in units for s in unit.statements) is not band
     assert any("mask" in unit.reads for unit in units) is not band
