@@ -39,6 +39,7 @@ from ..runtime import (
     check_names,
     checked_inputs,
     checked_state,
+    complete_files,
     launch_parameters,
     load_plan,
     make_plan,
@@ -324,10 +325,10 @@ class CompiledPlan(PortablePlan):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the plan's folder atomically.
 
-        It has the files of the cached entry, where there is one: its weights are not arranged and hashed again.
+        It has the files of the cached entry, where there is one: its weights are not arranged again.
         """
         cached = EntryStore.open().read("plan", self.cache_name) if self.cache_name else None
-        write_folder(Path(folder), cached or plan_files(self.plan))
+        write_folder(Path(folder), complete_files(cached) if cached else plan_files(self.plan))
 
     def reopen(self) -> Callable[[Path], CompiledPlan]:
         return open_plan

@@ -10,6 +10,7 @@ from .files import (
     PlannedStage,
     ProgramRecord,
     StagedRecord,
+    complete_files,
     load_plan,
     load_stages,
     plain,
@@ -21,7 +22,7 @@ from .files import (
     save_program,
     save_staged,
     stages_type,
-    with_document,
+    write_document,
     write_folder,
 )
 from .first_wrong_step import WrongStep, first_wrong_step, wrong_steps

@@ -31,8 +31,9 @@ class Tier:
     """CPU seconds for a test function and for one case.
 
     One case runs where a case takes at most `case_seconds`; of functions whose case takes longer, one case of one
-    function in `sampled_functions` runs, none where that is 0. The files `detectors` are not sampled. A property draws
-    `drawn_part` of its examples at least: a case has costs beside them.
+    function in `sampled_functions` runs, none where that is 0. In the files `detectors` a function may take as long as
+    a case, and one case of each runs. A property draws `drawn_part` of its examples at least: a case has costs beside
+    them.
     """
 
     function_seconds: float
@@ -60,12 +61,12 @@ def case_count(cases: int, seconds: float, tier: Tier, name: str = "") -> int:
 
     `seconds` is the CPU time of one case.
     """
-    if seconds * cases <= tier.function_seconds:
+    is_detector = name.partition("::")[0] in tier.detectors
+    allowed = tier.case_seconds if is_detector else tier.function_seconds
+    if seconds * cases <= allowed:
         return cases
-    if seconds <= tier.case_seconds:
-        return max(1, int(tier.function_seconds / seconds))
-    if name.partition("::")[0] in tier.detectors:
-        return 1
+    if is_detector or seconds <= tier.case_seconds:
+        return max(1, int(allowed / seconds))
     return int(tier.sampled_functions > 0 and zlib.crc32(name.encode()) % tier.sampled_functions == 0)
 
 
@@ -93,6 +94,11 @@ def limit_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float], t
     return limited
 
 
+def _is_skipped(item: pytest.Item) -> bool:
+    """Return whether a mark skips a case here: it is no sample of a function."""
+    return isinstance(item, pytest.Item) and any(mark.args[:1] == (True,) for mark in item.iter_markers("skipif"))
+
+
 def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tier: Tier) -> list[pytest.Item]:
     """Return the items of a tier, in order.
 
@@ -103,10 +109,14 @@ def chosen_cases(items: Sequence[pytest.Item], seconds: Mapping[str, float], tie
         files[item.nodeid.partition("::")[0]][function_name(item.nodeid)].append(item)
     chosen = set()
     for functions in files.values():
-        counts = {
-            name: case_count(len(cases), seconds[name], tier, name) if name in seconds else len(cases)
-            for name, cases in functions.items()
-        }
+        counts = {}
+        for name, cases in functions.items():
+            running = [case for case in cases if not _is_skipped(case)] or cases
+            counts[name] = case_count(len(running), seconds[name], tier, name) if name in seconds else len(running)
+            if counts[name] == len(running):
+                counts[name] = len(cases)
+            else:
+                functions[name] = running
         if tier.sampled_functions and not any(counts.values()):
             counts[min(functions, key=lambda name: seconds[name])] = 1
         for name, cases in functions.items():

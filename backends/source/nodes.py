@@ -115,7 +115,8 @@ class NodePrinter(ValuePrinter):
     def _store_vector(self, node: VectorStore | WideStore, start: Index, values: Sequence[str]) -> None:
         vectors = self.names.dialect.vectors[node.dtype.value]
         place = self._vector_place(node, start, len(values))
-        self._print_under(node.guards, vectors.store.format(**place, values=", ".join(vectors.pack(values))))
+        text = vectors.store.format(**place, values=", ".join(vectors.pack(values)))
+        self._print_under(node.guards, text, node.when if isinstance(node, VectorStore) else ())
 
     def _vector_place(self, node: VectorLoad | VectorStore | WideStore, start: Index, width: int) -> dict[str, str]:
         """Return the values of the templates of vector accesses."""
@@ -128,9 +129,11 @@ class NodePrinter(ValuePrinter):
             "space": self.names.dialect.spaces[node.space],
         }
 
-    def _print_under(self, guards: Sequence[Guard], text: str) -> None:
+    def _print_under(self, guards: Sequence[Guard], text: str, when: Sequence[Value] = ()) -> None:
         """Print a statement under a condition."""
-        self.out.line((f"if ({guard_text(guards, self.names.pointers)}) " if guards else "") + text)
+        parts = [guard_text(guards, self.names.pointers)] if guards else []
+        condition = " && ".join([*parts, *map(self.text, when)])
+        self.out.line((f"if ({condition}) " if condition else "") + text)
 
     def copy(self, node: AsyncCopy) -> None:
         """Print the copies from global to shared memory."""
@@ -209,7 +212,7 @@ class NodePrinter(ValuePrinter):
             i=self.names.place(node.space, node.buffer, node.address),
             v=self.text(node.value),
         )
-        self._print_under(node.guards, text)
+        self._print_under(node.guards, text, node.when)
 
     def update(self, node: Store, rest: tuple[Var, ...]) -> None:
         """Print the atomic operations of a box."""

@@ -18,7 +18,7 @@ from attrs import frozen
 
 from ...backends.library import installed_libraries
 from ...ir import BOUND_PRUNING, Array, CompileOptions, CutsError, Graph, Target, print_graph, processor_count
-from ...runtime import plan_content, plan_of_files, save_plan, with_document
+from ...runtime import plan_content, plan_of_files, save_plan, write_document
 from ...search import known_answers, machine_of
 from ...store import EntryStore, Facts, Key, cache_root, create_private_folder, digest, digest_parts, field_facts
 from ..loading import Spec
@@ -68,7 +68,8 @@ class PlanCache:
         """Save a plan as it is now."""
         files, document = plan_content(made.plan)
         store = EntryStore.open()
-        store.put_later(self.key, lambda: with_document(files, document), sum(map(len, files.values())))
+        content = files | {"plan.json": write_document(document)}
+        store.put_later(self.key, lambda: content, sum(map(len, files.values())))
         made.cache_name = self.key.name
 
 

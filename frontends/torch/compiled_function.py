@@ -23,8 +23,8 @@ from .captured_graph import GraphSignature
 from .devices import SharedMemory, is_number
 from .import_context import TORCH_TYPES
 from .program import Running, TensorProgram
-from .results import ALIGNMENT, OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
-from .settings import current_stream, is_capturing, same_pointers
+from .results import OutputAllocation, ResultFunction, gather_results, output_allocation, result_views
+from .settings import current_stream, is_capturing, is_readable, readable, same_pointers
 
 #: Most bytes of scratch memory that a graph keeps between calls, by device. On a GPU moved memory costs microseconds a
 #: kernel; on the CPU new memory costs a page fault for each page.
@@ -100,7 +100,10 @@ class _HeldAddresses:
     recent: dict[int, tuple[int, ...]] = field(factory=dict)
 
     def fixed_addresses(self, scratch: int) -> tuple[int, ...]:
-        """Return the addresses of blocks that rarely move, the same object for the same scratch block."""
+        """Return the addresses of blocks that rarely move.
+
+        It is the same object for the same scratch block.
+        """
         found = self.recent.get(scratch)
         if found is None:
             found = self.opened.running.fixed_addresses([self.pointers[n] for n in self.indices], scratch)
@@ -138,7 +141,7 @@ class CompiledFunction:
             known = self._record_addresses(arguments)
         opened = known.opened
         seeds = iter(self._seeds())
-        given = [next(seeds) if item is None else _readable(item.of(arguments)) for item in opened.moving]
+        given = [next(seeds) if item is None else readable(item.of(arguments)) for item in opened.moving]
         memories, blocks = opened.made.new(self.device)
         scratch, capturing = opened.scratch, is_capturing(self.device)
         if scratch is None or capturing:  # freed memory is used again in the order of the stream
@@ -178,7 +181,7 @@ class CompiledFunction:
         """Record the addresses of held inputs; open the program anew where one cannot be read in place."""
         with self._opening:
             opened = self._addresses.opened if self._addresses else self._open(arguments)
-            if not all(_is_readable(item.of(arguments)) for item in opened.held):
+            if not all(is_readable(item.of(arguments)) for item in opened.held):
                 opened = self._open(arguments)
             places = {item.at: item.of(arguments).data_ptr() for item in opened.held}
             pointers = [places.get(n, 0) for n in range(len(arguments))]
@@ -195,7 +198,7 @@ class CompiledFunction:
         places = {name: at for at, name in enumerate(self.ends.inputs) if name is not None}
         expected = {name: self._expected_input(name, at) for name, at in places.items()}
         there = [name for name, at in places.items() if arguments[at].device == self.device]
-        held = [n for n in there if places[n] in self._held and _is_readable(expected[n].of(arguments))]
+        held = [n for n in there if places[n] in self._held and is_readable(expected[n].of(arguments))]
         memory: list[torch.Tensor] = []
         with torch.inference_mode(False):
             running = self.program.open(
@@ -241,15 +244,3 @@ def _finish_updates(opened: _OpenProgram, arguments: Sequence[Any], given: Seque
             item.replace(arguments, given[number])
     written = [arguments[n] for n in opened.updated if not arguments[n].is_inference()]
     torch.autograd.graph.increment_version(written)
-
-
-def _is_readable(tensor: torch.Tensor) -> bool:
-    """Return whether kernels can read a tensor in place."""
-    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0 and not tensor.is_neg()
-
-
-def _readable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or a copy of it that kernels can read."""
-    if _is_readable(tensor):
-        return tensor
-    return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)

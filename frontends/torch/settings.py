@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .results import ALIGNMENT
+
 
 def matmul_precision() -> str:
     """Return PyTorch's precision of f32 products: "highest", "high" or "medium"."""
@@ -41,3 +43,15 @@ def same_pointers(values: Sequence[Any], pointers: list[int], indices: list[int]
     if _EQUAL is not None:
         return bool(_EQUAL(list(values), pointers, indices))
     return all(values[n].data_ptr() == pointers[n] for n in indices)
+
+
+def is_readable(tensor: torch.Tensor) -> bool:
+    """Return whether kernels can read a tensor in place."""
+    return tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0 and not tensor.is_neg()
+
+
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor, or a copy of it that kernels can read."""
+    if is_readable(tensor):
+        return tensor
+    return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)

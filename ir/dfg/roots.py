@@ -17,7 +17,7 @@ class Store:
 
     With `into`, a reduction, the value is combined with the stored one. An update is dropped where an integer in the
     address is no index of its axis. Instruction selection gives it an `axis` whose aligned neighbours it combines at
-    once.
+    once, and the condition `when` (a value, or none) of a store that keeps some elements.
     """
 
     space: str
@@ -28,6 +28,7 @@ class Store:
     guards: tuple[Guard, ...] = ()
     into: str | None = None
     axis: Var | None = None
+    when: tuple[Value, ...] = ()
 
 
 @frozen(cache_hash=True)
@@ -49,7 +50,7 @@ class WideStore:
 class VectorStore:
     """Store of the elements along `axis`, `width` aligned neighbours at once.
 
-    It takes place where all guards hold. Instruction selection makes it of a `Store`.
+    It takes place where all guards hold, and `when` does. Instruction selection makes it of a `Store`.
     """
 
     space: str
@@ -60,6 +61,7 @@ class VectorStore:
     axis: Var
     width: int
     guards: tuple[Guard, ...] = ()
+    when: tuple[Value, ...] = ()
 
 
 @frozen(cache_hash=True)

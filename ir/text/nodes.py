@@ -180,9 +180,13 @@ FORMS: dict[type, Form] = {
     MbarrierArrive: Form("arrive_mbarrier <barriers>[<slot>]{? when <when>?}"),
     MbarrierWait: Form("wait_mbarrier <barriers>[<slot>] parity <parity>"),
     # Data-flow graphs: roots, and values (whose type the line itself shows)
-    Store: Form("store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? over <axis>?}{? if <guards>?}"),
+    Store: Form(
+        "store <space> <buffer>[<address>]{? into <into>?}: <dtype> = <value>{? over <axis>?}{? when (<when>)?}"
+        "{? if <guards>?}"
+    ),
     VectorStore: Form(
-        "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? if <guards>?}"
+        "vector_store <space> <buffer>[<address>]: <dtype> = <value> over <axis> by <width>{? when (<when>)?}"
+        "{? if <guards>?}"
     ),
     AsyncCopy: Form(
         "async_copy <instruction> <buffer>[<address>]: <dtype> = <source>[<start>]{? over <axis> by <width>?}"

@@ -18,11 +18,13 @@ from ..dfg import (
     Accumulate,
     DfgNode,
     Initialise,
+    Load,
     Mma,
     MmaAccumulate,
     Pack,
     RegisterRead,
     RegisterWrite,
+    Store,
     WarpgroupMma,
     Window,
     buffer_accesses,
@@ -98,14 +100,17 @@ def check_nothing_read_is_written(kernel: Kernel) -> Iterator[VerifyError]:
 def check_buffers_declared(kernel: Kernel) -> Iterator[VerifyError]:
     """Accesses are of the kernel's tensors, constants or shared buffers.
 
-    Loads are of read tensors, constants and shared buffers, stores of written tensors and shared buffers. An index
-    reads a read tensor.
+    Loads are of read tensors, constants and shared buffers, stores of written tensors and shared buffers. Of a written
+    tensor, a load is of an element that a store of its phase overwrites. An index reads a read tensor.
     """
     shared = {b.name for b in kernel.shared}
     loads = {"global": set(kernel.reads), "shared": shared, "constant": set(kernel.constants)}
     stores = {"global": set(kernel.writes), "shared": shared}
     for place in _phases_with_loops(kernel.items):
+        stored = {(r.buffer, r.address) for r in place.phase.roots if isinstance(r, Store) and r.space == "global"}
         for node in post_order(place.phase.roots):
+            if isinstance(node, Load) and node.space == "global" and (node.buffer, node.address) in stored:
+                continue
             for access in buffer_accesses(node):
                 known = stores if access.stores else loads
                 if access.buffer not in known.get(access.space, ()):

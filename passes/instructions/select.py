@@ -26,6 +26,7 @@ from ...ir import (
     Load,
     Loop,
     MmaAccumulate,
+    Op,
     Pack,
     PackedLoad,
     Phase,
@@ -109,7 +110,7 @@ class PhaseSelector:
         elif isinstance(root, Store) and root.into:
             found = next(filter(None, (select_addition(root, v, self.context) for v in self.boxes[root])), root)
         elif isinstance(root, Store):
-            found = self._instruction(root, self._store)
+            found = self._keep_elements(self._instruction(root, self._store))
         if isinstance(found, Store) and (load := self._copy_source(found)):
             return select_copy(found, load, None, self.phase.l1, self.context) or found
         return with_operands(found, self._value)
@@ -146,6 +147,19 @@ class PhaseSelector:
 
     def _is_window(self, node: Load, var: Var) -> bool:
         return any(isinstance(user, Window) and var in user.axes for user in self.users.get(node, ()))
+
+    def _keep_elements(self, node: Root) -> Root:
+        """Return a store without the elements that it would write unchanged.
+
+        p[i] = select(c, x, p[i])   ->   p[i] = x when c
+        """
+        value = node.value if isinstance(node, (Store, VectorStore)) and node.space != "shared" else None
+        if not isinstance(node, (Store, VectorStore)) or not isinstance(value, Op) or value.fn != "select":
+            return node
+        condition, new, old = value.args
+        own = isinstance(old, Load) and (old.buffer, old.address) == (node.buffer, node.address)
+        varies = isinstance(node, VectorStore) and node.axis in self.boxes[condition]
+        return evolve(node, value=new, when=(condition,)) if own and not varies else node
 
     def _store(self, node: Root, rest: Sequence[Var]) -> Root:
         """Return the store of several elements of a box, else the node."""

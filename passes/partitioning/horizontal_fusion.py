@@ -16,7 +16,6 @@ fusion would move them to the early level of their operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
 from attrs import evolve, frozen
 
@@ -29,57 +28,19 @@ from ..launch_order import launch_violations
 from ..results import Launches, ScheduledPartition, kernel_key
 from ..schedule import Candidate
 from .dependencies import connected_models, dependencies, levels
-from .live_memory import LiveValues, live_values
+from .live_memory import limit_live_memory
+from .shared_launches import Launch, in_order
 
 #: Bytes of launch parameters for each pointer, in any dialect.
 POINTER_BYTES = 12
 #: Share of the launch time that sharing a launch has to save.
 MIN_SAVED_LAUNCH_SHARE = 0.5
-#: Most bytes of live values, as a multiple of those without shared launches, where they exceed the L2 cache.
-MAX_LIVE_GROWTH = 1.125
 #: Limits of different kernels in a launch, as they are compiled one after another; those without sums are short.
 MAX_DISTINCT_KERNELS, MAX_DISTINCT_POINTWISE_KERNELS = 12, 64
 #: Seconds of horizontal fusion that are granted even beyond the budget.
 MIN_FUSION_SECONDS = 2.0
 #: Number of members for which one without sums is scheduled before the number is known.
 ASSUMED_MEMBERS = 8
-
-
-@frozen(eq=False)
-class Launch:
-    """Groups of one launch, with their candidates and original positions.
-
-    Equal kernels are adjacent.
-    """
-
-    groups: tuple[Group, ...]
-    candidates: tuple[Candidate, ...]
-    places: tuple[int, ...]
-
-    def merge(self, other: Launch, key: Mapping[int, Hashable]) -> Launch:
-        """Return two launches as one; `key` identifies kernels by a group's position."""
-        first: dict[Hashable, int] = {}
-        for place in (*self.places, *other.places):
-            first.setdefault(key[place], place)
-        members = zip(
-            (*self.groups, *other.groups), (*self.candidates, *other.candidates), (*self.places, *other.places),
-            strict=True,
-        )  # fmt: skip
-        ordered = sorted(members, key=lambda m: (first[key[m[2]]], m[2]))
-        return Launch(tuple(m[0] for m in ordered), tuple(m[1] for m in ordered), tuple(m[2] for m in ordered))
-
-    def halves(self) -> tuple[Launch, Launch]:
-        """Return the launches of the earlier and of the later half of the groups."""
-        middle = sorted(self.places)[len(self.places) // 2]
-        members = list(zip(self.groups, self.candidates, self.places, strict=True))
-        parts = [m for m in members if m[2] < middle], [m for m in members if m[2] >= middle]
-        first, second = (Launch(*map(tuple, zip(*part, strict=True))) for part in parts)
-        return first, second
-
-    @property
-    def arguments(self) -> int:
-        """Number of its pointers, without tables."""
-        return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
 
 
 def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> Launches:
@@ -102,7 +63,7 @@ def fuse_horizontally(previous: ScheduledPartition, context: CompileContext) -> 
         own = [None if again or level is None else (model, level) for level, model, again in found]
         own = [None if group in held else each for group, each in zip(groups, own, strict=True)]
         packed = _merge_launches(launches, own, keys, target, executor, over)
-        packed = _limit_live_memory(packed, launches, needs, views, target)
+        packed = limit_live_memory(packed, launches, needs, views, target)
         packed = _merge_all([[launches[p] for p in launch.places] for launch in packed], target, executor, over)
         launches = list(_faster_launches(packed, launches, context.costs, views))
     shared = [] if record is None or replay is None else [*_shared_members(launches, record, replay)]
@@ -118,12 +79,12 @@ def _with_shared(
     executor: Executor,
 ) -> list[Launch]:
     """Return launches in order, with recorded shared launches where they can still run."""
-    single = list(_in_order(launches, needs))
+    single = list(in_order(launches, needs))
     if not shared:
         return single
     taken = {launch for members in shared for launch in members}
     joint = _merge_all(shared, target, executor)
-    found = list(_in_order([*(each for each in launches if each not in taken), *joint], needs))
+    found = list(in_order([*(each for each in launches if each not in taken), *joint], needs))
     places = [launch.places for launch in found]
     whole = sum(map(len, places)) == sum(len(launch.places) for launch in launches)
     broken = not whole or any(True for _ in launch_violations([each.groups for each in found], places, views))
@@ -253,48 +214,6 @@ def _replay_launches(
     return found
 
 
-def _in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
-    """Yield launches after their dependencies, otherwise at the position of the last of their groups.
-
-    Groups of a loop stay together, in their order.
-    """
-    runs = _runs(launches)
-    owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
-    waits = [{owner[p] for launch in run for place in launch.places for p in needs[place]} for run in runs]
-    following: dict[int, list[int]] = {}
-    for n, before in enumerate(waits):
-        before.discard(n)  # the groups of a loop wait for each other
-        for other in before:
-            following.setdefault(other, []).append(n)
-    missing = [len(before) for before in waits]
-    ready = [(_last_place(runs[n]), n) for n, count in enumerate(missing) if not count]
-    heapify(ready)
-    while ready:
-        _, n = heappop(ready)
-        yield from runs[n]
-        for other in following.get(n, ()):
-            missing[other] -= 1
-            if not missing[other]:
-                heappush(ready, (_last_place(runs[other]), other))
-
-
-def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
-    """Return each launch as a run, those of a loop as one run."""
-    runs: list[list[Launch]] = []
-    loops: dict[str, list[Launch]] = {}
-    for launch in sorted(launches, key=lambda each: each.places):
-        loop = launch.groups[0].repeat
-        run = [] if loop is None else loops.setdefault(loop, [])
-        if not run:
-            runs.append(run)
-        run.append(launch)
-    return runs
-
-
-def _last_place(run: Sequence[Launch]) -> int:
-    return max(place for launch in run for place in launch.places)
-
-
 # ---- merging of launches
 
 
@@ -337,33 +256,6 @@ def _merge_level(
         else:
             made.append(launch)
     return made
-
-
-def _limit_live_memory(
-    launches: Sequence[Launch],
-    single: Sequence[Launch],
-    needs: Sequence[frozenset[int]],
-    views: Views,
-    target: Target,
-) -> list[Launch]:
-    """Return launches with those halved that keep most values alive, until the live ones take about as many bytes as
-    without shared launches.
-    """
-    limit = max(MAX_LIVE_GROWTH * _live(single, needs, views).peak, target.l2_bytes)
-    found = list(launches)
-    while any(len(launch.groups) > 1 for launch in found):
-        live = _live(found, needs, views)
-        if live.peak <= limit:
-            break
-        several = (launch for launch in found if len(launch.groups) > 1)
-        longest = max(several, key=lambda each: sum(live.bytes_at_peak(group, views) for group in each.groups))
-        found.remove(longest)
-        found += longest.halves()
-    return found
-
-
-def _live(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> LiveValues:
-    return live_values([launch.groups for launch in _in_order(launches, needs)], views)
 
 
 def _faster_launches(

@@ -1,4 +1,4 @@
-"""Live memory of launches: the bytes of values between launches in an order.
+"""Live memory of launches: bytes of values between launches.
 
 A launch of many groups runs when the last of them can, so that values which the others read or write live longer:
 
@@ -13,12 +13,17 @@ from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
+from ...ir import Target
 from ..fusion import Group, Views
+from .shared_launches import Launch, in_order
+
+#: Most bytes of live values, as a multiple of those without shared launches, where they exceed the L2 cache.
+MAX_LIVE_GROWTH = 1.125
 
 
 @frozen
 class LiveValues:
-    """Live values of launches: the first and the last launch of each buffer."""
+    """First and last launch of each buffer of launches in order."""
 
     spans: Mapping[str, tuple[int, int]]
     sizes: Mapping[str, int]
@@ -38,7 +43,7 @@ class LiveValues:
         object.__setattr__(self, "place", -found[1])
 
     def bytes_at_peak(self, group: Group, views: Views) -> int:
-        """Return the bytes that are live at the peak and that a group reads or writes."""
+        """Return the bytes of a group's values at the peak."""
         touched = {views.storage(tensor).buffer for tensor in (*group.inputs, *group.outputs)} & self.spans.keys()
         return sum(self.sizes[b] for b in touched if self.spans[b][0] <= self.place <= self.spans[b][1])
 
@@ -58,3 +63,32 @@ def live_values(launches: Sequence[Sequence[Group]], views: Views) -> LiveValues
             sizes[buffer] = max(sizes.get(buffer, 0), types[tensor].nbytes, whole)
             spans[buffer] = spans.get(buffer, (place, place))[0], place
     return LiveValues(spans, sizes)
+
+
+def limit_live_memory(
+    launches: Sequence[Launch],
+    single: Sequence[Launch],
+    needs: Sequence[frozenset[int]],
+    views: Views,
+    target: Target,
+) -> list[Launch]:
+    """Return launches, halved until live values fit.
+
+    Live values may take about as many bytes as without shared launches. The launch that keeps most of them alive is
+    halved first.
+    """
+    limit = max(MAX_LIVE_GROWTH * _live(single, needs, views).peak, target.l2_bytes)
+    found = list(launches)
+    while any(len(launch.groups) > 1 for launch in found):
+        live = _live(found, needs, views)
+        if live.peak <= limit:
+            break
+        several = (launch for launch in found if len(launch.groups) > 1)
+        longest = max(several, key=lambda each: sum(live.bytes_at_peak(group, views) for group in each.groups))
+        found.remove(longest)
+        found += longest.halves()
+    return found
+
+
+def _live(launches: Sequence[Launch], needs: Sequence[frozenset[int]], views: Views) -> LiveValues:
+    return live_values([launch.groups for launch in in_order(launches, needs)], views)

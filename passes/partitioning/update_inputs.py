@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve
 
-from ...ir import Output, Read, Storage, expr_indirects, indirects, reads
+from ...ir import Call, Output, Read, Storage, expr_indirects, indirects, reads, rename_expr
 from ..context import CompileContext
 from ..fusion import Group, Views
 from ..results import Launches, ScheduledPartition, kernel_key
@@ -32,10 +32,40 @@ def update_inputs(previous: Launches, context: CompileContext) -> Launches:
     if not found:
         return previous
     moved = evolve(views, storages={**views.storages, **dict(_storages_in_place(views, found))})
-    placed = evolve(partition, views=moved)
     chosen = previous.scheduled.chosen
-    schedules = {kernel_key(group, moved): chosen[kernel_key(group, views)] for group in partition.groups}
-    return evolve(previous, scheduled=ScheduledPartition(placed, schedules))
+    groups = {group: keep_elements(group, moved) for group in partition.groups}
+    schedules = {kernel_key(new, moved): chosen[kernel_key(group, views)] for group, new in groups.items()}
+    placed = evolve(partition, views=moved, groups=[groups[group] for group in partition.groups])
+    launches = [tuple(groups[group] for group in launch) for launch in previous.launches]
+    return evolve(previous, scheduled=ScheduledPartition(placed, schedules), launches=launches)
+
+
+def keep_elements(group: Group, views: Views) -> Group:
+    """Return a group that reads its output in place of an input.
+
+    y[i] = select(c, a, x[i]), y in place of x   ->   y[i] = select(c, a, y[i]), which is stored where c holds
+    """
+    form = group.form
+    places = {views.storage(group.tensors[name]): name for name in form.outputs}
+    names = {name: places.get(views.storage(group.tensors[name])) for name in form.inputs}
+    same = {source: target for source, target in names.items() if target is not None}
+    every = [output for segment in form.segments for output in segment.outputs]
+    if not same or not all(_selects_own_element(output, same) for output in every):
+        return group
+    segments = tuple(
+        evolve(each, outputs=tuple(evolve(o, body=rename_expr(o.body, same)) for o in each.outputs))
+        for each in form.segments
+    )
+    inputs, fixed = (tuple(name for name in part if name not in same) for part in (form.inputs, form.fixed))
+    tensors = {name: tensor for name, tensor in group.tensors.items() if name not in same}
+    return evolve(group, form=evolve(form, segments=segments, inputs=inputs, fixed=fixed), tensors=tensors)
+
+
+def _selects_own_element(output: Output, same: Mapping[str, str]) -> bool:
+    found = [read for read in reads(output.body) if read.tensor in same]
+    body = output.body
+    old = body.args[2] if isinstance(body, Call) and body.fn == "select" else None
+    return not found or (len(found) == 1 and old == found[0] and same[found[0].tensor] == output.tensor)
 
 
 def _storages_in_place(views: Views, found: Mapping[str, str]) -> Iterator[tuple[str, Storage]]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import cattrs
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from ...ir import (
@@ -55,12 +55,14 @@ class KernelRecord:
 class ModelRecord:
     """Source model: opaque constants, declarations and precision policy.
 
-    Constants are given by their keys in the weights, declarations by name.
+    Constants are given by their keys in the weights, declarations by name. `orders` has the order of the dims of those
+    that are stored as kernels read them.
     """
 
     constants: dict[str, str]
     specs: tuple[str, ...]
     precision: PrecisionName = "fp32"
+    orders: dict[str, tuple[int, ...]] = field(factory=dict)
 
 
 @frozen

@@ -18,15 +18,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from attrs import evolve, frozen
-from safetensors import deserialize
+from attrs import evolve
 from safetensors.numpy import save as save_tensors
 
 from ...ir import (
     Array,
     CutsError,
-    DType,
     Graph,
     KernelFunction,
     PlanError,
@@ -46,23 +43,7 @@ from .plan_document import (
     read_document,
     write_document,
 )
-
-
-@frozen
-class Weights:
-    """Arrays under generated keys; equal arrays are stored once."""
-
-    arrays: dict[str, Array]
-
-    def add(self, array: Array) -> str:
-        """Take an array in and return its key."""
-        content = np.ascontiguousarray(array).reshape(np.shape(array))
-        head = f"{content.dtype.str}{content.shape}".encode()
-        digest = hashlib.sha256(head)
-        digest.update(content.reshape(-1).view(np.uint8).data)
-        key = digest.hexdigest()[:32]
-        self.arrays[key] = content
-        return key
+from .weights import Weights, read_weights
 
 
 def save_plan(plan: Plan, folder: str | os.PathLike[str]) -> None:
@@ -123,6 +104,16 @@ def plan_files(plan: Plan) -> dict[str, bytes]:
     return with_document(*plan_content(plan))
 
 
+def complete_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a stored plan with their digests in plan.json.
+
+    The store has digests of its own.
+    """
+    others = {name: content for name, content in files.items() if name != "plan.json"}
+    document = parse_document(files["plan.json"], Path("plan.json"))
+    return with_document(others, document) if isinstance(document, PlanDocument) else dict(files)
+
+
 def with_document(files: dict[str, bytes], document: PlanDocument) -> dict[str, bytes]:
     """Return files and plan.json, which has their digests."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -147,11 +138,10 @@ def plan_content(plan: Plan) -> tuple[dict[str, bytes], PlanDocument]:
         files["model.txt"] = print_graph(graph).encode()
         paths = [f"specs/{number:02}.cuts" for number in range(len(plan.model.specs))]
         files |= {path: text.encode() for path, text in zip(paths, plan.model.specs.values(), strict=True)}
-        model = ModelRecord(
-            {name: weights.add(array) for name, array in _arrays(graph).items()},
-            tuple(plan.model.specs),
-            plan.model.precision,
-        )
+        found = {name: weights.add_reordered(array) for name, array in _arrays(graph).items()}
+        keys = {name: key for name, (key, _) in found.items()}
+        orders = {name: order for name, (_, order) in found.items() if order}
+        model = ModelRecord(keys, tuple(plan.model.specs), plan.model.precision, orders)
     files["weights.safetensors"] = save_tensors(weights.arrays)
     document = PlanDocument(
         plan.cuts, plan.name, plan.target, plan.inputs, plan.outputs, dict(plan.types), dict(plan.storages),
@@ -234,28 +224,16 @@ def _read_file(root: Path, name: str, digest: str) -> bytes:
     return content
 
 
-def read_weights(content: bytes) -> dict[str, Array]:
-    """Return the arrays of a plan by their keys.
-
-    Raises `PlanError` where they cannot be read.
-    """
-    kinds = {d.file_name: d.numpy for d in DType}
-    try:
-        found = dict(deserialize(content))  # type: ignore[no-untyped-call]
-        return {
-            name: np.frombuffer(entry["data"], kinds[entry["dtype"]]).reshape(entry["shape"])
-            for name, entry in found.items()
-        }
-    except Exception as error:
-        raise PlanError(f"weights.safetensors cannot be read: {error}") from error
-
-
 def _assemble(document: PlanDocument, files: Mapping[str, bytes]) -> Plan:
     weights = read_weights(files["weights.safetensors"])
     kernels = tuple(_kernel(record, number, files) for number, record in enumerate(document.kernels))
     model = None
     if document.model is not None:
-        constants = {name: weights[key] for name, key in document.model.constants.items()}
+        orders = document.model.orders
+        constants = {
+            name: weights[key].transpose(orders[name]) if name in orders else weights[key]
+            for name, key in document.model.constants.items()
+        }
         specs = {name: files[f"specs/{number:02}.cuts"].decode() for number, name in enumerate(document.model.specs)}
         graph = parse_graph(files["model.txt"].decode(), constants, "model.txt")
         model = PlannedModel(graph, specs, document.model.precision)

@@ -20,7 +20,8 @@ from safetensors.numpy import save as save_tensors
 from ...ir import Array, Target, TensorType
 from ..plan import Plan, cuts_version
 from .plan_document import ProgramDocument, StageRecord, write_document
-from .plan_file import Weights, load_plan, plan_files, read_weights, write_folder
+from .plan_file import load_plan, plan_files, write_folder
+from .weights import Weights, read_weights
 
 
 @frozen

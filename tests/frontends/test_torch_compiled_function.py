@@ -132,8 +132,8 @@ def test_dense_inputs_are_read_in_place(place: str, monkeypatch: pytest.MonkeyPa
 def test_channels_may_lie_last(place: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Read dense tensors in place for any order of axes."""
     copies: list[Any] = []
-    readable = door_module._readable
-    monkeypatch.setattr(door_module, "_readable", lambda t: (copies.append(t) if readable(t) is not t else None, t)[1])
+    readable = door_module.readable
+    monkeypatch.setattr(door_module, "readable", lambda t: (copies.append(t) if readable(t) is not t else None, t)[1])
     model, x = small(place), image(place)
     with torch.no_grad():
         expected = model(x)
@@ -438,7 +438,7 @@ def test_gradients_of_a_frozen_model_are_refused(place: str) -> None:
 
 
 def fixed_addresses(name: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Return a list that gets the fixed addresses of each launch by a method of sessions."""
+    """Return the list of fixed addresses of launches by a method."""
     seen: list[tuple[int, ...]] = []
     original = getattr(ExternalSession, name)
 

@@ -22,11 +22,10 @@ from cuts.passes.partitioning import horizontal_fusion
 from cuts.passes.partitioning.dependencies import levels
 from cuts.passes.partitioning.horizontal_fusion import (
     MAX_DISTINCT_KERNELS,
-    Launch,
-    _in_order,
     is_launchable,
     launch_seconds,
 )
+from cuts.passes.partitioning.shared_launches import Launch, in_order
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.selection.choose import Candidate
 from cuts.tests.amounts import examples
@@ -191,7 +190,7 @@ def test_launches_of_one_level_can_be_ordered(drawn: list[frozenset[int]], draw:
         parts = [part for part in (places[:cut], places[cut:]) if part]
         launches += [Launch(tuple(groups[n] for n in part), (), tuple(part)) for part in parts]
     done: set[int] = set()
-    for launch in _in_order(launches, needs):
+    for launch in in_order(launches, needs):
         for place in launch.places:
             assert needs[place] <= done
         done |= set(launch.places)

@@ -22,7 +22,7 @@ from cuts.passes.fusion.views import Views
 from cuts.passes.inspection.verify import verify_launches
 from cuts.passes.launch_order import launch_violations, updated_tensors
 from cuts.passes.partitioning.dependencies import dependencies, levels
-from cuts.passes.partitioning.horizontal_fusion import Launch, _in_order
+from cuts.passes.partitioning.shared_launches import Launch, in_order
 from cuts.passes.pipeline import compile_graph, stage_results
 from cuts.passes.results import Partition
 from cuts.tests.amounts import examples
@@ -128,7 +128,7 @@ def test_exactly_the_orders_of_dependences_are_legal(model: Graph, mode: Mode, d
     needs = dependencies(made.groups, made.views)
     order = _draw_order(needs, made.groups, draw)
     assert violations(single(made.groups, order), made.views) == []
-    assert violations(list(_in_order(_draw_launches(needs, made.groups, draw), needs)), made.views) == []
+    assert violations(list(in_order(_draw_launches(needs, made.groups, draw), needs)), made.views) == []
     loops = [group.repeat or object() for group in made.groups]
     for later, before in ((n, m) for n, waits in enumerate(needs) for m in waits if loops[n] != loops[m]):
         moved = [n for n in order if n == later or loops[n] == loops[later]]
@@ -251,7 +251,7 @@ def test_the_stage_is_held_to_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_graph(model, REGISTRY, PLAIN, CompileOptions(verify=True), emit)
     monkeypatch.setattr("cuts.passes.partitioning.horizontal_fusion.dependencies", forgetful)
     monkeypatch.setattr(
-        "cuts.passes.partitioning.horizontal_fusion._last_place",
+        "cuts.passes.partitioning.shared_launches._last_place",
         lambda run: -max(p for launch in run for p in launch.places),
     )
     with pytest.raises(CutsError, match="stage 'launches' broke what it made"):

@@ -19,16 +19,17 @@ from cuts.ir.errors import PlanError
 from cuts.ir.graph import IndexCheck
 from cuts.ir.text import print_graph
 from cuts.ir.types import DType, TensorType
-from cuts.runtime.files.plan_document import PlanDocument, parse_document, plain
+from cuts.runtime.files.plan_document import PlanDocument, parse_document, plain, write_document
 from cuts.runtime.files.plan_file import (
-    Weights,
     load_plan,
+    plan_content,
     plan_files,
     plan_of_files,
     read_files,
     save_plan,
     write_folder,
 )
+from cuts.runtime.files.weights import Weights
 from cuts.runtime.memory import Placement
 from cuts.runtime.plan import check_plan
 from cuts.tests.runtime.handmade import example_plan
@@ -87,6 +88,44 @@ def test_weights_of_equal_bytes_keep_shapes_and_types() -> None:
     assert weights.add(arrays[0].copy()) == keys[0]
     for key, array in zip(keys, arrays, strict=True):
         assert (weights.arrays[key].shape, weights.arrays[key].dtype) == (array.shape, array.dtype)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_reordered_weights_are_stored_once(kind: type) -> None:
+    given = np.random.default_rng(0).standard_normal((32, 8, 16)).astype(kind)
+    given[1, 2, 3] = np.nan
+    weights = Weights({})
+    key = weights.add(given.transpose(2, 0, 1))
+    found, order = weights.add_reordered(given)
+    assert (found, len(weights.arrays)) == (key, 1)
+    assert weights.arrays[key].transpose(order).tobytes() == given.tobytes()
+    assert weights.add_reordered(weights.arrays[key].copy()) == (key, ())
+    other = given.copy()
+    other[3, 2, 1] = 0.5  # its corners are the same
+    assert weights.add_reordered(other) == (list(weights.arrays)[-1], ())
+    assert len(weights.arrays) == 2
+
+
+def test_plan_stores_transposed_weights_once() -> None:
+    plan, given = example_plan(), np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
+    assert plan.model is not None
+    kind, packed = TensorType(DType.F32, (64, 32)), TensorType(DType.F32, (32, 64))
+    graph = evolve(plan.model.graph, constants={"w": given}, types={**plan.model.graph.types, "w": kind})
+    whole = evolve(
+        plan,
+        types={**plan.types, "packed": packed},
+        storages={**plan.storages, "packed": Storage("packed", 0, packed.strides)},
+        buffers={**plan.buffers, "packed": Placement(plan.arena, given.nbytes)},
+        arena=plan.arena + given.nbytes,
+        constants={**plan.constants, "packed": np.ascontiguousarray(given.T)},
+        model=evolve(plan.model, graph=graph),
+    )
+    files, document = plan_content(whole)
+    assert len(files["weights.safetensors"]) < 1.5 * given.nbytes
+    assert document.model is not None and document.model.orders == {"w": (1, 0)}
+    again = plan_of_files(files | {"plan.json": write_document(document)}, "p")
+    assert again.model is not None and again.model.graph.constants["w"].tobytes() == given.tobytes()
+    assert again.constants["packed"].tobytes() == given.T.tobytes()
 
 
 def test_names_full_of_code_round_trip_safely(tmp_path: Path) -> None:

@@ -13,7 +13,22 @@ import cuts
 import numpy as np
 import pytest
 from attrs import evolve
-from cuts.ir import Graph, Interface, StateTensor, VerifyError, parse_graph, print_graph, verify_graph
+from cuts.backends.devices import find_target
+from cuts.compile import build_graph
+from cuts.compile.loading import Spec
+from cuts.ir import (
+    CompileOptions,
+    Graph,
+    Interface,
+    StateTensor,
+    VerifyError,
+    parse_graph,
+    parse_ir,
+    print_graph,
+    print_ir,
+    verify_graph,
+)
+from cuts.ops.language import Registry
 from cuts.runtime import ExternalSession, Plan, place_over_blocks
 from cuts.tests.needs import needs_opencl
 
@@ -68,7 +83,8 @@ def run_in_place(plan: Plan, inputs: dict[str, Any], held: tuple[str, ...]) -> t
     arena = Arena()
     session = ExternalSession(plan, opencl(), held, arena.new)
     layout = session.layout
-    fixed = session.fixed_addresses([arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held])
+    addresses = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.held]
+    fixed = session.fixed_addresses(addresses, arena.new(layout.sizes[1]))
     given = [arena.new(inputs[n].nbytes, inputs[n]) for n in layout.moving]
     made = [arena.new(layout.sizes[n]) for n in layout.fresh]
     session.launch(fixed, [*given, *made], 0)
@@ -161,3 +177,13 @@ def test_state_stays_in_the_arena() -> None:
         np.testing.assert_array_equal(session.run(inputs)["n1"], inputs["w"].T)
         if number % 2:
             np.testing.assert_array_equal(session.state["cache"], state)
+
+
+def test_unchanged_elements_are_not_stored() -> None:
+    graph, texts = graph_of(["where(%mask, %w, %x)"], ["n0"], {"x": "n0"}), dict[str, str]()
+    options = CompileOptions(print_after=("select",), callback=texts.__setitem__)
+    plan = build_graph(graph, Spec(Registry.builtin()), find_target("cuda:sm_90"), options).plan
+    (kernel,) = plan.kernels
+    assert plan.in_place == {"x": "n0"} and len(kernel.arguments) == 3
+    text = texts["select"].partition("\n")[2].strip()
+    assert " when (%" in text and print_ir(parse_ir(text)).strip() == text

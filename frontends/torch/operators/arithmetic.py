@@ -134,6 +134,8 @@ def _pow(ctx: ImportContext, a: Any, b: Any) -> Any:
         return ctx.emit("logical_or", first, ctx.emit("logical_not", second))
     if isinstance(b, (int, float)) and b == 2:
         return _binary("mul")(ctx, first, first)
+    if isinstance(b, (int, float)) and b == 3 and kind in (DType.F32, DType.F64):  # PyTorch multiplies, too
+        return ctx.emit("mul", ctx.emit("mul", first, first), first)
     return ctx.emit("pow", first, second)
 
 

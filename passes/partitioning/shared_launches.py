@@ -1,0 +1,90 @@
+"""Launches of groups, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+
+from attrs import frozen
+
+from ..fusion import Group
+from ..schedule import Candidate
+
+
+@frozen(eq=False)
+class Launch:
+    """Groups of one launch, with their candidates and original positions.
+
+    Equal kernels are adjacent.
+    """
+
+    groups: tuple[Group, ...]
+    candidates: tuple[Candidate, ...]
+    places: tuple[int, ...]
+
+    def merge(self, other: Launch, key: Mapping[int, Hashable]) -> Launch:
+        """Return two launches as one; `key` identifies kernels by a group's position."""
+        first: dict[Hashable, int] = {}
+        for place in (*self.places, *other.places):
+            first.setdefault(key[place], place)
+        members = zip(
+            (*self.groups, *other.groups), (*self.candidates, *other.candidates), (*self.places, *other.places),
+            strict=True,
+        )  # fmt: skip
+        ordered = sorted(members, key=lambda m: (first[key[m[2]]], m[2]))
+        return Launch(tuple(m[0] for m in ordered), tuple(m[1] for m in ordered), tuple(m[2] for m in ordered))
+
+    def halves(self) -> tuple[Launch, Launch]:
+        """Return a launch of the earlier half of the groups, and another."""
+        middle = sorted(self.places)[len(self.places) // 2]
+        members = list(zip(self.groups, self.candidates, self.places, strict=True))
+        parts = [m for m in members if m[2] < middle], [m for m in members if m[2] >= middle]
+        first, second = (Launch(*map(tuple, zip(*part, strict=True))) for part in parts)
+        return first, second
+
+    @property
+    def arguments(self) -> int:
+        """Number of its pointers, without tables."""
+        return sum(len(g.form.inputs) + len(g.form.outputs) for g in self.groups)
+
+
+def in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
+    """Yield launches after their dependencies.
+
+    Otherwise each is at the position of the last of its groups.     Groups of a loop stay together, in their order.
+    """
+    runs = _runs(launches)
+    owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}
+    waits = [{owner[p] for launch in run for place in launch.places for p in needs[place]} for run in runs]
+    following: dict[int, list[int]] = {}
+    for n, before in enumerate(waits):
+        before.discard(n)  # the groups of a loop wait for each other
+        for other in before:
+            following.setdefault(other, []).append(n)
+    missing = [len(before) for before in waits]
+    ready = [(_last_place(runs[n]), n) for n, count in enumerate(missing) if not count]
+    heapify(ready)
+    while ready:
+        _, n = heappop(ready)
+        yield from runs[n]
+        for other in following.get(n, ()):
+            missing[other] -= 1
+            if not missing[other]:
+                heappush(ready, (_last_place(runs[other]), other))
+
+
+def _runs(launches: Sequence[Launch]) -> list[list[Launch]]:
+    """Return each launch as a run, those of a loop as one run."""
+    runs: list[list[Launch]] = []
+    loops: dict[str, list[Launch]] = {}
+    for launch in sorted(launches, key=lambda each: each.places):
+        loop = launch.groups[0].repeat
+        run = [] if loop is None else loops.setdefault(loop, [])
+        if not run:
+            runs.append(run)
+        run.append(launch)
+    return runs
+
+
+def _last_place(run: Sequence[Launch]) -> int:
+    return max(place for launch in run for place in launch.places)
