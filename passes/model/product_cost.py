@@ -81,12 +81,12 @@ def chain_waits(features: Features, waves: Count, resident: Count, target: Targe
 def _value_clocks(features: Features, resident: Count, target: Target) -> Count:
     """Return the clocks of a part in which no warpgroup of an SM multiplies, as all compute values.
 
-    A warpgroup computes its values, which take its registers besides sums, when its own products have ended.
+    Warpgroups begin together and share the tensor cores, so that their values are computed at the same time. Three or
+    more that share two stages wait for the last one of them in each part.
     """
     groups = np.maximum(1.0, features.threads / (WARPGROUP * target.warp_size))
-    products = features.tensor / np.maximum(1.0, features.rounds)
-    values = target.costs.chain_value * (features.needed - features.held) - target.costs.chain_value_ahead
-    return np.maximum(0.0, products / groups + values - resident * products)
+    late = np.greater(groups, 2) & np.less(features.stages, 2)
+    return target.costs.chain_value + np.where(late, target.costs.chain_late * resident * groups, 0.0)
 
 
 def _power_sum(times: tuple[Count, ...], power: Count) -> Count:
