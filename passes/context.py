@@ -108,8 +108,6 @@ class CompileContext:
         """Return a builder of groups with the plans' shared normal forms."""
         target = self.target
         policy = Policy(shared_bytes=target.MAX_shared, math=self.math, chains=target.lockstep)
-        if self.memory_limit is not None:  # values that readers compute need no buffer
-            policy = evolve(policy, prologue_weight=1.0)
         return GroupBuilder(views, policy, self.forms)
 
     def partitioner(

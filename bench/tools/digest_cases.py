@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeAlias
@@ -63,7 +63,7 @@ def all_cases(quick: bool = False) -> Iterator[Case]:
         return
     yield from (("pack", name, str(batch)) for name, model in BY_NAME.items() for batch in model.batches)
     yield from (("operations", kind, *way) for kind in _OPERATIONS for way in ways)
-    yield from (("model", name, *way) for name in REAL for way in ways)
+    yield from (("model", name, *way) for number, name in enumerate(REAL) for way in _diagonal(ways, number))
     yield from (("space", name) for name in _space_files())
     yield from (("fuzz", str(first), str(FUZZ_BATCH)) for first in range(0, FUZZ_GRAPHS, FUZZ_BATCH))
     yield from (("winners", str(first), str(WINNERS_BATCH)) for first in range(0, len(_winners()), WINNERS_BATCH))
@@ -76,6 +76,11 @@ def _settings() -> Iterator[tuple[str, str, str]]:
         for column, mode in enumerate(MODES):
             precision = PRECISIONS[(row + column) % len(PRECISIONS)]
             yield target, mode, precision if precision in able else PRECISIONS[0]
+
+
+def _diagonal(ways: Sequence[Case], number: int) -> Iterator[Case]:
+    """Yield one way for each target; three numbers after one another take all ways."""
+    yield from (ways[row * len(MODES) + (number + row) % len(MODES)] for row in range(len(TARGETS)))
 
 
 def case_text(case: Case) -> str:

@@ -6,13 +6,13 @@ They prove that a change leaves the output unchanged.
     python -m cuts.bench digests --against before.json
     python -m cuts.bench digests --show model voice cuda:sm_90 mixed fp32
 
-Cases are the models of the test suite and one graph of all operations, with and without gradients, for each target,
-fusion mode and precision; 2,000 random graphs of one seed; the winners of the shipped packs, lowered; the decision
-records of these packs, replayed; cost and order of the points of the recorded spaces, bit by bit. A digest of a
-compiled graph covers source, grid, block and arguments of its kernels, the order of launches and the size of the arena;
-names of kernels, which are digests of IR text, are left out. Each finished case is written at once: a run that was
-broken off continues with the same command. The limit of a whole run is 30 minutes of two idle processors, 3,600 CPU
-seconds. The exit code is 1 where a case differs from `--against`.
+Cases are one graph of all operations, with and without gradients, and the models of the test suite, for each target;
+operations for each fusion mode and precision, models for one, three models for all of them; 2,000 random graphs of one
+seed; the winners of the shipped packs, lowered; the decision records of these packs, replayed; cost and order of the
+points of the recorded spaces, bit by bit. A digest of a compiled graph covers source, grid, block and arguments of its
+kernels, the order of launches and the size of the arena; names of kernels, which are digests of IR text, are left out.
+Each finished case is written at once: a run that was broken off continues with the same command. The limit of a whole
+run is 30 minutes of two idle processors, 3,600 CPU seconds. The exit code is 1 where a case differs from `--against`.
 """
 
 from __future__ import annotations

@@ -52,10 +52,6 @@ from ...ops.language import unused_name
 from ..statements import issue_slots
 from .normalise import Illegal, normalise
 
-#: An epilogue computes a value once; each reader computes its prologue, and fetches through registers. Samples of two
-#: groups differ by more than the cost model sees of that.
-PROLOGUE_WEIGHT = 0.75
-
 
 @frozen
 class Policy:
@@ -67,8 +63,7 @@ class Policy:
     `operations` the scalar operations of one segment's bodies; `shared` switches the shared-memory level on.
     `shared_bytes` are the bytes that one block may allocate; `chains` switches kernels of three segments on, which gain
     nothing where the threads of a block run one after another. `math` is the math mode of contractions of f32
-    (`ir.machine`), empty for products and sums in f32 itself. `prologue_weight` is the weight of the gain of a prologue
-    in the order of merges.
+    (`ir.machine`), empty for products and sums in f32 itself.
     """
 
     recompute: int = 16
@@ -79,7 +74,6 @@ class Policy:
     shared_bytes: int = 48 * 1024
     chains: bool = True
     math: str = ""
-    prologue_weight: float = PROLOGUE_WEIGHT
 
 
 def register_level(

@@ -16,7 +16,7 @@ from cuts.ir.text import parse_ir, print_ir
 from cuts.ops import Registry
 from cuts.passes.costs.evaluators import Roofline
 from cuts.passes.fusion.grouping.group_builder import GroupBuilder
-from cuts.passes.fusion.grouping.groups import Group, form_key, merge_weight, rename_group
+from cuts.passes.fusion.grouping.groups import Group, form_key, rename_group
 from cuts.passes.fusion.grouping.optimal_partition import optimal_partition
 from cuts.passes.fusion.grouping.partition import (
     algorithm_1,
@@ -208,18 +208,6 @@ def test_modes() -> None:
         ["register", "single"],
         ["shared"],
     ]
-
-
-def test_epilogues_are_merged_before_prologues() -> None:
-    made = graph(
-        {"x": (8, 16), "v": (16, 16), "w": (16, 16)},
-        op("a", "matmul", "x", "v"),
-        op("b", "relu", "a"),
-        op("y", "matmul", "b", "w"),
-        out="y",
-    )
-    first, middle, last = partitioner(made, TARGET).singletons()
-    assert merge_weight((middle, last), 0.5) < merge_weight((first, middle), 0.5) == merge_weight((first, last), 0.5)
 
 
 def test_equal_groups_are_evaluated_once() -> None:

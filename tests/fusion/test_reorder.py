@@ -41,7 +41,7 @@ SQUARE = (
     uses("deform_conv", (2, 2, 3, 3), (2, 2, 2, 2), (2, 8, 2, 2), (2,), (2, 4, 2, 2)),
     uses("irfft2", (2, 3, 3, 3, 2)),
 )
-#: Parts of the operations, of which a tier takes some.
+#: Parts of the operations; a tier takes some.
 PARTS = 8
 
 

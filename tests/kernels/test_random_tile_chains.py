@@ -48,7 +48,7 @@ _SUPPRESSED_CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthC
 
 @frozen
 class Attention:
-    """Sizes of attention: heads, heads that share keys, queries, keys, both widths, type and mask."""
+    """Sizes of attention, type and mask; `shared` heads have common keys."""
 
     heads: int
     shared: int
@@ -60,7 +60,7 @@ class Attention:
     mask: str = ""
 
     def graph(self) -> Graph:
-        """Return the gradients of queries, keys and values, those of keys for each head of queries."""
+        """Return the gradients, those of keys for each head of queries."""
         heads, groups = (2, self.heads), (2, self.heads // self.shared)
         rows, keys, square = (*heads, self.queries), (*groups, self.keys), (*heads, self.queries, self.keys)
         each = (*heads, self.keys)
@@ -100,7 +100,7 @@ class Attention:
             yield group
 
     def inputs(self, seed: int) -> dict[str, Array]:
-        """Return random operands, with the logarithms of their rows' sums; every seventh row is masked whole."""
+        """Return random operands and logarithms of sums; every seventh row is masked."""
         generator, graph = np.random.default_rng(seed), self.graph()
         found = {
             t: generator.standard_normal(graph.types[t].shape).astype(graph.types[t].dtype.numpy)
@@ -131,7 +131,7 @@ def attentions(draw: st.DrawFn, kinds: tuple[str, ...] = ("", "causal", "bool"))
 
 
 def inputs_of(group: Group, own: dict[str, Array]) -> dict[str, Array]:
-    """Return the operands of a chain by the names of its form; other ones are random."""
+    """Return operands by the names of a chain's form; others are random."""
     generator, found = np.random.default_rng(1), dict[str, Array]()
     for name in group.form.inputs:
         kind, tensor = group.form.tensors[name], group.tensors[name]
@@ -143,7 +143,7 @@ def inputs_of(group: Group, own: dict[str, Array]) -> dict[str, Array]:
 def kernel_results(
     group: Group, schedule: Schedule, inputs: dict[str, Array], strided: tuple[str, ...] = ()
 ) -> dict[str, Array]:
-    """Return a legal point's results; the heads of `strided` operands lie within positions."""
+    """Return a legal point's results; heads of `strided` operands lie within positions."""
     assert check_schedule(group.form, schedule, WARPGROUP_TARGET) == []
     storages, placed = {}, dict(inputs)
     for name in strided:
@@ -180,7 +180,7 @@ def test_random_chains_compute_the_reference(sizes: Attention, seed: int, data: 
 @settings(max_examples=examples(4, 80), deadline=None, suppress_health_check=_SUPPRESSED_CHECKS)
 @given(attentions(("", "causal")), st.data())
 def test_nan_reaches_the_same_results(sizes: Attention, data: st.DataObject) -> None:
-    """Masked elements take no part: their NaN may reach the reference's results only."""
+    """The NaN of a masked element may reach the reference's results only."""
     own = sizes.inputs(0)
     tensor = data.draw(st.sampled_from(("q", "k", "v", "dy", "l")))
     own[tensor].reshape(-1)[data.draw(st.integers(0, own[tensor].size - 1))] = np.nan

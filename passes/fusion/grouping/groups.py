@@ -6,7 +6,7 @@ liveness) have equal forms: they are normalised once, evaluated once, and share 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Literal
 from weakref import WeakValueDictionary
@@ -224,9 +224,3 @@ def _in_math(reduction: Reduction, segment: Segment, form: FusedGroup, math: str
     multiplies = is_contraction(reduction, [r.name for r in segment.reductions])
     single = all(dtype_of(part, form.tensors) is DType.F32 for part in factors(reduction.body))
     return evolve(reduction, math=math) if multiplies and single else reduction
-
-
-def merge_weight(members: Sequence[Group], prologue_weight: float) -> float:
-    """Return the weight of a merge's gain in the order of merges."""
-    first, second = members[0].form.segments[-1], members[-1].form.segments[0]
-    return prologue_weight if len(members) == 2 and second.reductions and not first.reductions else 1.0

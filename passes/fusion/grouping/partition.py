@@ -192,7 +192,7 @@ class _Path:
             self._queue(members, tie, merged, _greatest_saving(self.partitioner, members, merged.form, merged))
 
     def _queue(self, members: tuple[Group, ...], tie: int, merged: Group | None, most: float) -> None:
-        heapq.heappush(self.queue, (-max(0.0, most * self.partitioner.weight(members)), tie, False, members, merged))
+        heapq.heappush(self.queue, (-max(0.0, most), tie, False, members, merged))
 
     def follow(self, known: Callable[[FusedGroup], bool] = lambda form: True, report: bool = False) -> None:
         """Make merges, always the one that saves most, to the end.
@@ -212,7 +212,7 @@ class _Path:
                 if not known(merged.form):
                     unknown.append(place)
                 elif (gain := _gain(self.partitioner, members, merged)) > 0:
-                    heapq.heappush(self.queue, (-gain * self.partitioner.weight(members), tie, True, members, merged))
+                    heapq.heappush(self.queue, (-gain, tie, True, members, merged))
                 continue
             self._merge(members, merged)
             if report and next(merges) % MERGES_PER_REPORT == 0:

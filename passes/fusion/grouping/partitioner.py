@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 from ....ir import FusedGroup
 from ..normalise import Illegal
 from .group_builder import GroupBuilder
-from .groups import Group, form_key, merge_weight
+from .groups import Group, form_key
 from .sibling_fusion import sibling_keys
 
 V = TypeVar("V")
@@ -103,10 +103,6 @@ class Partitioner:
             for reader in readers:
                 found[reader].add(name)
         return {name: frozenset(sources) for name, sources in found.items()}
-
-    def weight(self, members: Sequence[Group]) -> float:
-        """Return the weight of a merge's gain in the order of merges."""
-        return merge_weight(members, self.builder.policy.prologue_weight)
 
     def cost(self, group: Group) -> float:
         """Return the seconds of a group.

@@ -58,10 +58,11 @@ def chain_product(
     state: SegmentState, number: int, start: Index, parts: tuple[Var, Var], column: Var | None,
     staged_again: Callable[[Var, Index], dict[Expr, Value]] | None = None,
 ) -> ChainProduct:  # fmt: skip
-    """Return contraction `number` of a segment, whose K block begins at `start` K blocks; its tiles are declared.
+    """Return contraction `number` of a segment, and declare its tiles.
 
-    `parts` number parts, and parts in the order of computation. A factor without the axis `column` is copied once.
-    `staged_again` returns factors that other products have staged, at a place of the K block and a stage.
+    Its K block begins at `start` K blocks. `parts` number parts, and parts in the order of computation. A factor
+    without the axis `column` is copied once. `staged_again` returns factors that other products have staged, at a place
+    of the K block and a stage.
     """
     frame, (part, turn) = state.frame, parts
     reduction, schedule = frame.segment.reductions[number], frame.schedule.reductions[number]
