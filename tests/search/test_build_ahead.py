@@ -181,7 +181,7 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
 
 
 def plan_in(seconds: float, slow_host: Callable[..., None], prepares: bool) -> tuple[float, int]:
-    """Return the time that a plan takes within a budget, and how many of its kernels were measured."""
+    """Return the time of planning within a budget, and the number of measured kernels."""
     with pytest.MonkeyPatch.context() as patch:
         if not prepares:
             patch.setattr(PlanExecutor, "prepare", lambda self, kernels, further=False: None)
