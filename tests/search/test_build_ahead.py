@@ -181,7 +181,7 @@ def test_planning_that_takes_the_budget_leaves_kernels(slow_host: Callable[..., 
 
 
 def plan_in(seconds: float, slow_host: Callable[..., None], prepares: bool) -> tuple[float, int]:
-    """Return the time of planning within a budget, and the number of measured kernels."""
+    """Return planning time and number of measured kernels within a budget."""
     with pytest.MonkeyPatch.context() as patch:
         if not prepares:
             patch.setattr(PlanExecutor, "prepare", lambda self, kernels, further=False: None)
