@@ -62,7 +62,7 @@ def show_updates(launches: Launches) -> str:
     views = launches.scheduled.partition.views
     pairs = views.programs.graph.interface.updates.items()
     found = [(old, new) for old, new in pairs if new in views.programs.types and views.storage(new).buffer == old]
-    return "\n".join(f"{new} in place of {old}" for old, new in found)
+    return "\n".join(f"{new} in place of {old}" for old, new in found) or "no output is in place of an input"
 
 
 def show_schedules(scheduled: ScheduledPartition) -> str:

@@ -60,7 +60,7 @@ def test_stopping_prints_the_program_and_writes_no_plan(cuts: Cuts, tmp_path: Pa
 def test_unknown_passes_list_the_passes(cuts: Cuts, flag: str) -> None:
     result = cuts("compile", "graph.json", flag, "fusing")
     assert result.code == 2
-    assert ", schedule, reconsider, launches, lower, extract, select, emit" in result.err
+    assert ", schedule, reconsider, launches, updates, lower, extract, select, emit" in result.err
     assert cuts("compile", "graph.json", "--target", "reference", flag, "emit").code == 2
 
 
