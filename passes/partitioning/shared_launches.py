@@ -51,7 +51,7 @@ class Launch:
 def in_order(launches: Sequence[Launch], needs: Sequence[frozenset[int]]) -> Iterator[Launch]:
     """Yield launches after their dependencies.
 
-    Otherwise each is at the position of the last of its groups.     Groups of a loop stay together, in their order.
+    Otherwise each is at the position of the last of its groups. Groups of a loop stay together, in their order.
     """
     runs = _runs(launches)
     owner = {place: n for n, run in enumerate(runs) for launch in run for place in launch.places}

@@ -28,6 +28,7 @@ from cuts.passes.partitioning.horizontal_fusion import (
 from cuts.passes.partitioning.shared_launches import Launch, in_order
 from cuts.passes.pipeline import compile_graph
 from cuts.passes.schedule.selection.choose import Candidate
+from cuts.runtime import make_plan
 from cuts.tests.amounts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -145,6 +146,22 @@ def test_parameters_of_a_launch_are_limited() -> None:
     found = compile_model(tables(26), target=narrow)
     assert max(int(group.get("members", 1)) for group in found.groups) == 4
     assert sum(int(group.get("members", 1)) for group in found.groups) == 26
+
+
+def test_shared_launches_keep_few_values_alive() -> None:
+    """Where values do not fit the L2 cache, they take about as many bytes as without shared launches."""
+    chains = range(8)
+    shapes = {"w": (32, 2048), "v": (2048, 32), **{f"x{n}": (32, 32) for n in chains}}
+    nodes = [
+        node for n in chains for node in (op(f"a{n}", "matmul", f"x{n}", "w"), op(f"y{n}", "matmul", f"a{n}", "v"))
+    ]
+    model = graph(shapes, *nodes, out=" ".join(f"y{n}" for n in chains))
+    alone = compile_model(model, "fusion")
+    peaks = {}
+    for size in (1 << 14, 1 << 30):
+        target = evolve(GPU, l2_bytes=size)
+        peaks[size] = make_plan(compile_model(model, target=target), target).arena
+    assert peaks[1 << 14] <= 1.125 * make_plan(alone, GPU).arena < peaks[1 << 30]
 
 
 @needs_opencl
